@@ -1,0 +1,51 @@
+# One entry point for people and CI. `make help` lists the targets.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+KEEP ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types contracts wheel-test soak tools clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment is rebuilt only when what it is made from changes.
+$(BIN)/.ready: pyproject.toml requirements/constraints.txt
+	@requirements/system.sh venv "$(PYTHON)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (torch included: this takes a minute or two, once) ..."
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(BIN)/.ready ## build the virtual environment (VENV=... overrides .venv)
+
+demo: setup ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page up)
+	@$(BIN)/caboose demo $(if $(KEEP),--keep)
+
+tools: ## install the Debian packages the tests use (promtool, chromium)
+	@requirements/system.sh tests
+
+test: setup tools ## run all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## check style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## check types
+	@$(BIN)/mypy
+
+contracts: setup ## check who may import whom
+	@$(BIN)/lint-imports
+
+wheel-test: setup tools ## build the wheel and run the tests against it, installed
+	@requirements/wheel-test.sh $(BIN)/python
+
+soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
+	@$(BIN)/python -m pytest tests/daemon/test_memory.py --soak -s
+
+clean: ## remove the environment and what tools left behind
+	rm -rf $(VENV) .venv-wheel dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,71 @@
+"""The one boundary between the agent and the training loop: nothing the agent does raises past it.
+
+Design
+------
+Everything the user's loop or torch calls into goes through `Guard.run` or a function wrapped by
+`Guard.protect`. An exception there is counted and logged once per place and kind; after `MAX_FAILURES` of them
+the guard trips: the agent takes its hooks out and from then on does nothing, which the daemon learns from the
+heartbeats. KeyboardInterrupt and SystemExit are the user's and pass.
+
+The guard also keeps the agent's own time on the training thread, because every entry passes here.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("caboose")
+
+MAX_FAILURES = 10
+
+
+class Guard:
+    """Catches, counts and times whatever the agent does on the user's threads."""
+
+    def __init__(self, on_trip: Callable[[], None]) -> None:
+        self._on_trip = on_trip
+        self._logged: set[tuple[str, type[BaseException]]] = set()
+        self.num_failures = 0
+        self.is_tripped = False
+        self.seconds = 0.0
+        """Time spent inside since `take_seconds` was last called."""
+
+    def protect(self, where: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, harmless: it returns None after a failure, and does nothing once tripped."""
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if self.is_tripped:
+                return None
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the run comes first, whatever went wrong in here
+                self.failed(where, error)
+                return None
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return guarded
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Counts a failure, logs it the first time, and trips after too many."""
+        self.num_failures += 1
+        kind = (where, type(error))
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("caboose: %s failed, training goes on without it: %r", where, error)
+        if self.num_failures >= MAX_FAILURES and not self.is_tripped:
+            self.is_tripped = True
+            logger.warning("caboose: switched itself off after %d failures", self.num_failures)
+            try:
+                self._on_trip()
+            except Exception as trip_error:  # noqa: BLE001 - as above
+                logger.warning("caboose: could not take out its hooks: %r", trip_error)
+
+    def take_seconds(self) -> float:
+        """Time spent inside since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds

@@ -1,0 +1,53 @@
+"""Splits a step's wall time into phases by noting when one phase gives way to the next.
+
+Design
+------
+One clock, one current phase: each mark adds the time since the last mark to the phase that was current. So
+phases never overlap, need no nesting, and with several micro-batches simply add up. What follows the forward is
+counted as backward (the loss, `backward()` and the all-reduce inside it) until the optimizer or the next forward
+begins. On an accelerator these are host times: no device is asked to finish.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from caboose_wire import Phases
+
+Phase = Literal["other", "data", "forward", "backward", "optimizer"]
+
+
+class PhaseClock:
+    """Where the time went since the last step boundary."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._current: Phase = "other"
+        self._since = clock()
+        self._seconds: dict[Phase, float] = {}
+
+    @property
+    def current(self) -> Phase:
+        """The phase the step is in."""
+        return self._current
+
+    def mark(self, phase: Phase) -> None:
+        """From now on, time belongs to this phase."""
+        now = self._clock()
+        seconds = self._seconds
+        seconds[self._current] = seconds.get(self._current, 0.0) + (now - self._since)
+        self._current = phase
+        self._since = now
+
+    def take(self) -> Phases:
+        """The phases of the step that ends now; the next step begins."""
+        self.mark("other")
+        seconds, self._seconds = self._seconds, {}
+        nan = float("nan")
+        return Phases(
+            total=sum(seconds.values()),
+            data=seconds.get("data", nan),
+            forward=seconds.get("forward", nan),
+            backward=seconds.get("backward", nan),
+            optimizer=seconds.get("optimizer", nan),
+        )

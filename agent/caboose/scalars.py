@@ -1,0 +1,28 @@
+"""Makes a plain value of whatever a user, an optimizer or numpy hands over, so that it can travel."""
+
+from typing import Any
+
+from caboose_wire.messages import Scalar
+
+
+def plain(value: Any) -> Scalar:
+    """The value as None, bool, int, float or a short text. Never asks a device for anything."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value) if abs(value) < 2**63 else str(value)[:256]
+    device = getattr(value, "device", None)
+    if getattr(device, "type", "cpu") != "cpu":
+        return f"tensor on {device}"
+    return plain_item(value) if hasattr(value, "item") else str(value)[:256]
+
+
+def plain_item(value: Any) -> Scalar:
+    """As `plain`, but a tensor of one element is read even if that waits for its device: for rare calls only."""
+    try:
+        item = value.item()
+    except (ValueError, RuntimeError, TypeError):  # more than one element
+        return str(value)[:256]
+    return plain(item) if isinstance(item, bool | int | float) else str(item)[:256]

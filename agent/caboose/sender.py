@@ -1,0 +1,228 @@
+"""The thread that owns the socket: encodes what the training thread left for it, sends, listens, heartbeats.
+
+Design
+------
+The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread looks
+every `POLL_SECONDS`, so a burst of fast steps travels in one go and an idle one costs next to nothing.
+
+Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The
+socket itself holds few (`SNDHWM`), and none for a daemon that is not connected (`IMMEDIATE`), so that what is
+dropped is decided here. Linger is zero but for the last words at `close`, which are given a fraction of a second.
+
+A daemon that does not know us (it was restarted) asks for a Hello; ours is encoded once and sent again whenever
+it is asked for. A daemon that refuses us is logged once and tried again a minute later.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import zmq
+
+from caboose_wire import (
+    Bye,
+    Event,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Message,
+    Refused,
+    StepReport,
+    WireError,
+    decode,
+    encode,
+)
+from caboose_wire.codec import MAX_HEADER_BYTES
+
+logger = logging.getLogger("caboose")
+
+POLL_SECONDS = 0.05
+HEARTBEAT_SECONDS = 2.0
+REFUSED_SECONDS = 60.0
+FLUSH_SECONDS = 0.4
+LINGER_MS = 250
+MAX_QUEUED = 1000
+
+
+class Outgoing(Protocol):
+    """Something the training thread left to be sent: complete once its values have come off the device."""
+
+    def is_ready(self) -> bool:
+        """Whether `message` may be called."""
+
+    def message(self, num_dropped: int) -> StepReport | Event:
+        """The message itself; built on the sender's thread."""
+
+
+class Curve:
+    """Keys for an encrypted, authenticated connection, in ZeroMQ's own text form (z85)."""
+
+    def __init__(self, server_public: str, agent_secret: str) -> None:
+        self.server_public = server_public.encode()
+        self.secret = agent_secret.encode()
+        self.public = zmq.curve_public(self.secret)
+
+
+class Sender:
+    """Owns the DEALER socket and the queue in front of it."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        hello: Hello,
+        heartbeat: Callable[[], Heartbeat],
+        *,
+        curve: Curve | None = None,
+        max_queued: int = MAX_QUEUED,
+    ) -> None:
+        self._endpoint = endpoint
+        self._hello_frames = encode(hello)
+        self._heartbeat = heartbeat
+        self._curve = curve
+        self._max_queued = max_queued
+        self._queue: deque[Outgoing] = deque()
+        self._unsent: list[bytes] | None = None
+        self._is_hello_due = True
+        self._quiet_until = 0.0
+        self._next_heartbeat = 0.0
+        self._bye: Bye | None = None
+        self._closing = threading.Event()
+        self._logged: set[str] = set()
+        self.num_dropped = 0
+        self._thread = threading.Thread(target=self._run, name="caboose-sender", daemon=True)
+
+    def start(self) -> None:
+        """Begins to connect; returns at once, whether or not there is a daemon."""
+        self._thread.start()
+
+    def put(self, item: Outgoing) -> None:
+        """Leaves something to be sent. Called on the training thread: never blocks, drops the oldest when full."""
+        queue = self._queue
+        if len(queue) >= self._max_queued:
+            try:
+                queue.popleft()
+            except IndexError:  # the sender emptied it in between
+                pass
+            else:
+                self.num_dropped += 1
+        queue.append(item)
+
+    def close(self, bye: Bye, timeout: float = 0.9) -> None:
+        """Says good-bye, gives what is queued a moment to leave, and ends the thread."""
+        self._bye = bye
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def abandon(self) -> None:
+        """For a forked child, which has neither the thread nor the right to the socket."""
+        self._queue.clear()
+        self._closing.set()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - a dead sender must not become a traceback in someone's job
+            logger.warning("caboose: the sender stopped, nothing more is reported: %r", error)
+
+    def _serve(self) -> None:
+        context = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        try:
+            self._configure(socket)
+            socket.connect(self._endpoint)
+            while not self._closing.wait(POLL_SECONDS):
+                self._turn(socket)
+            deadline = time.monotonic() + FLUSH_SECONDS
+            while not self._flush(socket) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if self._bye is not None:
+                self._send(socket, encode(self._bye))
+        finally:
+            socket.close(linger=LINGER_MS)
+            context.term()
+
+    def _configure(self, socket: "zmq.Socket[bytes]") -> None:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 100)
+        socket.setsockopt(zmq.RCVHWM, 100)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
+        if self._endpoint.startswith("tcp://["):
+            socket.setsockopt(zmq.IPV6, 1)
+        if self._curve is not None:
+            socket.curve_serverkey = self._curve.server_public
+            socket.curve_secretkey = self._curve.secret
+            socket.curve_publickey = self._curve.public
+
+    def _turn(self, socket: "zmq.Socket[bytes]") -> None:
+        self._listen(socket)
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        if self._flush(socket) and now >= self._next_heartbeat and self._send(socket, encode(self._heartbeat())):
+            self._next_heartbeat = now + HEARTBEAT_SECONDS
+
+    def _flush(self, socket: "zmq.Socket[bytes]") -> bool:
+        """Sends what is ready; False while the daemon does not take it."""
+        if self._is_hello_due:
+            if not self._send(socket, self._hello_frames):
+                return False
+            self._is_hello_due = False
+        while True:
+            if self._unsent is None:
+                self._unsent = self._next_frames()
+            if self._unsent is None:
+                return True
+            if not self._send(socket, self._unsent):
+                return False
+            self._unsent = None
+
+    def _next_frames(self) -> list[bytes] | None:
+        while self._queue and self._queue[0].is_ready():
+            try:
+                item = self._queue.popleft()
+            except IndexError:  # the training thread dropped it in between
+                return None
+            try:
+                return encode(item.message(self.num_dropped))
+            except (WireError, ValueError, RuntimeError) as error:
+                self.num_dropped += 1
+                self._log_once(f"a report could not be encoded and was dropped: {error}")
+        return None
+
+    def _send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> bool:
+        try:
+            socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _listen(self, socket: "zmq.Socket[bytes]") -> None:
+        for _ in range(100):  # a talkative daemon does not keep us from sending
+            try:
+                message: Message = decode(socket.recv_multipart(flags=zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            except WireError as error:
+                self._log_once(f"the daemon sent something unreadable: {error.reason}")
+                continue
+            if isinstance(message, HelloRequest):
+                self._is_hello_due = True
+            elif isinstance(message, Refused):
+                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
+                if message.reason in ("version", "duplicate_job", "capacity"):
+                    self._quiet_until = time.monotonic() + REFUSED_SECONDS
+                    self._is_hello_due = True
+
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged and len(self._logged) < 100:
+            self._logged.add(text)
+            logger.warning("caboose: %s", text)

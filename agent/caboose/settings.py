@@ -1,0 +1,90 @@
+"""What the environment and the arguments of `attach` set, checked before training begins."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caboose.sender import Curve
+from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
+
+VARIABLES = (
+    "CABOOSE_AGENT_KEY",
+    "CABOOSE_DISABLED",
+    "CABOOSE_ENDPOINT",
+    "CABOOSE_INSECURE",
+    "CABOOSE_JOB",
+    "CABOOSE_SAMPLE_EVERY",
+    "CABOOSE_SERVER_KEY",
+)
+"""Every variable the agent reads beside the launchers' own."""
+
+SAMPLE_EVERY = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to report, how to be sure of the peer, and how often to take a closer look."""
+
+    endpoint: str
+    curve: Curve | None
+    sample_every: int
+
+
+def is_disabled(env: Mapping[str, str]) -> bool:
+    """Whether the environment switches the agent off."""
+    return _is_on(env, "CABOOSE_DISABLED")
+
+
+def resolve(env: Mapping[str, str], *, endpoint: str | None = None, sample_every: int | None = None) -> Settings:
+    """Arguments first, then the environment, then the defaults; ValueError names what is wrong and the way out."""
+    if endpoint is not None:
+        name = "endpoint"
+    else:
+        name = "CABOOSE_ENDPOINT"
+        endpoint = env.get(name) or DEFAULT_ENDPOINT
+    try:
+        host, port = split_tcp(endpoint)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; the daemon prints its own when it starts") from None
+    if port == 0:
+        raise ValueError(f"{name}={endpoint!r} has no port; the daemon listens on 5757 unless told otherwise")
+    return Settings(
+        endpoint=endpoint,
+        curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
+        sample_every=_sample_every(env, sample_every),
+    )
+
+
+def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> Curve | None:
+    server, agent = env.get("CABOOSE_SERVER_KEY", ""), env.get("CABOOSE_AGENT_KEY", "")
+    if server and agent:
+        for variable, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
+            if len(key) != 40:
+                raise ValueError(f"{variable} has {len(key)} characters, a key has 40; see `caboose keys new`")
+        return Curve(server, agent)
+    if server or agent:
+        missing = "CABOOSE_AGENT_KEY" if server else "CABOOSE_SERVER_KEY"
+        raise ValueError(f"{missing} is not set though its partner is; `caboose keys new` prints both")
+    if not is_local and not _is_on(env, "CABOOSE_INSECURE"):
+        raise ValueError(
+            f"{name}={endpoint!r} is not on this machine, and no keys are set: set CABOOSE_SERVER_KEY and "
+            "CABOOSE_AGENT_KEY (`caboose keys new` prints both), or CABOOSE_INSECURE=1 on a network you trust"
+        )
+    return None
+
+
+def _sample_every(env: Mapping[str, str], given: int | None) -> int:
+    name, text = "sample_every", str(given)
+    if given is None:
+        name, text = "CABOOSE_SAMPLE_EVERY", env.get("CABOOSE_SAMPLE_EVERY") or str(SAMPLE_EVERY)
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name}={text!r}: a closer look every how many steps? Give a whole number of at least 1")
+    return int(text)
+
+
+def _is_on(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    raise ValueError(f"{name}={text!r}: use 1 or 0")

@@ -1,0 +1,134 @@
+"""Turns messages into multipart frames and back, within limits.
+
+Design
+------
+Frame 0 is two bytes: version and message type. Frame 1 is the struct as msgpack. A StepReport's arrays follow,
+one frame each, raw little-endian float32, described in the header by name and shape: numbers that exist once per
+layer are most of the traffic, and decoding them is a view on the received bytes.
+
+Everything is checked before anything is allocated from a length the peer chose: frame sizes first, then the
+typed msgpack decode with its own length limits, then each array's byte count against its declared shape.
+`decode` raises WireError and nothing else, whatever the bytes.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from caboose_wire.errors import WireError
+from caboose_wire.messages import (
+    Ack,
+    Bye,
+    Command,
+    Event,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Message,
+    Refused,
+    StepReport,
+)
+
+VERSION = 1
+
+MAX_HEADER_BYTES = 64 * 1024
+MAX_HELLO_BYTES = 8 * 1024 * 1024
+"""A Hello names every layer: 65,536 layers of a hundred bytes fit."""
+MAX_ARRAY_BYTES = 8 * 1024 * 1024
+MAX_REPORT_BYTES = 16 * 1024 * 1024
+MAX_ARRAYS = 64
+MAX_FRAME_BYTES = max(MAX_HELLO_BYTES, MAX_ARRAY_BYTES)
+"""For ZeroMQ's MAXMSGSIZE, which acts on each frame."""
+
+TYPES: dict[int, type[Message]] = {
+    1: Hello,
+    2: StepReport,
+    3: Event,
+    4: Heartbeat,
+    5: Bye,
+    6: Ack,
+    65: Command,
+    66: HelloRequest,
+    67: Refused,
+}
+_CODES = {cls: code for code, cls in TYPES.items()}
+_DTYPE = np.dtype("<f4")
+
+
+def _shape_of(value: Any) -> list[int]:
+    if isinstance(value, np.ndarray):
+        return list(value.shape)
+    raise TypeError(f"{type(value).__name__} does not travel")
+
+
+def _shape_array(_: type, shape: Any) -> Any:
+    """Stands in for an array while the header is decoded: its shape, as an array, until its frame is read."""
+    if not isinstance(shape, list) or len(shape) not in (1, 2):
+        raise ValueError("an array has one or two dimensions")
+    if not all(type(size) is int and 0 <= size <= MAX_ARRAY_BYTES for size in shape):
+        raise ValueError("an array's sizes are whole numbers within the limits")
+    return np.array(shape, dtype=np.int64)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_shape_of)
+_decoders: dict[int, msgspec.msgpack.Decoder[Message]] = {
+    code: msgspec.msgpack.Decoder(cls, dec_hook=_shape_array) for code, cls in TYPES.items()
+}
+
+
+def encode(message: Message) -> list[bytes]:
+    """Frames of a message, ready for `send_multipart`; WireError if it is over the limits."""
+    code = _CODES[type(message)]
+    frames = [bytes((VERSION, code))]
+    try:
+        frames.append(_encoder.encode(message))
+        if isinstance(message, StepReport):
+            for array in message.arrays.values():
+                frames.append(np.ascontiguousarray(array, dtype=_DTYPE).tobytes())
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError("malformed", f"{type(message).__name__} cannot be encoded: {error}") from error
+    _check_sizes(code, frames)
+    return frames
+
+
+def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
+    limit = MAX_HELLO_BYTES if TYPES[code] is Hello else MAX_HEADER_BYTES
+    if len(frames[1]) > limit:
+        raise WireError("oversize", f"header of {len(frames[1])} bytes, the limit is {limit}")
+    if len(frames) - 2 > MAX_ARRAYS:
+        raise WireError("oversize", f"{len(frames) - 2} arrays, the limit is {MAX_ARRAYS}")
+    largest = max((len(frame) for frame in frames[2:]), default=0)
+    if largest > MAX_ARRAY_BYTES:
+        raise WireError("oversize", f"array of {largest} bytes, the limit is {MAX_ARRAY_BYTES}")
+    total = sum(len(frame) for frame in frames)
+    if total > MAX_REPORT_BYTES:
+        raise WireError("oversize", f"message of {total} bytes, the limit is {MAX_REPORT_BYTES}")
+
+
+def decode(frames: Sequence[bytes]) -> Message:
+    """The message in these frames; WireError, and nothing else, if there is none within the limits."""
+    if len(frames) < 2:
+        raise WireError("truncated", f"{len(frames)} frames, a message has at least 2")
+    if len(frames[0]) != 2:
+        raise WireError("malformed", f"first frame has {len(frames[0])} bytes, expected version and type")
+    version, code = frames[0]
+    if version != VERSION:
+        raise WireError("version", f"peer speaks version {version}, this side speaks {VERSION}")
+    if code not in TYPES:
+        raise WireError("type", f"unknown message type {code}")
+    _check_sizes(code, frames)
+    try:
+        message = _decoders[code].decode(frames[1])
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise WireError("malformed", f"{TYPES[code].__name__}: {error}") from error
+    arrays = message.arrays if isinstance(message, StepReport) else {}
+    if len(arrays) != len(frames) - 2:
+        raise WireError("truncated", f"{len(arrays)} arrays announced, {len(frames) - 2} sent")
+    for (name, shape), frame in zip(tuple(arrays.items()), frames[2:], strict=True):
+        if math.prod(shape.tolist()) * _DTYPE.itemsize != len(frame):
+            raise WireError("truncated", f"array {name[:64]!r}: {len(frame)} bytes for shape {shape.tolist()}")
+        arrays[name] = np.frombuffer(frame, dtype=_DTYPE).reshape(shape)
+    return message

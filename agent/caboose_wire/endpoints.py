@@ -1,0 +1,42 @@
+"""Where agent and daemon meet: default ports, and the checks on addresses both ends make."""
+
+import ipaddress
+import re
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5757"
+DEFAULT_HTTP = "127.0.0.1:9757"
+
+_TCP = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(?P<port>\d{1,5}|\*)")
+
+
+def split_tcp(endpoint: str) -> tuple[str, int]:
+    """Host and port of `tcp://host:port`; ValueError says what is wrong with anything else."""
+    match = _TCP.fullmatch(endpoint)
+    if match is None:
+        raise ValueError(f"{endpoint!r} is not of the form tcp://host:port")
+    return match["host"], _port(match["port"].replace("*", "0"), endpoint)
+
+
+def split_http(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; ValueError says what is wrong with anything else."""
+    match = _TCP.fullmatch(f"tcp://{address}")
+    if match is None:
+        raise ValueError(f"{address!r} is not of the form host:port")
+    return match["host"].strip("[]"), _port(match["port"].replace("*", "0"), address)
+
+
+def _port(text: str, whole: str) -> int:
+    port = int(text)
+    if port > 65_535:
+        raise ValueError(f"{whole!r} has port {port}; ports end at 65535")
+    return port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a bind to this host can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name may resolve to anything

@@ -1,0 +1,205 @@
+"""Every message that crosses the wire, as typed structs.
+
+Design
+------
+Up (agent to daemon): Hello, StepReport, Event, Heartbeat, Bye, Ack. Down: Command, HelloRequest, Refused.
+
+A *layer* is one parameter tensor; its name travels once, in Hello, and reports refer to it by position.
+Numbers that exist once per layer are float32 arrays beside the header (see `codec`), under a name from
+`LAYER_ARRAYS`. A report may cover only some of the layers (ranks of a replicated model divide the work):
+`slices` then says which, as (start, stride) in the layer table.
+
+Step identity: `attempt` counts how often this process group was restarted or rolled back, `seq` counts the
+reports of one process (a gap is a drop), `step` counts optimizer steps and never goes back within an attempt,
+`model_step` is the age of the weights and does go back on a rollback.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_LAYERS = 65_536
+MAX_RANKS = 131_072
+MAX_GROUPS = 256
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Nonce = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Scalars = Annotated[dict[Name, float], msgspec.Meta(max_length=256)]
+Scalar = float | int | str | bool | None
+Settings = Annotated[dict[Name, Scalar], msgspec.Meta(max_length=256)]
+"""What is only shown or weighed, never interpreted: an optimizer's settings, the user's own configuration."""
+Float32 = NDArray[np.float32]
+
+Placement = Literal["replicated", "sharded", "unknown"]
+"""How a parameter lies across ranks; `unknown` is never summed, it is shown as blindness."""
+
+LAYER_ARRAYS = frozenset({"grad_norm", "local_grad_norm"})
+"""Arrays with one value per layer (or per layer of the report's slice).
+
+grad_norm        L2 norm of the gradient the optimizer is about to apply
+local_grad_norm  L2 norm of this rank's own gradient, before any reduction (sampled steps)
+"""
+
+
+class Layer(msgspec.Struct, frozen=True, array_like=True):
+    """One parameter tensor of the model."""
+
+    name: Name
+    numel: Count
+    """Elements of the whole parameter, also when this rank holds only a shard of it."""
+    kind: Name = ""
+    """Class of the module that owns it."""
+    placement: Placement = "replicated"
+    trainable: bool = True
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """One parameter group of an optimizer."""
+
+    name: Name
+    optimizer: Name
+    settings: Settings = {}
+
+
+class Phases(msgspec.Struct, frozen=True, array_like=True):
+    """Where a step's wall time went, in seconds; NaN where a phase was not seen."""
+
+    total: float
+    data: float = float("nan")
+    forward: float = float("nan")
+    backward: float = float("nan")
+    optimizer: float = float("nan")
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank introduces itself: who it is, what its model looks like, and what it can see."""
+
+    job: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    rank: Rank
+    world: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+    host: Name
+    pid: Count
+    incarnation: Nonce
+    """Made anew by every process; tells a restarted rank from a reconnected one."""
+    launch: Name = ""
+    """Equal on all ranks of one launch where the launcher provides such an id, else empty."""
+    attempt: Count = 0
+    agent_version: Name = ""
+    torch_version: Name = ""
+    started: float = 0.0
+    """Unix time at attach."""
+    start_step: Count = 0
+    layers: Annotated[tuple[Layer, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
+    groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=MAX_GROUPS)] = ()
+    wrapper: Name = ""
+    """Class of the outermost module: DistributedDataParallel, FullyShardedDataParallel, ..."""
+    visible: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+    """What this agent can see; everything else is blindness and shown as such."""
+    blind: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
+    """What this agent cannot see, each with the reason."""
+    config: Settings = {}
+    """The user's own settings, for the record and for the diagnosis."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank saw in one optimizer step."""
+
+    attempt: Count
+    seq: Count
+    step: Count
+    model_step: Count
+    time: float
+    """Unix time at the step boundary."""
+    loss: float | None = None
+    num_samples: Count | None = None
+    lr: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_GROUPS)] = ()
+    phases: Phases | None = None
+    metrics: Scalars = {}
+    grad_norm: float | None = None
+    """L2 norm over this rank's gradients as the optimizer saw them (on DDP: equal on all ranks)."""
+    local_grad_norm: float | None = None
+    """L2 norm of this rank's own gradient before the reduction; only on sampled steps."""
+    agent_seconds: float = 0.0
+    """Time the agent spent on the training thread since the last report."""
+    num_dropped: Count = 0
+    """Reports this process had to drop since it started."""
+    slices: Annotated[dict[Name, tuple[Count, Count]], msgspec.Meta(max_length=64)] = {}
+    arrays: dict[Name, Float32] = {}
+    """float32 arrays by name; they travel as raw frames, not in the header."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the user declared: a validation result, a data switch, a saved checkpoint, a warm-up's end."""
+
+    attempt: Count
+    step: Count
+    time: float
+    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    fields: Settings = {}
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The process lives, whether or not it finishes steps."""
+
+    attempt: Count
+    step: Count
+    time: float
+    since_step_seconds: float = 0.0
+    num_dropped: Count = 0
+    num_failures: Count = 0
+    state: Name = "training"
+    """training, or disabled after repeated failures of the agent itself."""
+
+
+class Bye(msgspec.Struct, frozen=True, kw_only=True):
+    """The rank leaves on purpose; `error` names the exception when it leaves because of one."""
+
+    attempt: Count
+    step: Count
+    time: float
+    error: Text = ""
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's answer to a command."""
+
+    command: Count
+    outcome: Literal["accepted", "refused", "done", "failed"]
+    detail: Text = ""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon asks a rank to do. Agents refuse every kind they were not allowed to carry out."""
+
+    number: Count
+    kind: Literal["rollback", "snapshot", "checkpoint", "scale_lr", "stop"]
+    incarnation: Nonce
+    boundary: Count = 0
+    target: Count = 0
+    skip: Count = 0
+    lr_scale: float = 1.0
+    expires: float = 0.0
+    mac: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+
+
+class HelloRequest(msgspec.Struct, frozen=True):
+    """The daemon does not know this peer (it was restarted, or the peer is new) and asks for its Hello."""
+
+    daemon_version: Name = ""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon will not take what this peer sends; the agent logs it once."""
+
+    reason: Name
+    detail: Text = ""
+
+
+Up = Hello | StepReport | Event | Heartbeat | Bye | Ack
+Down = Command | HelloRequest | Refused
+Message = Up | Down

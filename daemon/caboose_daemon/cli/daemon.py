@@ -1,0 +1,85 @@
+"""`caboose daemon`."""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from caboose_daemon.app import Daemon, StartError
+from caboose_daemon.config import ConfigError, load
+from caboose_daemon.version import __version__
+
+EXIT_USAGE = 2
+
+
+def fail(message: str) -> NoReturn:
+    """One line to standard error, and exit code 2: the user has to change something."""
+    click.echo(f"caboose: {message}", err=True)
+    sys.exit(EXIT_USAGE)
+
+
+@click.command()
+@click.option("--listen", envvar="CABOOSE_LISTEN", help="Where agents report to.  [default: tcp://127.0.0.1:5757]")
+@click.option("--http", envvar="CABOOSE_HTTP", help="Where page, API and /metrics are.  [default: 127.0.0.1:9757]")
+@click.option("--data-dir", envvar="CABOOSE_DATA_DIR", help="Where the journal is kept.  [default: caboose-data]")
+@click.option("--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only its agents are heard.")
+@click.option("--token-file", envvar="CABOOSE_TOKEN_FILE", help="File with the token that HTTP writes need.")
+@click.option(
+    "--config",
+    "config_file",
+    envvar="CABOOSE_CONFIG",
+    type=click.Path(path_type=Path),
+    help="Configuration file.  [default: caboose.toml, if it is there]",
+)
+@click.option("--insecure", is_flag=True, help="Allow other machines without keys or token.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    help="Write the real addresses into this file, as JSON, once the daemon is ready.",
+)
+def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **given: str | None) -> None:
+    """Run the daemon that jobs report to.
+
+    \b
+    Example:
+        caboose daemon --data-dir /var/lib/caboose
+        torchrun --nproc-per-node 2 train.py        # its agents find the daemon by themselves
+
+    A flag goes before an environment variable (CABOOSE_LISTEN, ...), that before caboose.toml. Ctrl-C or SIGTERM
+    ends it. Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    overrides: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if insecure:
+        overrides["insecure"] = True
+    if config_file is None and Path("caboose.toml").exists():
+        config_file = Path("caboose.toml")
+    try:
+        running = Daemon(load(config_file, overrides))
+        try:
+            running.start()
+        except BaseException:
+            running.close()
+            raise
+    except (ConfigError, StartError) as error:
+        fail(str(error))
+    if insecure:
+        click.secho(
+            "caboose: --insecure: anyone who can reach these ports can report, read and pretend", fg="red", err=True
+        )
+    running.serve(on_ready=lambda: _announce(running, ready_file))
+
+
+def _announce(running: Daemon, ready_file: Path | None) -> None:
+    if ready_file is not None:
+        addresses = {"endpoint": running.endpoint, "url": running.url, "pid": os.getpid(), "version": __version__}
+        aside = ready_file.with_name(ready_file.name + ".incomplete")
+        aside.write_text(json.dumps(addresses) + "\n", encoding="utf-8")
+        aside.replace(ready_file)
+    click.echo(f"caboose daemon {__version__}")
+    click.echo(f"  reports  {running.endpoint}")
+    click.echo(f"  page     {running.url}")

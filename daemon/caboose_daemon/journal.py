@@ -1,0 +1,226 @@
+"""The journal: SQLite in WAL mode, so that a daemon killed at any instant comes back with what it knew.
+
+Design
+------
+Written on the loop's thread, one transaction per turn of the loop: what was accepted in a turn is committed before
+the next begins, without waiting for the disk to sync (the process may die at any time; the machine's death costs
+at most the last moments). A journal that cannot be written (a full disk) is counted and shown, keeps the rows it
+could not write, within bounds, and tries again; watching goes on. Reads for the page use a connection of their own.
+"""
+
+import logging
+import math
+import sqlite3
+from collections import deque
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from caboose_daemon.episodes import Episode
+from caboose_daemon.job import Job, Member
+from caboose_daemon.state import State
+from caboose_daemon.summary import StepSummary
+from caboose_wire import Event
+
+logger = logging.getLogger("caboose.daemon")
+
+SCHEMA_VERSION = "1"
+BAD_LOSS, BAD_NORM = 1, 2
+MAX_WAITING = 200_000
+SWEEP_EVERY = 20_000
+"""Steps written between two looks at the retention."""
+
+
+class JournalError(RuntimeError):
+    """The journal cannot be opened; the message says what to do."""
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection as every user of the journal needs it."""
+    if read_only:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    else:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA busy_timeout = 2000")
+    return connection
+
+
+class Journal:
+    """Writes what happens; implements the pipeline's Sink."""
+
+    def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
+        self.path = path
+        self._state = state
+        self._max_steps = max_steps
+        self._retention_seconds = retention_days * 86_400.0
+        self._known: set[str] = set()
+        self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self._num_since_sweep = 0
+        try:
+            self._connection = connect(path)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute("PRAGMA journal_size_limit = 16777216")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.executescript((files("caboose_daemon") / "schema.sql").read_text())
+            self._check_version()
+        except sqlite3.Error as error:
+            raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
+
+    def _check_version(self) -> None:
+        self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+        (version,) = self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if version != SCHEMA_VERSION:
+            raise JournalError(
+                f"{self.path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION}); "
+                "choose another --data-dir"
+            )
+
+    def _write(self, job: Job, sql: str, *values: Any) -> None:
+        if job.name not in self._known:
+            self._known.add(job.name)
+            self._put("INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)", (job.name, job.created))
+        self._put(sql.replace("(?,", "((SELECT id FROM jobs WHERE name = ?),", 1), (job.name, *values))
+
+    def _put(self, sql: str, values: tuple[Any, ...]) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._state.journal_lost += 1
+        self._waiting.append((sql, values))
+
+    def attempt_began(self, job: Job) -> None:
+        """Writes the attempt."""
+        attempt = job.attempt
+        assert attempt is not None, "it just began"
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)",
+            attempt.number,
+            attempt.began,
+            attempt.world,
+            attempt.launch,
+            attempt.agent_attempt,
+        )
+
+    def member_changed(self, job: Job, member: Member) -> None:
+        """Writes who takes part, so that a restarted daemon knows its ranks again."""
+        assert job.attempt is not None, "a member belongs to an attempt"
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            job.attempt.number,
+            member.hello.rank,
+            member.hello.incarnation,
+            member.hello.host,
+            member.hello.pid,
+            member.state,
+            member.error,
+            member.step,
+            member.last_seen,
+        )
+
+    def step_closed(self, job: Job, summary: StepSummary) -> None:
+        """Writes a step."""
+        s = summary
+        bad = (BAD_LOSS if _is_nan(s.loss) else 0) | (BAD_NORM if _is_nan(s.grad_norm) else 0)
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            s.attempt,
+            s.step,
+            s.time,
+            s.loss,
+            s.loss_min,
+            s.loss_max,
+            s.grad_norm,
+            s.lr,
+            s.step_seconds,
+            s.data_seconds,
+            s.agent_seconds,
+            s.num_ranks,
+            bad,
+        )
+        self._num_since_sweep += 1
+
+    def episode_changed(self, job: Job, episode: Episode) -> None:
+        """Writes an episode as it now stands."""
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            episode.id,
+            episode.attempt,
+            str(episode.severity),
+            episode.num_findings,
+            episode.detected_time,
+            episode.last_time,
+            episode.is_open,
+            msgspec.msgpack.encode(episode.first),
+            msgspec.msgpack.encode(episode.last),
+        )
+
+    def event_declared(self, job: Job, event: Event) -> None:
+        """Writes an event."""
+        self._write(
+            job,
+            "INSERT INTO events (job, attempt, step, time, kind, fields) VALUES (?, ?, ?, ?, ?, ?)",
+            event.attempt,
+            event.step,
+            event.time,
+            event.kind,
+            msgspec.msgpack.encode(event.fields),
+        )
+
+    def commit(self, now: float) -> None:
+        """Writes what came since the last call, in one transaction."""
+        if not self._waiting:
+            return
+        try:
+            self._connection.execute("BEGIN")
+            for sql, values in self._waiting:
+                self._connection.execute(sql, values)
+            if self._num_since_sweep >= SWEEP_EVERY:
+                self._sweep(now)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failed(error)
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return
+        self._waiting.clear()
+        if self._state.journal_error:
+            logger.warning("the journal can be written again")
+            self._state.journal_error = ""
+        self._state.journal_bytes = self._size()
+
+    def _sweep(self, now: float) -> None:
+        self._num_since_sweep = 0
+        oldest = now - self._retention_seconds
+        for (number,) in self._connection.execute("SELECT id FROM jobs").fetchall():
+            self._connection.execute(
+                "DELETE FROM steps WHERE job = ?1 AND (time < ?2 OR (attempt, step) < ("
+                "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
+                (number, oldest, self._max_steps),
+            )
+        self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
+        self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        if not self._state.journal_error:
+            logger.error("the journal cannot be written, watching goes on without it: %s", error)
+        self._state.journal_failures += 1
+        self._state.journal_error = str(error)
+
+    def _size(self) -> int:
+        pages = int(self._connection.execute("PRAGMA page_count").fetchone()[0])
+        return pages * int(self._connection.execute("PRAGMA page_size").fetchone()[0])
+
+    def close(self, now: float) -> None:
+        """Writes what is left and closes the file."""
+        self.commit(now)
+        self._connection.close()
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and math.isnan(value)

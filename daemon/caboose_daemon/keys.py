@@ -1,0 +1,51 @@
+"""CURVE keys for the report socket: one pair for the daemon, one for the agents that may report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.auth
+
+DAEMON, AGENT = "daemon", "agent"
+
+
+class KeysError(ValueError):
+    """Keys that cannot be made or read; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class DaemonKeys:
+    """What the daemon needs: its own pair, and where the public keys of its agents lie."""
+
+    public: bytes
+    secret: bytes
+    agents_dir: Path
+
+
+def make(directory: Path) -> tuple[str, str]:
+    """Makes both pairs; returns the two values agents need: the daemon's public key and the agents' secret one."""
+    agents = directory / "agents"
+    if (directory / f"{DAEMON}.key_secret").exists():
+        raise KeysError(f"{directory} holds keys already; remove them first, or choose another directory")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    agents.mkdir(exist_ok=True, mode=0o700)
+    zmq.auth.create_certificates(directory, DAEMON)
+    zmq.auth.create_certificates(agents, AGENT)
+    for secret in (directory / f"{DAEMON}.key_secret", agents / f"{AGENT}.key_secret"):
+        secret.chmod(0o600)
+    public, _ = zmq.auth.load_certificate(directory / f"{DAEMON}.key")
+    _, agent_secret = zmq.auth.load_certificate(agents / f"{AGENT}.key_secret")
+    assert agent_secret is not None, "a secret certificate holds a secret"
+    return public.decode(), agent_secret.decode()
+
+
+def load(directory: Path) -> DaemonKeys:
+    """The daemon's keys from a directory that `make` filled."""
+    path = directory / f"{DAEMON}.key_secret"
+    try:
+        public, secret = zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise KeysError(f"{path}: {error}; make keys with `caboose keys new {directory}`") from None
+    if secret is None:
+        raise KeysError(f"{path} holds no secret key; make keys with `caboose keys new {directory}`")
+    return DaemonKeys(public, secret, directory / "agents")

@@ -1,0 +1,251 @@
+"""Decodes a frame and applies it to the state: the whole of what agents can do to the daemon.
+
+Design
+------
+No socket and no loop in here: `handle` takes the bytes a peer sent and the time, and returns what to answer, so
+every case can be tested by calling it. Whatever a peer sends, nothing is raised: what cannot be taken is counted
+under a reason from a closed set, and the peer is kept.
+
+A peer that was not introduced (the daemon was restarted, or a Hello is on its way) is asked for its Hello, and what it
+sends meanwhile is held back, within bounds, and applied afterwards. A peer whose Hello claims a job that someone
+else is living in waits the same way (see `admission`).
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from caboose_daemon import admission
+from caboose_daemon.job import Attempt, Job, Member
+from caboose_daemon.pipeline import Pipeline
+from caboose_daemon.state import State
+from caboose_daemon.version import __version__
+from caboose_wire import (
+    Ack,
+    Bye,
+    Event,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Message,
+    Refused,
+    StepReport,
+    WireError,
+    decode,
+)
+from caboose_wire.messages import LAYER_ARRAYS
+
+Reply = tuple[bytes, Message]
+
+MAX_JOBS = 1000
+MAX_PEERS = 20_000
+MAX_HELD_PER_PEER = 1200
+"""A little more than an agent's own queue: what it kept while the daemon was away arrives at once."""
+MAX_HELD_BYTES = 256 * 1024 * 1024
+ASK_AGAIN_SECONDS = 2.0
+FORGET_SECONDS = 600.0
+
+
+@dataclass
+class _Peer:
+    job: Job
+    attempt: Attempt
+    member: Member
+
+
+@dataclass
+class _Stranger:
+    """A peer that has no place yet; `hello` is set if it waits for one."""
+
+    asked: float = -math.inf
+    last_seen: float = 0.0
+    hello: Hello | None = None
+    since: float = 0.0
+    held: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_HELD_PER_PEER))
+    held_bytes: int = 0
+
+
+class Receiver:
+    """Knows which peer is which rank, and what a peer may do."""
+
+    def __init__(self, state: State, pipeline: Pipeline) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._peers: dict[bytes, _Peer] = {}
+        self._peer_of: dict[str, bytes] = {}
+        self._strangers: dict[bytes, _Stranger] = {}
+        self._held_bytes = 0
+        self._next_sweep = 0.0
+
+    def handle(self, peer: bytes, frames: Sequence[bytes], now: float) -> list[Reply]:
+        """Applies one message; returns what to answer, if anything."""
+        size = sum(len(frame) for frame in frames)
+        self._state.num_bytes += size
+        try:
+            message = decode(frames)
+            return self._apply(peer, message, size, now)
+        except WireError as error:
+            self._state.num_refused[error.reason] += 1
+            if error.reason == "unknown_peer":
+                return []
+            return [(peer, Refused(reason=error.reason, detail=error.detail))]
+
+    def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
+        if isinstance(message, Hello):
+            return self._introduce(peer, message, now)
+        known = self._peers.get(peer)
+        if known is None:
+            return self._hold(peer, message, size, now)
+        self._accept(known, message, now)
+        return []
+
+    def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
+        job = self._state.jobs.get(hello.job)
+        if job is None:
+            self._make_room_for_a_job()
+            job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
+        if hello.rank >= hello.world:
+            raise WireError("malformed", f"rank {hello.rank} in a world of {hello.world}")
+        if len(self._peers) >= MAX_PEERS and peer not in self._peers:
+            raise WireError("capacity", f"this daemon serves {MAX_PEERS} ranks already")
+        verdict = admission.judge(job, hello, now)
+        if verdict == "waits":
+            stranger = self._stranger(peer, now)
+            stranger.hello, stranger.since = hello, now
+            return []
+        if verdict == "begins":
+            self._pipeline.begin_attempt(job, hello, now)
+        self._state.num_frames["Hello"] += 1
+        member = self._pipeline.admit(job, hello, now)
+        assert job.attempt is not None, "a judged Hello has an attempt to join"
+        self._peers.pop(self._peer_of.get(hello.incarnation, b""), None)  # its connection before this one
+        self._peer_of[hello.incarnation] = peer
+        self._peers[peer] = _Peer(job, job.attempt, member)
+        self._state.num_peers = len(self._peers)
+        self._release(peer, now)
+        return []
+
+    def _make_room_for_a_job(self) -> None:
+        """Beyond the limit, the job that was silent for the longest leaves the memory; the journal keeps it."""
+        jobs = self._state.jobs
+        if len(jobs) < MAX_JOBS:
+            return
+        idle = [job for job in jobs.values() if job.state != "running"]
+        if not idle:
+            raise WireError("capacity", f"this daemon watches {MAX_JOBS} running jobs already")
+        del jobs[min(idle, key=lambda job: job.last_seen).name]
+
+    def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
+        stranger = self._stranger(peer, now)
+        stranger.last_seen = now
+        if isinstance(message, StepReport | Event | Bye):
+            if self._held_bytes + size > MAX_HELD_BYTES:
+                raise WireError("unknown_peer", "too much is held back already")
+            if len(stranger.held) == MAX_HELD_PER_PEER:
+                self._state.num_refused["unknown_peer"] += 1
+            stranger.held.append(message)
+            stranger.held_bytes += size
+            self._held_bytes += size
+        if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
+            stranger.asked = now
+            return [(peer, HelloRequest(daemon_version=__version__))]
+        return []
+
+    def _stranger(self, peer: bytes, now: float) -> _Stranger:
+        stranger = self._strangers.get(peer)
+        if stranger is None:
+            if len(self._strangers) >= MAX_PEERS:
+                raise WireError("capacity", "too many peers wait to be introduced")
+            stranger = self._strangers[peer] = _Stranger(last_seen=now)
+        return stranger
+
+    def _release(self, peer: bytes, now: float) -> None:
+        stranger = self._strangers.pop(peer, None)
+        if stranger is None:
+            return
+        self._held_bytes -= stranger.held_bytes
+        known = self._peers.get(peer)
+        for message in stranger.held if known is not None else ():
+            try:
+                self._accept(self._peers[peer], message, now)
+            except WireError as error:
+                self._state.num_refused[error.reason] += 1
+
+    def _accept(self, known: _Peer, message: Message, now: float) -> None:
+        member = known.member
+        if known.job.attempt is not known.attempt:
+            raise WireError("duplicate_job", f"a newer launch of {known.job.name!r} has taken over")
+        if isinstance(message, StepReport):
+            self._accept_report(known, message, now)
+        elif isinstance(message, Heartbeat):
+            member.since_step_seconds = message.since_step_seconds
+            member.num_dropped = message.num_dropped
+            member.num_failures = message.num_failures
+            member.agent_state = message.state
+            member.step = max(member.step, message.step)
+        elif isinstance(message, Event):
+            self._pipeline.declare(known.job, message)
+        elif isinstance(message, Bye):
+            self._pipeline.leave(known.job, member, message.error)
+        elif not isinstance(message, Ack):
+            raise WireError("type", f"{type(message).__name__} is for the daemon to send")
+        member.last_seen = now
+        self._state.num_frames[type(message).__name__] += 1
+
+    def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
+        member = known.member
+        _check_layer_arrays(report, len(member.hello.layers))
+        if member.last_seq and report.seq > member.last_seq + 1:
+            member.num_missed += report.seq - member.last_seq - 1
+        member.last_seq = max(member.last_seq, report.seq)
+        member.step = max(member.step, report.step)
+        member.num_dropped = report.num_dropped
+        member.since_step_seconds = 0.0
+        member.loss = report.loss
+        member.step_seconds = report.phases.total if report.phases else None
+        known.attempt.aligner.add(member.hello.rank, report, now)
+
+    def advance(self, now: float) -> list[Reply]:
+        """Lets time pass: those who wait for a place get it or are refused, and strangers are forgotten."""
+        replies: list[Reply] = []
+        if now >= self._next_sweep:
+            self._next_sweep = now + FORGET_SECONDS
+            self._sweep(now)
+        for peer, stranger in list(self._strangers.items()):
+            if stranger.hello is not None:
+                replies += self._decide(peer, stranger, stranger.hello, now)
+            elif now - stranger.last_seen > FORGET_SECONDS:
+                self._release(peer, now)
+        return replies
+
+    def _sweep(self, now: float) -> None:
+        for peer, known in list(self._peers.items()):
+            is_over = known.member.state != "live" or known.job.attempt is not known.attempt
+            if is_over and now - known.member.last_seen > FORGET_SECONDS:
+                del self._peers[peer]
+                self._peer_of.pop(known.member.hello.incarnation, None)
+        self._state.num_peers = len(self._peers)
+
+    def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
+        job = self._state.jobs[hello.job]
+        spoke = max((m.last_seen for m in job.attempt.members.values()), default=0.0) if job.attempt else 0.0
+        if spoke > stranger.since + 1.0:  # a second, for what was still on its way when the old launch died
+            self._release(peer, now)
+            self._state.num_refused["duplicate_job"] += 1
+            job.num_refused += 1
+            job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
+            detail = f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart"
+            return [(peer, Refused(reason="duplicate_job", detail=detail))]
+        if admission.judge(job, hello, now) != "waits":
+            return self._introduce(peer, hello, now)
+        return []
+
+
+def _check_layer_arrays(report: StepReport, num_layers: int) -> None:
+    for name in LAYER_ARRAYS & report.arrays.keys():
+        array = report.arrays[name]
+        start, stride = report.slices.get(name, (0, 1))
+        expected = len(range(start, num_layers, stride)) if stride else -1
+        if array.ndim != 1 or array.shape[0] != expected:
+            raise WireError("layer_count", f"{name} has {array.shape} values, Hello announced {num_layers} layers")

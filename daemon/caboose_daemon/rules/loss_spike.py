@@ -1,0 +1,164 @@
+"""loss_spike: the loss stands far above its own recent level, and what becomes of it.
+
+Design
+------
+A step is high when the mean loss exceeds its baseline by scale *and* by ratio. The first high step opens an
+episode, which freezes the baseline: no high step is ever learned (an outlier cannot hide the next one), and the
+episode ends only when the loss is back near the level it had at the onset, so a divergence is never learned as
+normal. What is declared (a data switch, a new batch size) begins a new baseline instead.
+
+One high step is a warning. It is critical when the gradient norm jumped with it or just before (a second witness),
+or when it stays high for `persist_steps`. Triage, by how the excess compares with its peak: recovering,
+lingering, diverging.
+"""
+
+import math
+from dataclasses import dataclass
+
+from caboose_daemon.rules.baseline import Baseline
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+WITNESS_STEPS = 5
+"""How long before the loss a jump of the gradient norm still counts as its witness."""
+LINGERING_STEPS = 30
+REBASELINE = ("data_switch", "batch_ramp", "resume")
+"""Declared events after which the loss may lie elsewhere for a good reason."""
+
+
+@dataclass(frozen=True)
+class LossSpikeConfig(RuleConfig):
+    """Thresholds of loss_spike."""
+
+    scales: float = 6.0
+    """How many scales of the recent scatter above the level count as high. Raise it for very noisy losses."""
+    ratio: float = 1.25
+    """How many times the level the loss must reach as well; guards runs whose scatter is tiny."""
+    persist_steps: int = 3
+    """Steps the loss stays high before it is critical without a second witness."""
+    calm_steps: int = 3
+    """Steps near the old level before the episode is over."""
+    warmup_steps: int = 20
+    """Steps to learn the level from before anything is judged."""
+
+
+@dataclass
+class _Episode:
+    onset: int
+    level: float
+    scale: float
+    peak: float
+    peak_step: int
+    num_high: int = 0
+    num_calm: int = 0
+    has_witness: bool = False
+    was_critical: bool = False
+
+
+class LossSpike(Rule[LossSpikeConfig]):
+    """The loss far above its recent level."""
+
+    name = "loss_spike"
+    config_class = LossSpikeConfig
+    needs = frozenset({"loss"})
+
+    def __init__(self, config: LossSpikeConfig) -> None:
+        super().__init__(config)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loss = Baseline(self.config.warmup_steps)
+        self._norm = Baseline(self.config.warmup_steps)
+        self._last_norm_jump = -math.inf
+        self._episode: _Episode | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at the first high step and at every step until the loss is back."""
+        step = view.step
+        if any(event.kind in REBASELINE for event in view.events):
+            self._begin()
+        if step is None or not math.isfinite(step.mean_loss):
+            return None  # a loss that is not a number is non_finite's
+        self._watch_norm(step.step, step.grad_norm)
+        loss = step.mean_loss
+        if self._episode is not None:
+            return self._follow(self._episode, step.step, loss)
+        if not self._loss.is_ready or not self._is_high(loss, self._loss.level, self._loss.scale):
+            self._loss.learn(loss)
+            return None
+        self._episode = _Episode(
+            onset=step.step, level=self._loss.level, scale=self._loss.scale, peak=loss, peak_step=step.step
+        )
+        return self._follow(self._episode, step.step, loss)
+
+    def _is_high(self, loss: float, level: float, scale: float) -> bool:
+        by_ratio = loss > level * self.config.ratio if level > 0 else True
+        return (loss - level) / scale > self.config.scales and by_ratio
+
+    def _watch_norm(self, step: int, norm: float) -> None:
+        if not math.isfinite(norm) or norm <= 0:
+            return
+        value = math.log(norm)
+        if self._norm.is_ready and self._norm.excess(value) > self.config.scales and value - self._norm.level > 0.7:
+            self._last_norm_jump = step
+        self._norm.learn(value)
+
+    def _follow(self, episode: _Episode, step: int, loss: float) -> Finding:
+        if loss > episode.peak:
+            episode.peak, episode.peak_step = loss, step
+        near = max(3.0 * episode.scale, 0.05 * abs(episode.level))
+        is_near = loss <= episode.level + near
+        episode.num_calm = episode.num_calm + 1 if is_near else 0
+        if self._is_high(loss, episode.level, episode.scale):
+            episode.num_high += 1
+        episode.has_witness |= step - self._last_norm_jump <= WITNESS_STEPS
+        if episode.num_calm >= self.config.calm_steps:
+            return self._end(episode, step, loss)
+        is_critical = episode.num_high > 0 and (episode.has_witness or episode.num_high >= self.config.persist_steps)
+        episode.was_critical |= is_critical
+        severity = Severity.CRITICAL if episode.was_critical else Severity.WARNING
+        return self._finding(episode, step, loss, severity, self._triage(episode, step, loss))
+
+    def _triage(self, episode: _Episode, step: int, loss: float) -> str:
+        if step == episode.onset:
+            return "open"
+        share = (loss - episode.level) / (episode.peak - episode.level)
+        if share <= 0.5:
+            return "recovering"
+        if episode.peak_step > episode.onset and step - episode.peak_step <= 2 and step - episode.onset >= 5:
+            return "diverging"
+        return "lingering" if step - episode.onset >= LINGERING_STEPS else "open"
+
+    def _end(self, episode: _Episode, step: int, loss: float) -> Finding:
+        self._episode = None
+        self._loss.learn(loss)
+        return self._finding(episode, step, loss, Severity.INFO, "resolved")
+
+    def _finding(self, episode: _Episode, step: int, loss: float, severity: Severity, state: str) -> Finding:
+        witness = "; the gradient norm jumped with it" if episode.has_witness else ""
+        if state == "resolved":
+            summary = (
+                f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, "
+                f"{step - episode.onset} steps after it began"
+            )
+        else:
+            summary = (
+                f"loss {loss:.4g} against a level of {episode.level:.4g}, "
+                f"{(loss - episode.level) / episode.scale:.0f} scales above{witness}"
+            )
+        return Finding(
+            rule=self.name,
+            severity=self.capped(severity),
+            step=step,
+            onset_step=episode.onset,
+            summary=summary,
+            state=state,
+            values={
+                "loss": loss,
+                "level": episode.level,
+                "scale": episode.scale,
+                "peak": episode.peak,
+                "num_high": float(episode.num_high),
+            },
+        )

@@ -1,0 +1,110 @@
+"""rank_silent: a rank stopped talking, never showed up, or left with an error.
+
+Design
+------
+Every agent sends heartbeats from a thread of its own, also while a step compiles, saves or evaluates, so silence
+means that the process is gone, frozen or cut off. The daemon's own sleep must not look like everybody's silence:
+after a gap between two looks, the ranks get their time again.
+"""
+
+from dataclasses import dataclass
+
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView, RankView
+
+OWN_GAP_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RankSilentConfig(RuleConfig):
+    """Thresholds of rank_silent."""
+
+    warn_seconds: float = 10.0
+    """Silence after which a rank is missed; agents send a heartbeat every 2 seconds."""
+    critical_seconds: float = 30.0
+    """Silence that pages."""
+    startup_seconds: float = 300.0
+    """How long a rank may take to show up after the first one did."""
+
+
+class RankSilent(Rule[RankSilentConfig]):
+    """A rank that should speak and does not."""
+
+    name = "rank_silent"
+    config_class = RankSilentConfig
+    trigger = "tick"
+
+    def __init__(self, config: RankSilentConfig) -> None:
+        super().__init__(config)
+        self._last_look = 0.0
+        self._grace_until = 0.0
+        self._onset: int | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding while any rank is silent."""
+        if view.now - self._last_look > OWN_GAP_SECONDS:
+            self._grace_until = view.now + self.config.warn_seconds
+        self._last_look = view.now
+        if view.now < self._grace_until:
+            return None
+        if view.ranks and all(rank.state == "left" for rank in view.ranks.values()):
+            return self._resolved(view, "the job ended")
+        silent = sorted(
+            (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
+        )
+        failed = tuple(rank for rank in view.ranks.values() if rank.state == "failed")
+        absent = self._absent(view)
+        if not (silent or failed or absent):
+            return self._resolved(view, "every rank is heard again")
+        if self._onset is None:
+            self._onset = max((rank.step for rank in view.ranks.values()), default=0)
+        longest = view.now - silent[0].last_seen if silent else 0.0
+        is_critical = longest >= self.config.critical_seconds or bool(failed) or bool(absent)
+        culprits = failed or tuple(silent)
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
+            step=max((rank.step for rank in view.ranks.values()), default=0),
+            onset_step=self._onset,
+            summary=_summary(view, silent, failed, absent, longest),
+            ranks=tuple(rank.rank for rank in culprits) or absent,
+            values={"silent_ranks": float(len(silent)), "seconds": longest},
+        )
+
+    def _is_silent(self, rank: RankView, view: JobView) -> bool:
+        return rank.state == "live" and view.now - rank.last_seen >= self.config.warn_seconds
+
+    def _absent(self, view: JobView) -> tuple[int, ...]:
+        is_anyone_live = any(rank.state == "live" for rank in view.ranks.values())
+        if not is_anyone_live or view.now - view.attempt_began < self.config.startup_seconds:
+            return ()
+        heard = {rank.rank for rank in view.ranks.values() if rank.state != "expected"}
+        return tuple(rank for rank in range(view.world) if rank not in heard)
+
+    def _resolved(self, view: JobView, why: str) -> Finding | None:
+        onset, self._onset = self._onset, None
+        if onset is None:
+            return None
+        step = max((rank.step for rank in view.ranks.values()), default=0)
+        return Finding(
+            rule=self.name, severity=Severity.INFO, step=step, onset_step=onset, summary=why, state="resolved"
+        )
+
+
+def _summary(
+    view: JobView,
+    silent: list[RankView],
+    failed: tuple[RankView, ...],
+    absent: tuple[int, ...],
+    longest: float,
+) -> str:
+    if failed:
+        first = failed[0]
+        return f"rank {first.rank} on {first.host} left with an error at step {first.step}: {first.error[:200]}"
+    if silent:
+        first = silent[0]
+        others = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+        who = "all ranks are" if len(silent) == view.world else f"rank {first.rank} on {first.host}{others} is"
+        return f"{who} silent for {longest:.0f} s; last heard at step {first.step}"
+    return f"{len(absent)} of {view.world} ranks never showed up, the first is rank {absent[0]}"

@@ -1,0 +1,35 @@
+"""Everything the daemon knows at this moment, and the lock that guards it."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from caboose_daemon.engine import RuleStats
+from caboose_daemon.job import Job
+from caboose_daemon.rules.rule import RuleConfig
+
+
+@dataclass
+class State:
+    """The jobs and the daemon's own counters.
+
+    The loop's thread writes, HTTP reads; both hold `lock` while they do, for milliseconds.
+    """
+
+    rule_configs: Mapping[str, RuleConfig]
+    started: float
+    jobs: dict[str, Job] = field(default_factory=dict)
+    rule_stats: dict[str, RuleStats] = field(default_factory=dict)
+    num_frames: Counter[str] = field(default_factory=Counter)
+    """Messages accepted, by type."""
+    num_refused: Counter[str] = field(default_factory=Counter)
+    """Messages and peers refused, by reason."""
+    num_bytes: int = 0
+    num_peers: int = 0
+    journal_failures: int = 0
+    journal_error: str = ""
+    journal_bytes: int = 0
+    journal_lost: int = 0
+    """Rows given up because the journal could not be written for too long."""
+    lock: threading.RLock = field(default_factory=threading.RLock)

@@ -1,0 +1,51 @@
+"""A step in a few numbers: what is kept in memory, written to the journal, and drawn."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from caboose_daemon.aligned import AlignedStep
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One aligned step, reduced. None means not reported; NaN means that NaN was reported."""
+
+    attempt: int
+    step: int
+    time: float
+    loss: float | None
+    loss_min: float | None
+    loss_max: float | None
+    grad_norm: float | None
+    lr: float | None
+    """Of the first parameter group."""
+    step_seconds: float | None
+    data_seconds: float | None
+    agent_seconds: float | None
+    num_ranks: int
+
+
+def summarize(step: AlignedStep) -> StepSummary:
+    """The few numbers of an aligned step."""
+    losses = step.loss[step.has_loss]
+    finite = losses[np.isfinite(losses)]
+    agent = step.agent_seconds[step.present]
+    return StepSummary(
+        attempt=step.attempt,
+        step=step.step,
+        time=step.time,
+        loss=step.mean_loss if len(losses) else None,
+        loss_min=float(finite.min()) if len(finite) else None,
+        loss_max=float(finite.max()) if len(finite) else None,
+        grad_norm=step.grad_norm if step.has_grad_norm else None,
+        lr=_finite(step.lr[0]) if step.lr else None,
+        step_seconds=_finite(step.phase_seconds("total")),
+        data_seconds=_finite(step.phase_seconds("data")),
+        agent_seconds=float(agent.mean()) if len(agent) else None,
+        num_ranks=step.num_present,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

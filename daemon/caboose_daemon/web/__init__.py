@@ -1,0 +1,1 @@
+"""The daemon's HTTP side: metrics, health, the JSON API, the live stream and the page."""

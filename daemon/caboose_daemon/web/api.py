@@ -1,0 +1,131 @@
+"""The JSON API under /api/v1, health and metrics."""
+
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from caboose_daemon import shapes
+from caboose_daemon.context import Context
+from caboose_daemon.job import Job
+from caboose_daemon.version import __version__
+from caboose_daemon.web.security import error
+from caboose_wire import Event
+
+MAX_POINTS = 5000
+
+
+class EventBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/v1/jobs/{job}/events."""
+
+    kind: str
+    fields: dict[str, float | int | str | bool | None] = {}
+
+
+class Api:
+    """The endpoints; every one reads the state under its lock and answers at once."""
+
+    def __init__(self, context: Context, registry: CollectorRegistry) -> None:
+        self._context = context
+        self._registry = registry
+
+    def routes(self) -> list[Route]:
+        """The routes, for the application."""
+        return [
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.healthz),
+            Route("/readyz", self.readyz),
+            Route("/api/v1/jobs", self.jobs),
+            Route("/api/v1/jobs/{job}", self.job),
+            Route("/api/v1/jobs/{job}/series", self.series),
+            Route("/api/v1/jobs/{job}/findings", self.findings),
+            Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
+        ]
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus exposition, classic or OpenMetrics as asked for."""
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        body = await run_in_threadpool(encoder, self._registry)
+        return Response(body, headers={"content-type": content_type})
+
+    async def healthz(self, request: Request) -> Response:
+        """The process is alive."""
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def readyz(self, request: Request) -> Response:
+        """The daemon does its work: it receives, and the journal can be written."""
+        problems = self._context.problems()
+        status = {"status": "not ready" if problems else "ready", "problems": problems}
+        return JSONResponse(status, status_code=503 if problems else 200)
+
+    async def jobs(self, request: Request) -> Response:
+        """Every job, the ones heard of most recently first."""
+        state, now = self._context.state, self._context.clock()
+        with state.lock:
+            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
+            rows = [shapes.job_row(job, now) for job in jobs]
+        return JSONResponse({"jobs": rows})
+
+    async def job(self, request: Request) -> Response:
+        """One job with its ranks, settings and blind spots."""
+        return self._with_job(request, lambda job: shapes.job_detail(job, self._context.clock()))
+
+    async def findings(self, request: Request) -> Response:
+        """What was found in one job, newest first."""
+        return self._with_job(
+            request, lambda job: {"job": job.name, "findings": [shapes.episode(e) for e in job.episodes]}
+        )
+
+    async def series(self, request: Request) -> Response:
+        """The curves of one job in at most `points` buckets that keep their extremes."""
+        text = request.query_params.get("points", "1000")
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_POINTS:
+            return error(400, f"points={text!r}: give a whole number from 1 to {MAX_POINTS}")
+        name = request.path_params["job"]
+        with self._context.state.lock:
+            if name not in self._context.state.jobs:
+                return self._unknown(name)
+        rows = await run_in_threadpool(self._context.series, name, int(text))
+        steps = [{k: shapes.number(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+        return JSONResponse({"job": name, "steps": steps})
+
+    async def declare(self, request: Request) -> Response:
+        """Declares an event from outside the run, as `monitor.event` does from inside."""
+        try:
+            body = msgspec.json.decode(await request.body(), type=EventBody)
+        except msgspec.MsgspecError as problem:
+            return error(400, f'expected {{"kind": ..., "fields": {{...}}}}: {problem}')
+        if not 1 <= len(body.kind) <= 64 or len(body.fields) > 64:
+            return error(400, "kind has 1 to 64 characters, fields at most 64 entries")
+        state = self._context.state
+        with state.lock:
+            job = state.jobs.get(request.path_params["job"])
+            if job is None:
+                return self._unknown(request.path_params["job"])
+            step = job.recent[-1].step if job.recent else 0
+            event = Event(
+                attempt=job.num_attempts,
+                step=step,
+                time=self._context.clock(),
+                kind=body.kind,
+                fields=body.fields,
+            )
+            self._context.pipeline.declare(job, event)
+        return JSONResponse(shapes.event(event), status_code=201)
+
+    def _with_job(self, request: Request, shape: Any) -> Response:
+        name = request.path_params["job"]
+        state = self._context.state
+        with state.lock:
+            job: Job | None = state.jobs.get(name)
+            body = None if job is None else shape(job)
+        return self._unknown(name) if body is None else JSONResponse(body)
+
+    def _unknown(self, name: str) -> Response:
+        known = sorted(self._context.state.jobs)[:20]
+        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")

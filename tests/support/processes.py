@@ -1,0 +1,134 @@
+"""Real processes for tests: a daemon on free loopback ports, and jobs under torchrun, each ended with a deadline."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+READY_SECONDS = 20.0
+
+
+@dataclass
+class DaemonProcess:
+    """A running `caboose daemon`."""
+
+    process: subprocess.Popen[str]
+    endpoint: str
+    url: str
+    data_dir: Path
+    log: Path
+
+    def get(self, path: str, **params: Any) -> Any:
+        """The JSON answer of an API path."""
+        response = httpx.get(self.url.rstrip("/") + path, params=params, timeout=10)
+        response.raise_for_status()
+        return response.json()
+
+    def text(self, path: str) -> str:
+        """The answer as text."""
+        return httpx.get(self.url.rstrip("/") + path, timeout=10).text
+
+    @property
+    def token(self) -> str:
+        """What HTTP writes need."""
+        return (self.data_dir / "token").read_text().strip()
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine's out-of-memory killer would."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Asks it to end and returns its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without what would change an agent's or a daemon's mind."""
+    prefixes = ("CABOOSE_", "SLURM_", "TORCHELASTIC_")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in names}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+
+
+def caboose_command(*arguments: str) -> list[str]:
+    """The command line as a user of this interpreter's environment has it."""
+    return [sys.executable, "-m", "caboose_daemon", *arguments]
+
+
+@contextlib.contextmanager
+def running_daemon(
+    directory: Path,
+    *arguments: str,
+    listen: str = "tcp://127.0.0.1:0",
+    http: str = "127.0.0.1:0",
+    env: Mapping[str, str] | None = None,
+) -> Iterator[DaemonProcess]:
+    """A daemon process that is ready when the block begins and gone when it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    ready = directory / "ready.json"
+    ready.unlink(missing_ok=True)
+    log = directory / "daemon.log"
+    command = caboose_command("daemon", "--listen", listen, "--http", http)
+    command += ["--data-dir", str(directory / "data"), "--ready-file", str(ready), *arguments]
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, text=True, env=clean_environment(**(env or {})), cwd=directory
+        )
+    try:
+        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS)
+        if not ready.exists():
+            raise AssertionError(f"the daemon did not start:\n{log.read_text()}")
+        addresses = json.loads(ready.read_text())
+        yield DaemonProcess(process, addresses["endpoint"], addresses["url"], directory / "data", log)
+    finally:
+        end(process)
+
+
+def wait_until(condition: Any, timeout: float, *, every: float = 0.02) -> Any:
+    """Waits for a condition to hold and returns its value; the last value if it never does."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value or time.monotonic() >= deadline:
+            return value
+        time.sleep(every)
+
+
+def end(process: "subprocess.Popen[Any]", patience: float = 5.0) -> None:
+    """Ends a process this test started: asked first, then killed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(patience)
+
+
+def torchrun(script: Path | str, *arguments: str, ranks: int = 2) -> list[str]:
+    """A command that runs a script on gloo ranks; the rendezvous takes a free port."""
+    target = ["-m", script] if isinstance(script, str) else [str(script)]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(ranks),
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        *target,
+        *arguments,
+    ]
