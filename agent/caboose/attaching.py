@@ -89,7 +89,7 @@ def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":
     import torch
 
     optimizers = [given] if isinstance(given, torch.optim.Optimizer) else given
-    if not isinstance(optimizers, Sequence) or not optimizers:
+    if isinstance(optimizers, str) or not isinstance(optimizers, Sequence) or not optimizers:
         raise TypeError(
             f"attach(optimizer=...): expected a torch optimizer or a list of them, got {type(given).__name__}"
         )

@@ -10,7 +10,7 @@ heartbeats. KeyboardInterrupt and SystemExit are the user's and pass.
 The guard also keeps the agent's own time on the training thread, because every entry passes here.
 """
 
-import functools
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -31,24 +31,12 @@ class Guard:
         self.is_tripped = False
         self.seconds = 0.0
         """Time spent inside since `take_seconds` was last called."""
+        self.slowest = 0.0
+        """The longest a single call has taken."""
 
-    def protect(self, where: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def protect(self, where: str, function: Callable[..., Any]) -> "Protected":
         """The same function, harmless: it returns None after a failure, and does nothing once tripped."""
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self.is_tripped:
-                return None
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - the run comes first, whatever went wrong in here
-                self.failed(where, error)
-                return None
-            finally:
-                self.seconds += time.perf_counter() - start
-
-        return guarded
+        return Protected(self, where, function)
 
     def failed(self, where: str, error: Exception) -> None:
         """Counts a failure, logs it the first time, and trips after too many."""
@@ -69,3 +57,40 @@ class Guard:
         """Time spent inside since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
+
+
+class Protected:
+    """A function behind the guard, fit to be a hook on someone's model.
+
+    A hook lies inside the module it watches, and so inside its copies and its pickles. There it must be nothing:
+    pickled or copied, it becomes the exit of a null context, which takes anything and does nothing, and needs no
+    Caboose where it is loaded.
+    """
+
+    __slots__ = ("_function", "_guard", "_where")
+    __torch_unserializable__ = True  # torch then drops it from pickled tensors without a warning
+
+    def __init__(self, guard: Guard, where: str, function: Callable[..., Any]) -> None:
+        self._guard = guard
+        self._where = where
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, if the guard lets it, and times it."""
+        guard = self._guard
+        if guard.is_tripped:
+            return None
+        start = time.perf_counter()
+        try:
+            return self._function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the run comes first, whatever went wrong in here
+            guard.failed(self._where, error)
+            return None
+        finally:
+            seconds = time.perf_counter() - start
+            guard.seconds += seconds
+            if seconds > guard.slowest:
+                guard.slowest = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")

@@ -18,9 +18,10 @@ from torch.utils.hooks import RemovableHandle
 class LocalGradients:
     """Norms of the gradients this rank computed itself, in one sampled step."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], protect: Any) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], protect: Any, norm_type: torch.dtype) -> None:
         self._parameters = parameters
         self._protect = protect
+        self._norm_type = norm_type
         self._handles: list[RemovableHandle] = []
         self._norms: dict[int, torch.Tensor] = {}
         self._is_ambiguous = False
@@ -42,7 +43,7 @@ class LocalGradients:
             if row in self._norms:
                 self._is_ambiguous = True
             elif gradient.layout is torch.strided:
-                self._norms[row] = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+                self._norms[row] = torch.linalg.vector_norm(gradient.detach(), dtype=self._norm_type)
 
         return see
 

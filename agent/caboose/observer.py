@@ -58,9 +58,11 @@ class Observer:
         self._step = 0
         self._norms: list[torch.Tensor] = []
         self._rows: list[int] = []
+        is_double = any(p.dtype is torch.float64 for p in self.table.parameters)
+        self._norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._watched = [self._watched_parameters(o) for o in optimizers]
         is_reduced = world > 1 and isinstance(model, torch.nn.parallel.DistributedDataParallel)
-        self._local = LocalGradients(self.table.parameters, protect) if is_reduced else None
+        self._local = LocalGradients(self.table.parameters, protect, self._norm_type) if is_reduced else None
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(protect("forward hook", self._before_forward)),
             model.register_forward_hook(protect("forward hook", self._after_forward)),
@@ -107,7 +109,7 @@ class Observer:
                     rows.append(row)
                     gradients.append(gradient)
             if gradients:
-                self._norms += torch._foreach_norm(gradients, 2, dtype=torch.float32)
+                self._norms += torch._foreach_norm(gradients, 2, dtype=self._norm_type)
                 self._rows += rows
 
         return read_gradients
@@ -127,7 +129,7 @@ class Observer:
         has_loss = isinstance(loss, torch.Tensor)
         if isinstance(loss, torch.Tensor):
             detached = loss.detach()
-            norms.insert(0, (detached if detached.dim() == 0 else detached.float().mean()).to(torch.float32))
+            norms.insert(0, (detached if detached.dim() == 0 else detached.mean()).to(self._norm_type))
         return Seen(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
             lr=self._learning_rates(),
@@ -157,4 +159,5 @@ class Observer:
 
 def _pack(values: list[torch.Tensor]) -> torch.Tensor:
     device = values[-1].device  # a loss on the CPU beside a model on a device travels with the model's norms
-    return torch.stack([v if v.device == device else v.to(device, non_blocking=True) for v in values])
+    together = torch.stack([v if v.device == device else v.to(device, non_blocking=True) for v in values])
+    return together.to(torch.float32)

@@ -29,6 +29,8 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Nonce = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Time = Annotated[float, msgspec.Meta(ge=0.0, le=float(2**53))]
+"""Unix time; always a number, because everything is ordered and kept by it."""
 Scalars = Annotated[dict[Name, float], msgspec.Meta(max_length=256)]
 Scalar = float | int | str | bool | None
 Settings = Annotated[dict[Name, Scalar], msgspec.Meta(max_length=256)]
@@ -113,8 +115,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     seq: Count
     step: Count
     model_step: Count
-    time: float
-    """Unix time at the step boundary."""
+    time: Time
+    """At the step boundary."""
     loss: float | None = None
     num_samples: Count | None = None
     lr: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_GROUPS)] = ()
@@ -138,7 +140,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: Count
     step: Count
-    time: float
+    time: Time
     kind: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     fields: Settings = {}
 
@@ -148,7 +150,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: Count
     step: Count
-    time: float
+    time: Time
     since_step_seconds: float = 0.0
     num_dropped: Count = 0
     num_failures: Count = 0
@@ -161,7 +163,7 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: Count
     step: Count
-    time: float
+    time: Time
     error: Text = ""
 
 

@@ -107,7 +107,7 @@ class Loop:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.RCVHWM, 10_000)
+        socket.setsockopt(zmq.RCVHWM, 1_000)
         socket.setsockopt(zmq.SNDHWM, 1_000)
         socket.setsockopt(zmq.BACKLOG, 4096)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)

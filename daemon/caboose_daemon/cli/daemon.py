@@ -59,7 +59,8 @@ def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **
     if config_file is None and Path("caboose.toml").exists():
         config_file = Path("caboose.toml")
     try:
-        running = Daemon(load(config_file, overrides))
+        config = load(config_file, overrides)
+        running = Daemon(config)
         try:
             running.start()
         except BaseException:
@@ -67,7 +68,7 @@ def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **
             raise
     except (ConfigError, StartError) as error:
         fail(str(error))
-    if insecure:
+    if config.daemon.insecure:
         click.secho(
             "caboose: --insecure: anyone who can reach these ports can report, read and pretend", fg="red", err=True
         )

@@ -1,0 +1,57 @@
+"""Fixtures for tests of the agent: a listening end of the wire, and monitors that are closed again."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import caboose
+from support.collector import Collector, collector
+
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "CABOOSE_JOB",
+    "CABOOSE_DISABLED",
+    "CABOOSE_ENDPOINT",
+)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher, no settings, but what a test sets itself."""
+    for name in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def listening() -> Iterator[Collector]:
+    with collector() as made:
+        yield made
+
+
+@pytest.fixture
+def attach() -> Iterator[Callable[..., caboose.Monitor]]:
+    """`caboose.attach`, with every monitor closed afterwards."""
+    made: list[caboose.Monitor] = []
+
+    def attach_and_remember(*args: Any, **kwargs: Any) -> caboose.Monitor:
+        monitor = caboose.attach(*args, **{"job": "train", **kwargs})
+        made.append(monitor)
+        return monitor
+
+    yield attach_and_remember
+    for monitor in made:
+        monitor.close()
+
+
+@pytest.fixture
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

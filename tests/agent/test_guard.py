@@ -1,0 +1,117 @@
+"""Nothing the agent does raises into the loop, whatever fails inside it."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import caboose
+from caboose.guard import MAX_FAILURES, Guard
+from caboose_wire import Heartbeat, StepReport
+from support.collector import Collector
+from support.processes import wait_until
+
+Attach = Callable[..., caboose.Monitor]
+
+
+class Broken(RuntimeError):
+    """What a test makes the agent's own code raise."""
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise Broken("injected")
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: caboose.Monitor, steps: int) -> list[str]:
+    torch.manual_seed(1)
+    losses = []
+    for batch in monitor.watch([torch.randn(5, 4) for _ in range(steps)]):
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        monitor.step(loss)
+        losses.append(loss.item().hex())
+    monitor.validation(0.1)
+    monitor.event("data_switch")
+    return losses
+
+
+PLACES = {
+    "forward pre-hook": ("caboose.observer.Observer._before_forward", "model"),
+    "forward hook": ("caboose.observer.Observer._after_forward", "model"),
+    "gradient norms": ("torch._foreach_norm", "late"),
+    "optimizer post-hook": ("caboose.observer.Observer._after_optimizer_step", "model"),
+    "boundary": ("caboose.observer.Observer.take", "late"),
+    "clock": ("caboose.phases.PhaseClock.mark", "model"),
+    "clock at the boundary": ("caboose.phases.PhaseClock.take", "late"),
+    "readback": ("caboose.observer.Readback", "late"),
+    "queue": ("caboose.sender.Sender.put", "late"),
+    "event": ("caboose.monitor.EventRecord", "late"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_failure_in_any_hook_leaves_the_run_as_it_would_have_been(
+    place: str, attach: Attach, network: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, listening: Collector
+) -> None:
+    bare = {name: value.clone() for name, value in network.state_dict().items()}
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    undisturbed = train(network, optimizer, caboose.Monitor(None), 2 * MAX_FAILURES)
+    network.load_state_dict(bare)
+
+    target, when = PLACES[place]
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    if when == "model":  # bound when the hooks are made
+        monkeypatch.setattr(target, broken)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint)
+    monkeypatch.setattr(target, broken)
+    disturbed = train(network, optimizer, monitor, 2 * MAX_FAILURES)
+    monkeypatch.undo()
+    assert disturbed == undisturbed
+    assert monitor.guard.num_failures > 0
+
+
+def test_a_guard_that_tripped_takes_its_hooks_out_and_the_daemon_is_told(
+    attach: Attach,
+    network: torch.nn.Module,
+    monkeypatch: pytest.MonkeyPatch,
+    listening: Collector,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("caboose.sender.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(torch, "_foreach_norm", broken)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint)
+    with caplog.at_level(logging.WARNING, logger="caboose"):
+        train(network, optimizer, monitor, MAX_FAILURES + 5)
+    assert not monitor.is_active
+    assert not network._forward_hooks
+    assert not optimizer._optimizer_step_pre_hooks
+    said = [record.getMessage() for record in caplog.records]
+    assert len([text for text in said if "injected" in text]) == 1, "once per kind, not once per step"
+    assert len([text for text in said if "switched itself off" in text]) == 1
+    assert wait_until(lambda: listening.wait_for(Heartbeat)[-1].state == "disabled", 5)
+
+
+def test_nonsense_at_the_boundary_is_survived(attach: Attach, network: torch.nn.Module, listening: Collector) -> None:
+    monitor = attach(network, torch.optim.SGD(network.parameters(), lr=0.1), endpoint=listening.endpoint)
+    monitor.step("not a number")  # type: ignore[arg-type]  # that is the point
+    monitor.step(1.0, metrics={"accuracy": "high"})  # type: ignore[dict-item]  # that is the point
+    monitor.step(1.0, step="many")  # type: ignore[arg-type]  # that is the point
+    monitor.event("x" * 1000, **{"y" * 1000: object()})
+    monitor.step(2.0)
+    assert listening.wait_for(StepReport)[0].loss == 2.0
+    assert monitor.guard.num_failures == 3
+
+
+def test_an_interrupt_is_the_users_own_and_passes() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    guard = Guard(on_trip=lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        guard.protect("anything", interrupted)()
+    assert guard.num_failures == 0

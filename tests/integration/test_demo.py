@@ -1,0 +1,85 @@
+"""`caboose demo`, as a newcomer runs it: it shows the fault, ends by itself, and leaves nothing behind."""
+
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.processes import caboose_command, clean_environment, end, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def family(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The demo's daemon, torchrun and ranks, as far as they have started."""
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def start(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        caboose_command("demo", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=clean_environment(TMPDIR=str(tmp_path), COLUMNS="110"),
+    )
+
+
+def test_the_demo_finds_the_spike_and_sums_it_up(tmp_path: Path) -> None:
+    demo = start(tmp_path, "--steps", "100")
+    try:
+        started = wait_until(lambda: len(found := family(demo)) >= 4 and found, 60)
+        output, _ = demo.communicate(timeout=100)
+    finally:
+        end(demo)
+    assert demo.returncode == 0, output
+    assert "live page http://127.0.0.1:" in output
+    assert "step 60: loss_spike" in output
+    assert "100 steps of 2 ranks" in output
+    assert "loss_spike at step 60, on that very step" in output
+    assert "agent's cost" in output
+    assert not [process for process in started if process.is_running()]
+    assert not list(tmp_path.iterdir()), "its files are removed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
+    demo = start(tmp_path, "--steps", "5000")
+    try:
+        started = wait_until(lambda: len(found := family(demo)) >= 4 and found, 60)
+        assert started, "daemon, torchrun and two ranks"
+        demo.send_signal(number)
+        output, _ = demo.communicate(timeout=20)
+    finally:
+        end(demo)
+    assert demo.returncode == 128 + number, output
+    assert wait_until(lambda: not [process for process in started if process.is_running()], 5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_keep_leaves_the_page_up_until_it_is_interrupted(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile("w+") as log:
+        demo = subprocess.Popen(
+            caboose_command("demo", "--steps", "60", "--keep"),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=clean_environment(TMPDIR=str(tmp_path)),
+        )
+        try:
+
+            def says_it_stays() -> bool:
+                log.seek(0)
+                return "The page stays up" in log.read()
+
+            assert wait_until(says_it_stays, 90)
+            assert demo.poll() is None
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(15) == 130
+        finally:
+            end(demo)
