@@ -1,0 +1,87 @@
+/* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document, no plotly. */
+
+/** Runs of neighbouring rows of one attempt in which `has` holds; a hole in the data is never bridged. */
+export function segments(rows, has) {
+  const found = [];
+  let current = null;
+  let before = null;
+  for (const row of rows) {
+    if (before === null || row.attempt !== before.attempt) current = null;
+    if (!has(row)) current = null;
+    else if (current) current.push(row);
+    else found.push((current = [row]));
+    before = row;
+  }
+  return found;
+}
+
+/** One trace's x and y through all segments, with gaps between them; `rows` says which row each point is. */
+export function line(parts, valueOf) {
+  const x = [], y = [], rows = [];
+  for (const part of parts) {
+    if (x.length) x.push(null), y.push(null), rows.push(null);
+    for (const row of part) x.push(row.step), y.push(valueOf(row)), rows.push(row);
+  }
+  return { x, y, rows };
+}
+
+/** Closed outlines between low and high, one per segment. */
+export function band(parts, lowOf, highOf) {
+  const x = [], y = [];
+  for (const part of parts) {
+    if (x.length) x.push(null), y.push(null);
+    for (const row of part) x.push(row.step), y.push(highOf(row));
+    for (let i = part.length - 1; i >= 0; i -= 1) x.push(part[i].step), y.push(lowOf(part[i]));
+  }
+  return { x, y };
+}
+
+/** The steps shown when nothing is zoomed. */
+export function stepRange(rows) {
+  if (!rows.length) return [0, 1];
+  let low = Infinity, high = -Infinity;
+  for (const row of rows) (low = Math.min(low, row.step)), (high = Math.max(high, row.step));
+  const room = Math.max(1, (high - low) * 0.02);
+  return [low - room, high + room];
+}
+
+/** The values' range over the visible steps, with room; in decades on a log axis. Null when there are none. */
+export function valueRange(rows, [from, to], lowOf, highOf, isLog) {
+  let low = Infinity, high = -Infinity;
+  for (const row of rows) {
+    if (row.step < from || row.step > to) continue;
+    for (const value of [lowOf(row), highOf(row)]) {
+      if (value === null || (isLog && value <= 0)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  if (low > high) return null;
+  if (isLog) [low, high] = [Math.log10(low), Math.log10(high)];
+  const least = isLog ? 0.05 : Math.max(Math.abs(high) * 0.01, 1e-12);
+  const room = Math.max((high - low) * 0.08, least);
+  return [low - room, high + room];
+}
+
+/** Marks for a log axis: powers of ten, with 2 and 5 between them or even steps where the range is narrow. */
+export function logTicks([low, high]) {
+  const ticks = [];
+  for (let decade = Math.floor(low); decade <= high; decade += 1) {
+    for (const factor of [1, 2, 5]) ticks.push(factor * 10 ** decade);
+  }
+  const isSeen = (tick) => Math.log10(tick) >= low && Math.log10(tick) <= high;
+  let seen = ticks.filter(isSeen);
+  if (seen.length > 6) seen = seen.filter((tick) => Number.isInteger(Math.round(Math.log10(tick) * 1e9) / 1e9));
+  while (seen.length > 6) seen = seen.filter((_, place) => place % 2 === 0);
+  if (seen.length > 1) return seen;
+  return [0.1, 0.5, 0.9].map((share) => Number((10 ** (low + (high - low) * share)).toPrecision(2)));
+}
+
+/** The first step of every attempt that is drawn. */
+export function attemptStarts(rows) {
+  const starts = [];
+  for (const row of rows) {
+    if (starts.at(-1)?.attempt !== row.attempt) starts.push({ attempt: row.attempt, step: row.step });
+  }
+  return starts;
+}

@@ -1,0 +1,68 @@
+/* Small ways to touch the document. Text only ever goes in as text, never as markup. */
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element with a class, text, and children. */
+export function make(tag, className = "", text = "", ...children) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text) element.textContent = text;
+  element.append(...children);
+  return element;
+}
+
+/** Sets text if it changed, so that a selection in it survives. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Sets text, and hides the element when there is none. */
+export function setNote(element, text) {
+  setText(element, text);
+  element.hidden = !text;
+}
+
+export function setData(element, name, value) {
+  if (element.dataset[name] !== value) element.dataset[name] = value;
+}
+
+/** Makes a list's children those of the items, in order; an element stays with its key. */
+export function keyed(list, items, keyOf, create, update) {
+  const known = new Map([...list.children].map((child) => [child.dataset.key, child]));
+  let place = list.firstElementChild;
+  for (const item of items) {
+    const key = String(keyOf(item));
+    let element = known.get(key);
+    known.delete(key);
+    if (!element) {
+      element = create(item);
+      element.dataset.key = key;
+    }
+    if (element === place) place = place.nextElementSibling;
+    else list.insertBefore(element, place);
+    update(element, item);
+  }
+  for (const gone of known.values()) gone.remove();
+}
+
+/** Fills a description list from [term, text, kind?] triples. */
+export function pairs(list, rows) {
+  keyed(
+    list,
+    rows,
+    (row) => row[0],
+    ([term]) => make("div", "", "", make("dt", "", term), make("dd")),
+    (element, [, text, kind]) => {
+      setText(element.lastElementChild, text);
+      setData(element, "kind", kind ?? "");
+    },
+  );
+}
+
+/** The mark of a severity or state: its shape and colour are in the style sheet, its name is beside it as text. */
+export function glyph(kind) {
+  const element = make("span", "glyph");
+  element.dataset.kind = kind;
+  element.setAttribute("aria-hidden", "true");
+  return element;
+}

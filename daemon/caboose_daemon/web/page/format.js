@@ -1,0 +1,89 @@
+/* Numbers, durations and names as people read them. What is unknown is a dash, what is not finite says so. */
+
+export const NONE = "–";
+const STATES = {
+  running: "running",
+  silent: "silent",
+  ended: "ended",
+  failed: "failed",
+  known: "not heard since the daemon restarted",
+};
+
+/** A JSON number: the API writes numbers that are not finite as texts; null is "not reported". */
+export function numeric(value) {
+  if (value === null || value === undefined) return null;
+  return typeof value === "number" ? value : Number(value);
+}
+
+/** Four significant digits, or "NaN", "∞", a dash. */
+export function decimal(value) {
+  const number = numeric(value);
+  if (number === null) return NONE;
+  if (Number.isNaN(number)) return "NaN";
+  if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
+  if (number === 0) return "0";
+  const size = Math.abs(number);
+  if (size >= 1e5 || size < 1e-3) return number.toExponential(2).replace("e+", "e");
+  return number.toPrecision(4);
+}
+
+/** A number that is set and not measured: no zeros are added to it. */
+export function setting(value) {
+  const text = decimal(value);
+  return /^-?\d*\.\d+$/.test(text) ? text.replace(/\.?0+$/, "") : text.replace(/\.?0*e/, "e");
+}
+
+/** Digits in groups of three. */
+export function whole(value) {
+  return value === null || value === undefined ? NONE : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
+}
+
+/** 464512 as 464.5 K. */
+export function compact(value) {
+  for (const [size, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+    if (value >= size) return `${(value / size).toPrecision(4).replace(/\.?0+$/, "")}\u202f${unit}`;
+  }
+  return String(value);
+}
+
+/** Seconds in the unit that fits. */
+export function duration(value) {
+  const seconds = numeric(value);
+  if (seconds === null || !Number.isFinite(seconds)) return NONE;
+  if (seconds < 1e-3) return `${Math.round(seconds * 1e6)}\u202fµs`;
+  if (seconds < 1) return `${(seconds * 1e3).toPrecision(3)}\u202fms`;
+  if (seconds < 10) return `${seconds.toFixed(1)}\u202fs`;
+  if (seconds < 120) return `${Math.round(seconds)}\u202fs`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)}\u202fmin`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)}\u202fh`;
+  return `${Math.round(seconds / 86400)}\u202fdays`;
+}
+
+/** A share as per cent. */
+export function percent(share) {
+  return share === null || share === undefined ? NONE : `${(share * 100).toPrecision(2)}\u202f%`;
+}
+
+/** A Unix time on this browser's clock face, with the day when it is not today. */
+export function clock(unix) {
+  const when = new Date(unix * 1000);
+  const time = when.toLocaleTimeString([], { hour12: false });
+  return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString()} ${time}`;
+}
+
+/** "rank 3", "ranks 0, 1, 2 and 5 more". */
+export function rankNames(ranks, most = 8) {
+  if (ranks.length === 1) return `rank ${ranks[0]}`;
+  const rest = ranks.length > most ? ` and ${ranks.length - most} more` : "";
+  return `ranks ${ranks.slice(0, most).join(", ")}${rest}`;
+}
+
+/** "1 rank", "2 ranks". */
+export function plural(number, noun) {
+  return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** A job's state in words. */
+export function stateName(state) {
+  return STATES[state] ?? state;
+}

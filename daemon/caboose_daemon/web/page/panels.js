@@ -1,0 +1,147 @@
+/* The panels around the charts: what is wrong now, the numbers, the monitor itself, events and settings. */
+
+import { byId, keyed, make, pairs, setData, setText } from "./dom.js";
+import { findingState } from "./findings.js";
+import { clock, compact, decimal, duration, numeric, percent, plural, setting, stateName, whole } from "./format.js";
+import { allRanks, countStates, SILENT_SECONDS } from "./ranks.js";
+
+const BUDGET = 0.01;
+const MOST_EVENTS = 50;
+const BADGES = { critical: "✖", warning: "▲", ok: "", info: "", unknown: "" };
+
+/** A job's state; one whose ranks are all quiet is silent, whatever it was before. */
+export function jobState(job) {
+  return job.state === "running" && job.silent_seconds >= SILENT_SECONDS ? "silent" : job.state;
+}
+
+/** How a job looks in one mark: the worst open finding, or what its state alone tells. */
+export function jobMark(job) {
+  if (job.health !== "ok") return job.health;
+  const state = jobState(job);
+  return { running: "ok", ended: "ok", silent: "warning", failed: "critical" }[state] ?? "unknown";
+}
+
+/** What is wrong now, as [mark, title, detail]. */
+function verdict(model) {
+  const { status } = model;
+  const open = model.sortedFindings().filter((finding) => finding.is_open);
+  const state = jobState(status);
+  if (open.length) {
+    const [worst] = open;
+    const state = findingState(worst) === "open" ? "" : `, ${findingState(worst)}`;
+    const more = open.length > 1 ? ` · ${open.length - 1} more open` : "";
+    return [worst.severity, `${worst.rule} since step ${whole(worst.onset_step)}${state}`, `${worst.last.summary}${more}`];
+  }
+  const over = model.findings.size ? `${plural(model.findings.size, "finding")}, none open.` : "Nothing was found.";
+  const at = `at step ${whole(status.step)}`;
+  if (state === "failed") return ["critical", `Failed ${at}`, status.ranks.find((rank) => rank.error)?.error ?? over];
+  if (state === "ended") return ["ok", `Ended ${at}`, over];
+  if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last heard ${at}.`];
+  if (state === "known") return ["unknown", "Not heard from since the daemon restarted", `Last known ${at}. ${over}`];
+  const missing = status.world - status.num_live;
+  const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} heard.` : `All ${plural(status.world, "rank")} report.`;
+  if (missing > 0) return ["unknown", `Waiting for ${plural(missing, "rank")}`, heard];
+  return ["ok", "Nothing wrong now", `${heard} ${over}`];
+}
+
+let announced = "";
+
+export function drawHeadline(model) {
+  const { status } = model;
+  const [mark, title, detail] = verdict(model);
+  setData(byId("headline"), "kind", mark);
+  setData(byId("headline-glyph"), "kind", mark);
+  const name = { critical: "Critical", warning: "Warning", info: "Info" }[mark];
+  setText(byId("headline-title"), name ? `${name}: ${title}` : title);
+  setText(byId("headline-detail"), detail);
+  pairs(byId("facts"), [
+    ["Job", status.job],
+    ["State", stateName(jobState(status))],
+    ["Health", status.health],
+    ["Attempt", whole(status.attempt)],
+    ["World", plural(status.world, "rank")],
+    ["Parameters", status.num_parameters ? compact(status.num_parameters) : "–"],
+  ]);
+  const badge = BADGES[mark] ?? "";
+  document.title = `${badge}${badge && " "}${status.job} · step ${status.step} · Caboose`;
+  // For screen readers only what changed in kind; the summary's numbers change at every step.
+  const open = model.sortedFindings().filter((finding) => finding.is_open);
+  const news = open.length ? open.map((finding) => `${finding.severity} ${finding.rule}`).join(", ") : stateName(jobState(status));
+  if (news !== announced) setText(byId("announce"), `${status.job}: ${news}`);
+  announced = news;
+}
+
+export function drawTiles(model) {
+  const { status } = model;
+  const last = status.last;
+  const states = countStates(allRanks(status));
+  const live = states.get("live") ?? 0;
+  const isBad = (value) => (typeof value === "string" ? "bad" : "");
+  const spread = last && last.loss_min !== null && last.num_ranks > 1 ? `${decimal(last.loss_min)} to ${decimal(last.loss_max)}` : "";
+  const tiles = [
+    ["Step", whole(status.step), last ? clock(last.time) : "", ""],
+    ["Loss", decimal(last?.loss ?? null), spread, isBad(last?.loss)],
+    ["Gradient norm", decimal(last?.grad_norm ?? null), "", isBad(last?.grad_norm)],
+    ["Learning rate", setting(last?.lr ?? null), "", ""],
+    ["Step time", duration(status.step_seconds), last?.data_seconds != null ? `${duration(last.data_seconds)} for data` : "", ""],
+    ["Ranks live", `${whole(live)} of ${whole(status.world)}`, [...states].filter(([state]) => state !== "live").map(([state, number]) => `${whole(number)} ${state}`).join(", "), ""],
+    ["Not finite", whole(status.num_non_finite), plural(status.num_non_finite, "step").replace(/^\S+ /, "") + ` of ${whole(status.num_steps)}`, status.num_non_finite ? "bad" : ""],
+  ];
+  keyed(
+    byId("tiles"),
+    tiles,
+    ([name]) => name,
+    ([name]) => make("div", "", "", make("dt", "", name), make("dd", "value"), make("dd", "more")),
+    (tile, [, value, more, kind]) => {
+      setText(tile.children[1], value);
+      setText(tile.children[2], more);
+      setData(tile, "kind", kind);
+    },
+  );
+}
+
+/** What the monitor costs, and what it cannot see: blindness is shown, never left out. */
+export function drawSight(model) {
+  const { status } = model;
+  const rows = [];
+  const share = numeric(status.agent_share);
+  const cost = `${percent(share)} of a step (${duration(status.agent_seconds)} of ${duration(status.step_seconds)})`;
+  const isOver = share !== null && share > BUDGET;
+  rows.push(["Agent's own cost", share === null ? "not reported" : isOver ? `${cost}, over its budget of 1 %` : cost, isOver ? "warning" : ""]);
+  const [missed, dropped] = ["num_missed", "num_dropped"].map((name) => status.ranks.reduce((sum, rank) => sum + rank[name], 0));
+  if (missed || dropped) rows.push(["Lost reports", `${whole(missed)} never arrived, ${whole(dropped)} dropped by agents`, "warning"]);
+  if (status.refused.count) rows.push(["Refused", `${plural(status.refused.count, "other process").replace("processs", "processes")} claimed this job's name: ${status.refused.detail}`, "warning"]);
+  rows.push(["Sees", status.visible.length ? status.visible.join(", ").replaceAll("_", " ") : "not known since the daemon restarted", status.visible.length ? "" : "unknown"]);
+  for (const [what, reason] of Object.entries(status.blind)) rows.push([`Blind: ${what.replaceAll("_", " ")}`, reason, "warning"]);
+  for (const [rule, needs] of Object.entries(status.abstaining)) rows.push([`Abstains: ${rule}`, `needs ${needs.join(", ").replaceAll("_", " ")}`, "warning"]);
+  if (status.visible.length && !Object.keys(status.blind).length && !Object.keys(status.abstaining).length) rows.push(["Blind spots", "none known; every rule can judge"]);
+  pairs(byId("sight-list"), rows);
+}
+
+export function drawEvents(model) {
+  const events = model.events.slice(-MOST_EVENTS).reverse();
+  setText(byId("events-hint"), model.events.length ? whole(model.events.length) : "");
+  byId("events-none").hidden = events.length > 0;
+  keyed(
+    byId("events-list"),
+    events,
+    (event) => `${event.time}/${event.kind}/${event.step}`,
+    (event) => {
+      const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${typeof value === "number" ? decimal(value) : value}`);
+      return make("li", "", "", make("strong", "", event.kind), make("span", "", fields.join(" · ")), make("small", "", `step ${whole(event.step)} · ${clock(event.time)}`));
+    },
+    () => {},
+  );
+}
+
+export function drawRun(model) {
+  const { status } = model;
+  const rows = [["Wrapper", status.wrapper || "–"]];
+  rows.push(["Parameters", status.num_parameters ? `${whole(status.num_parameters)} in ${plural(status.num_layers, "layer")}` : "–"]);
+  for (const group of status.groups) {
+    const settings = Object.entries(group.settings).filter(([, value]) => value !== null);
+    rows.push([`Group ${group.name}: ${group.optimizer}`, settings.map(([name, value]) => `${name} ${value}`).join(" · ")]);
+  }
+  for (const [name, value] of Object.entries(status.config)) rows.push([name, String(value)]);
+  pairs(byId("run-list"), rows);
+}
