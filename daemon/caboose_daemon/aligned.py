@@ -54,7 +54,7 @@ class AlignedStep:
         seen = self.has_loss
         if not seen.any():
             return float("nan")
-        weight = self.weight[seen]
+        weight = self.weight[seen] if self.weight[seen].any() else np.ones(int(seen.sum()))
         with np.errstate(invalid="ignore", over="ignore"):
             return float(np.sum(self.loss[seen] * weight) / np.sum(weight))
 
@@ -139,10 +139,10 @@ def layer_gradient_norms(reports: Mapping[int, StepReport], layers: Sequence[Lay
     is_sharded = np.fromiter((layer.placement == "sharded" for layer in layers), dtype=np.bool_, count=num)
     for report in reports.values():
         values = report.arrays.get("grad_norm")
-        if values is None:
-            continue
         start, stride = report.slices.get("grad_norm", (0, 1))
         where = slice(start, None, stride or 1)
+        if values is None or len(values) != len(squares[where]):
+            continue  # of another layer table than the job's, which changed after the report was taken
         norms = values.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             squares[where] += np.where(norms == -1.0, 0.0, np.square(norms))

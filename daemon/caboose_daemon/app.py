@@ -71,7 +71,10 @@ class Daemon:
             min_deadline=config.alignment.min_deadline_seconds,
             deadline_steps=config.alignment.deadline_steps,
         )
-        history.restore(journal_path, self.state, pipeline, clock())
+        try:
+            history.restore(journal_path, self.state, pipeline, clock())
+        except JournalError as error:
+            raise StartError(str(error)) from None
         self._clock = clock
         self._loop = Loop(self.state, Receiver(self.state, pipeline), pipeline, outlet, keys=self._keys(), clock=clock)
         self._history = HistoryReader(journal_path)

@@ -113,7 +113,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     }
     if overrides:
         base = {f.name: getattr(sections["daemon"], f.name) for f in fields(DaemonConfig)}
-        sections["daemon"] = _build(name, "daemon", DaemonConfig, {**base, **overrides})
+        sections["daemon"] = _build("command line", "daemon", DaemonConfig, {**base, **overrides})
     return Config(**sections, rules=_rules(name, rules))
 
 

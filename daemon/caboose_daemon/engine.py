@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from caboose_daemon.rules import RULES, AnyRule
@@ -50,6 +50,13 @@ class Engine:
             if finding is not None:
                 findings.append(finding)
         return findings
+
+    def resume(self, findings: Iterable[Finding]) -> None:
+        """Hands each rule the last finding of the episode that was open when the daemon ended."""
+        last = {finding.rule: finding for finding in findings}
+        for rule in self._rules:
+            if rule.name in last:
+                rule.resume(last[rule.name])
 
     def abstaining(self, visible: frozenset[str]) -> dict[str, list[str]]:
         """Rules that cannot judge this job, with what they miss."""

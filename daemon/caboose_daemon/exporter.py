@@ -138,9 +138,9 @@ class JobFamilies:
         name = [label(job.name)]
         attempt = job.attempt
         members = attempt.members if attempt else {}
-        self.health.add_metric(name, float(job.state == "running"))
+        self.health.add_metric(name, float(job.num_live > 0))
         self.world.add_metric(name, attempt.world if attempt else 0)
-        self.live.add_metric(name, sum(m.state == "live" for m in members.values()))
+        self.live.add_metric(name, job.num_live)
         self.attempt.add_metric(name, job.num_attempts)
         self.steps.add_metric(name, job.num_steps)
         self.non_finite.add_metric(name, job.num_non_finite)

@@ -7,7 +7,7 @@ import msgspec
 
 from caboose_daemon.episodes import Episode
 from caboose_daemon.job import RECENT_EVENTS, RECENT_STEPS, Job, Member
-from caboose_daemon.journal import BAD_LOSS, BAD_NORM, connect
+from caboose_daemon.journal import BAD_LOSS, BAD_NORM, JournalError, connect
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.state import State
@@ -18,6 +18,8 @@ STEP_COLUMNS = (
     "attempt, step, time, loss, loss_min, loss_max, grad_norm, lr, "
     "step_seconds, data_seconds, agent_seconds, num_ranks, bad"
 )
+IS_BAD = "(bad != 0 OR coalesce(abs(loss) = 9e999, 0) OR coalesce(abs(grad_norm) = 9e999, 0))"
+"""NaN has a flag of its own in the table; infinity is stored as it is, and 9e999 is how SQLite spells it."""
 MAX_RESTORED = 200
 """Jobs taken back into memory, the most recent first."""
 
@@ -26,25 +28,32 @@ def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
     """Puts back the jobs a journal knows, as they stood when it was last written."""
     connection = connect(path)
     try:
-        rows = connection.execute(
-            "SELECT j.id, j.name, j.created, a.number, a.world, a.launch, a.agent_attempt FROM jobs j "
-            "JOIN attempts a ON a.job = j.id AND a.number = (SELECT max(number) FROM attempts WHERE job = j.id) "
-            "ORDER BY a.began DESC LIMIT ?",
-            (MAX_RESTORED,),
-        ).fetchall()
-        for number, name, created, attempt, world, launch, agent_attempt in rows:
-            job = Job(name=name, created=created, num_attempts=attempt)
-            job.attempt = pipeline.make_attempt(attempt, world, launch, agent_attempt, now)
-            _restore_members(connection, number, job)
-            _restore_steps(connection, number, job)
-            job.episodes.restore(_episodes(connection, number))
-            for episode in job.episodes:
-                key = (episode.rule, str(episode.severity))
-                job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
-            job.events.extend(_events(connection, number))
-            state.jobs[name] = job
+        _restore(connection, state, pipeline, now)
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
     finally:
         connection.close()
+
+
+def _restore(connection: sqlite3.Connection, state: State, pipeline: Pipeline, now: float) -> None:
+    rows = connection.execute(
+        "SELECT j.id, j.name, j.created, a.number, a.world, a.launch, a.agent_attempt FROM jobs j "
+        "JOIN attempts a ON a.job = j.id AND a.number = (SELECT max(number) FROM attempts WHERE job = j.id) "
+        "ORDER BY a.began DESC LIMIT ?",
+        (MAX_RESTORED,),
+    ).fetchall()
+    for number, name, created, attempt, world, launch, agent_attempt in rows:
+        job = Job(name=name, created=created, num_attempts=attempt)
+        job.attempt = pipeline.make_attempt(attempt, world, launch, agent_attempt, now)
+        _restore_members(connection, number, job)
+        _restore_steps(connection, number, job)
+        job.episodes.restore(_episodes(connection, number))
+        job.attempt.engine.resume(episode.last for episode in job.episodes.open)
+        for episode in job.episodes:
+            key = (episode.rule, str(episode.severity))
+            job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
+        job.events.extend(_events(connection, number))
+        state.jobs[name] = job
 
 
 def _restore_members(connection: sqlite3.Connection, number: int, job: Job) -> None:
@@ -77,7 +86,8 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
     ).fetchall()
     job.recent.extend(_summary(row) for row in reversed(rows))
     (job.num_steps, job.num_non_finite) = connection.execute(
-        "SELECT count(*), coalesce(sum(bad != 0), 0) FROM steps WHERE job = ?", (number,)
+        f"SELECT count(*), coalesce(sum({IS_BAD}), 0) FROM steps WHERE job = ?",  # noqa: S608 - constants
+        (number,),
     ).fetchone()
     if rows and job.attempt is not None and rows[0][0] == job.attempt.number:
         job.attempt.aligner.last_closed = rows[0][1]
@@ -147,11 +157,11 @@ class HistoryReader:
             return []
         width = max(1, -(-(last - first + 1) // points))
         cursor = self._connection.execute(
-            "SELECT attempt, max(step) AS step, max(time) AS time, avg(loss) AS loss, "
+            "SELECT attempt, max(step) AS step, max(time) AS time, avg(loss) AS loss, "  # noqa: S608 - constants
             "min(coalesce(loss_min, loss)) AS loss_min, max(coalesce(loss_max, loss)) AS loss_max, "
             "avg(grad_norm) AS grad_norm, max(grad_norm) AS grad_norm_max, max(lr) AS lr, "
             "avg(step_seconds) AS step_seconds, avg(data_seconds) AS data_seconds, "
-            "avg(agent_seconds) AS agent_seconds, sum(bad != 0) AS num_bad, count(*) AS num_steps "
+            f"avg(agent_seconds) AS agent_seconds, sum({IS_BAD}) AS num_bad, count(*) AS num_steps "
             "FROM steps WHERE job = ? GROUP BY attempt, step / ? ORDER BY attempt, step",
             (*found, width),
         )

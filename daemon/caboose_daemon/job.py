@@ -115,12 +115,12 @@ class Job:
             groups=self.groups,
             visible=self.visible,
             step=step,
-            events=tuple(self.pending_events),
+            events=tuple(event for event in self.pending_events if step is not None and event.step < step.step),
         )
 
     @property
     def state(self) -> str:
-        """running, silent, ended, failed; or known, after a restart, until a rank is heard."""
+        """running, ended, failed; or known, after a restart, until a rank is heard."""
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
         if "failed" in states:
@@ -128,6 +128,11 @@ class Job:
         if states == {"left"}:
             return "ended"
         return "running" if "live" in states else "known"
+
+    @property
+    def num_live(self) -> int:
+        """Ranks heard of and not gone."""
+        return sum(member.state == "live" for member in self.attempt.members.values()) if self.attempt else 0
 
     @property
     def last_seen(self) -> float:

@@ -56,6 +56,7 @@ class Journal:
         self._max_steps = max_steps
         self._retention_seconds = retention_days * 86_400.0
         self._known: set[str] = set()
+        self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._num_since_sweep = 0
         try:
@@ -79,16 +80,13 @@ class Journal:
             )
 
     def _write(self, job: Job, sql: str, *values: Any) -> None:
-        if job.name not in self._known:
-            self._known.add(job.name)
-            self._put("INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)", (job.name, job.created))
-        self._put(sql.replace("(?,", "((SELECT id FROM jobs WHERE name = ?),", 1), (job.name, *values))
-
-    def _put(self, sql: str, values: tuple[Any, ...]) -> None:
+        if job.name not in self._known:  # kept apart from the rows, of which the oldest may have to go
+            self._new_jobs[job.name] = job.created
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._state.journal_lost += 1
-        self._waiting.append((sql, values))
+        sql = sql.replace("(?,", "((SELECT id FROM jobs WHERE name = ?),", 1)
+        self._waiting.append((sql, (job.name, *values)))
 
     def attempt_began(self, job: Job) -> None:
         """Writes the attempt."""
@@ -178,10 +176,14 @@ class Journal:
             return
         try:
             self._connection.execute("BEGIN")
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)", self._new_jobs.items()
+            )
             for sql, values in self._waiting:
                 self._connection.execute(sql, values)
             if self._num_since_sweep >= SWEEP_EVERY:
                 self._sweep(now)
+            self._state.journal_bytes = self._size()
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._failed(error)
@@ -189,10 +191,11 @@ class Journal:
                 self._connection.execute("ROLLBACK")
             return
         self._waiting.clear()
+        self._known.update(self._new_jobs)
+        self._new_jobs.clear()
         if self._state.journal_error:
             logger.warning("the journal can be written again")
             self._state.journal_error = ""
-        self._state.journal_bytes = self._size()
 
     def _sweep(self, now: float) -> None:
         self._num_since_sweep = 0
@@ -201,7 +204,7 @@ class Journal:
             self._connection.execute(
                 "DELETE FROM steps WHERE job = ?1 AND (time < ?2 OR (attempt, step) < ("
                 "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
-                (number, oldest, self._max_steps),
+                (number, oldest, self._max_steps - 1),
             )
         self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
         self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))

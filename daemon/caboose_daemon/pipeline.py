@@ -60,6 +60,7 @@ class Pipeline:
         job.num_attempts += 1
         job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
         job.last = None
+        job.pending_events.clear()
         self._sink.attempt_began(job)
 
     def make_attempt(self, number: int, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
@@ -130,7 +131,7 @@ class Pipeline:
         has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
         job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
         findings = attempt.engine.run(job.view(now, step), "step")
-        job.pending_events.clear()
+        job.pending_events = [event for event in job.pending_events if event.step >= step.step]
         self._sink.step_closed(job, summary)
         self._found(job, findings, now)
 

@@ -62,8 +62,8 @@ class _Stranger:
     last_seen: float = 0.0
     hello: Hello | None = None
     since: float = 0.0
-    held: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_HELD_PER_PEER))
-    held_bytes: int = 0
+    held: deque[tuple[Message, int]] = field(default_factory=deque)
+    """What it sent so far, with the size of each."""
 
 
 class Receiver:
@@ -86,10 +86,13 @@ class Receiver:
             message = decode(frames)
             return self._apply(peer, message, size, now)
         except WireError as error:
-            self._state.num_refused[error.reason] += 1
-            if error.reason == "unknown_peer":
-                return []
-            return [(peer, Refused(reason=error.reason, detail=error.detail))]
+            return self._refuse(peer, error)
+
+    def _refuse(self, peer: bytes, error: WireError) -> list[Reply]:
+        self._state.num_refused[error.reason] += 1
+        if error.reason == "unknown_peer":
+            return []
+        return [(peer, Refused(reason=error.reason, detail=error.detail))]
 
     def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
         if isinstance(message, Hello):
@@ -101,14 +104,14 @@ class Receiver:
         return []
 
     def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
-        job = self._state.jobs.get(hello.job)
-        if job is None:
-            self._make_room_for_a_job()
-            job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
         if hello.rank >= hello.world:
             raise WireError("malformed", f"rank {hello.rank} in a world of {hello.world}")
         if len(self._peers) >= MAX_PEERS and peer not in self._peers:
             raise WireError("capacity", f"this daemon serves {MAX_PEERS} ranks already")
+        job = self._state.jobs.get(hello.job)
+        if job is None:
+            self._make_room_for_a_job(now)
+            job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
         verdict = admission.judge(job, hello, now)
         if verdict == "waits":
             stranger = self._stranger(peer, now)
@@ -126,15 +129,22 @@ class Receiver:
         self._release(peer, now)
         return []
 
-    def _make_room_for_a_job(self) -> None:
+    def _make_room_for_a_job(self, now: float) -> None:
         """Beyond the limit, the job that was silent for the longest leaves the memory; the journal keeps it."""
         jobs = self._state.jobs
         if len(jobs) < MAX_JOBS:
             return
-        idle = [job for job in jobs.values() if job.state != "running"]
+        idle = [job for job in jobs.values() if job.attempt is None or not admission.is_alive(job.attempt, now)]
         if not idle:
             raise WireError("capacity", f"this daemon watches {MAX_JOBS} running jobs already")
-        del jobs[min(idle, key=lambda job: job.last_seen).name]
+        gone = min(idle, key=lambda job: job.last_seen)
+        del jobs[gone.name]
+        self._forget([peer for peer, known in self._peers.items() if known.job is gone])
+
+    def _forget(self, peers: Sequence[bytes]) -> None:
+        for peer in peers:
+            self._peer_of.pop(self._peers.pop(peer).member.hello.incarnation, None)
+        self._state.num_peers = len(self._peers)
 
     def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
         stranger = self._stranger(peer, now)
@@ -143,9 +153,9 @@ class Receiver:
             if self._held_bytes + size > MAX_HELD_BYTES:
                 raise WireError("unknown_peer", "too much is held back already")
             if len(stranger.held) == MAX_HELD_PER_PEER:
+                self._held_bytes -= stranger.held.popleft()[1]
                 self._state.num_refused["unknown_peer"] += 1
-            stranger.held.append(message)
-            stranger.held_bytes += size
+            stranger.held.append((message, size))
             self._held_bytes += size
         if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
             stranger.asked = now
@@ -164,11 +174,13 @@ class Receiver:
         stranger = self._strangers.pop(peer, None)
         if stranger is None:
             return
-        self._held_bytes -= stranger.held_bytes
         known = self._peers.get(peer)
-        for message in stranger.held if known is not None else ():
+        for message, size in stranger.held:
+            self._held_bytes -= size
             try:
-                self._accept(self._peers[peer], message, now)
+                if known is None:
+                    raise WireError("unknown_peer", "it never found its place")
+                self._accept(known, message, now)
             except WireError as error:
                 self._state.num_refused[error.reason] += 1
 
@@ -195,7 +207,7 @@ class Receiver:
 
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
-        _check_layer_arrays(report, len(member.hello.layers))
+        _check_layer_arrays(report, len(known.job.layers))
         if member.last_seq and report.seq > member.last_seq + 1:
             member.num_missed += report.seq - member.last_seq - 1
         member.last_seq = max(member.last_seq, report.seq)
@@ -214,31 +226,34 @@ class Receiver:
             self._sweep(now)
         for peer, stranger in list(self._strangers.items()):
             if stranger.hello is not None:
-                replies += self._decide(peer, stranger, stranger.hello, now)
+                try:
+                    replies += self._decide(peer, stranger, stranger.hello, now)
+                except WireError as error:
+                    self._release(peer, now)
+                    replies += self._refuse(peer, error)
             elif now - stranger.last_seen > FORGET_SECONDS:
                 self._release(peer, now)
         return replies
 
     def _sweep(self, now: float) -> None:
-        for peer, known in list(self._peers.items()):
+        over = []
+        for peer, known in self._peers.items():
             is_over = known.member.state != "live" or known.job.attempt is not known.attempt
             if is_over and now - known.member.last_seen > FORGET_SECONDS:
-                del self._peers[peer]
-                self._peer_of.pop(known.member.hello.incarnation, None)
-        self._state.num_peers = len(self._peers)
+                over.append(peer)
+        self._forget(over)
 
     def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
-        job = self._state.jobs[hello.job]
-        spoke = max((m.last_seen for m in job.attempt.members.values()), default=0.0) if job.attempt else 0.0
-        if spoke > stranger.since + 1.0:  # a second, for what was still on its way when the old launch died
-            self._release(peer, now)
-            self._state.num_refused["duplicate_job"] += 1
+        job = self._state.jobs.get(hello.job)
+        if job is None or admission.judge(job, hello, now) != "waits":
+            return self._introduce(peer, hello, now)
+        if job.last_seen > stranger.since + 1.0:  # a second, for what was still on its way when the old launch died
             job.num_refused += 1
             job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
-            detail = f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart"
-            return [(peer, Refused(reason="duplicate_job", detail=detail))]
-        if admission.judge(job, hello, now) != "waits":
-            return self._introduce(peer, hello, now)
+            raise WireError(
+                "duplicate_job",
+                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart",
+            )
         return []
 
 
@@ -248,4 +263,4 @@ def _check_layer_arrays(report: StepReport, num_layers: int) -> None:
         start, stride = report.slices.get(name, (0, 1))
         expected = len(range(start, num_layers, stride)) if stride else -1
         if array.ndim != 1 or array.shape[0] != expected:
-            raise WireError("layer_count", f"{name} has {array.shape} values, Hello announced {num_layers} layers")
+            raise WireError("layer_count", f"{name} has shape {array.shape}, the job has {num_layers} layers")

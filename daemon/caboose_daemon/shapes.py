@@ -5,6 +5,7 @@ null: null means that nothing was reported.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from caboose_daemon.episodes import Episode
@@ -21,6 +22,11 @@ def number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def settings(values: Mapping[str, object]) -> Json:
+    """Settings that came from a run, whatever they hold."""
+    return {name: number(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def step(summary: StepSummary) -> Json:
@@ -76,8 +82,13 @@ def episode(item: Episode) -> Json:
 
 def event(item: Event) -> Json:
     """Something that was declared."""
-    fields = {k: number(v) if isinstance(v, float) else v for k, v in item.fields.items()}
-    return {"attempt": item.attempt, "step": item.step, "time": item.time, "kind": item.kind, "fields": fields}
+    return {
+        "attempt": item.attempt,
+        "step": item.step,
+        "time": item.time,
+        "kind": item.kind,
+        "fields": settings(item.fields),
+    }
 
 
 def rank(member: Member, now: float) -> Json:
@@ -109,7 +120,7 @@ def job_row(job: Job, now: float) -> Json:
         "health": job.health,
         "attempt": job.num_attempts,
         "world": attempt.world if attempt else 0,
-        "num_live": sum(m.state == "live" for m in attempt.members.values()) if attempt else 0,
+        "num_live": job.num_live,
         "step": last.step if last else 0,
         "loss": number(last.loss) if last else None,
         "num_open": len(job.episodes.open),
@@ -134,14 +145,14 @@ def job_detail(job: Job, now: float) -> Json:
         "num_layers": len(job.layers),
         "num_parameters": sum(layer.numel for layer in job.layers),
         "wrapper": job.wrapper,
-        "groups": [{"name": g.name, "optimizer": g.optimizer, "settings": dict(g.settings)} for g in job.groups],
-        "config": dict(job.config),
+        "groups": [{"name": g.name, "optimizer": g.optimizer, "settings": settings(g.settings)} for g in job.groups],
+        "config": settings(job.config),
         "visible": sorted(job.visible),
         "blind": dict(job.blind),
         "abstaining": attempt.engine.abstaining(job.visible) if attempt else {},
-        "step_seconds": mean_step,
-        "agent_seconds": mean_agent,
-        "agent_share": mean_agent / mean_step if mean_agent is not None and mean_step else None,
+        "step_seconds": number(mean_step),
+        "agent_seconds": number(mean_agent),
+        "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
         "refused": {"count": job.num_refused, "detail": job.refused_detail},
         "ranks": [rank(member, now) for _, member in members],
         "events": [event(e) for e in job.events],

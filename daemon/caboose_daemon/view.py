@@ -43,4 +43,4 @@ class JobView:
     step: AlignedStep | None
     """The step just aligned; None on a tick."""
     events: Sequence[Event] = ()
-    """Declared since the last step."""
+    """Declared between the step before and this one; a report may come later than what was declared after it."""

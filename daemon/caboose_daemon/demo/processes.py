@@ -38,7 +38,7 @@ def start_job(directory: Path, endpoint: str, *, job: str, steps: int, spike_at:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
     command += ["-m", "caboose.drills.demo", "--steps", str(steps), "--spike-at", str(spike_at)]
-    env = {"CABOOSE_ENDPOINT": endpoint, "CABOOSE_JOB": job, "OMP_NUM_THREADS": "1"}
+    env = {"CABOOSE_ENDPOINT": endpoint, "CABOOSE_JOB": job, "OMP_NUM_THREADS": "1", "TMPDIR": str(directory)}
     return _start(command, directory, directory / "job.log", env)
 
 

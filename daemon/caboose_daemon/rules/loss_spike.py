@@ -76,9 +76,14 @@ class LossSpike(Rule[LossSpikeConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at the first high step and at every step until the loss is back."""
         step = view.step
+        if step is None:
+            return None
         if any(event.kind in REBASELINE for event in view.events):
+            ended = self._episode
             self._begin()
-        if step is None or not math.isfinite(step.mean_loss):
+            if ended is not None:
+                return self._resolved(ended, step.step, step.mean_loss, "a declared change begins a new baseline")
+        if not math.isfinite(step.mean_loss):
             return None  # a loss that is not a number is non_finite's
         self._watch_norm(step.step, step.grad_norm)
         loss = step.mean_loss
@@ -91,6 +96,18 @@ class LossSpike(Rule[LossSpikeConfig]):
             onset=step.step, level=self._loss.level, scale=self._loss.scale, peak=loss, peak_step=step.step
         )
         return self._follow(self._episode, step.step, loss)
+
+    def resume(self, finding: Finding) -> None:
+        """The level to come back to is in the finding; a new baseline is learned afterwards."""
+        self._episode = _Episode(
+            onset=finding.onset_step,
+            level=finding.values["level"],
+            scale=finding.values["scale"],
+            peak=finding.values["peak"],
+            peak_step=finding.onset_step,
+            num_high=int(finding.values["num_high"]),
+            was_critical=finding.severity is Severity.CRITICAL,
+        )
 
     def _is_high(self, loss: float, level: float, scale: float) -> bool:
         by_ratio = loss > level * self.config.ratio if level > 0 else True
@@ -118,7 +135,10 @@ class LossSpike(Rule[LossSpikeConfig]):
         is_critical = episode.num_high > 0 and (episode.has_witness or episode.num_high >= self.config.persist_steps)
         episode.was_critical |= is_critical
         severity = Severity.CRITICAL if episode.was_critical else Severity.WARNING
-        return self._finding(episode, step, loss, severity, self._triage(episode, step, loss))
+        excess = (loss - episode.level) / episode.scale
+        witness = "; the gradient norm jumped with it" if episode.has_witness else ""
+        summary = f"loss {loss:.4g} against a level of {episode.level:.4g}, {excess:.0f} scales above{witness}"
+        return self._finding(episode, step, loss, severity, self._triage(episode, step, loss), summary)
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:
         if step == episode.onset:
@@ -133,20 +153,16 @@ class LossSpike(Rule[LossSpikeConfig]):
     def _end(self, episode: _Episode, step: int, loss: float) -> Finding:
         self._episode = None
         self._loss.learn(loss)
-        return self._finding(episode, step, loss, Severity.INFO, "resolved")
+        num = step - episode.onset
+        why = f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, {num} steps after it began"
+        return self._resolved(episode, step, loss, why)
 
-    def _finding(self, episode: _Episode, step: int, loss: float, severity: Severity, state: str) -> Finding:
-        witness = "; the gradient norm jumped with it" if episode.has_witness else ""
-        if state == "resolved":
-            summary = (
-                f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, "
-                f"{step - episode.onset} steps after it began"
-            )
-        else:
-            summary = (
-                f"loss {loss:.4g} against a level of {episode.level:.4g}, "
-                f"{(loss - episode.level) / episode.scale:.0f} scales above{witness}"
-            )
+    def _resolved(self, episode: _Episode, step: int, loss: float, why: str) -> Finding:
+        return self._finding(episode, step, loss, Severity.INFO, "resolved", why)
+
+    def _finding(
+        self, episode: _Episode, step: int, loss: float, severity: Severity, state: str, summary: str
+    ) -> Finding:
         return Finding(
             rule=self.name,
             severity=self.capped(severity),

@@ -87,6 +87,12 @@ class NonFinite(Rule[NonFiniteConfig]):
             },
         )
 
+    def resume(self, finding: Finding) -> None:
+        """The origin stays the one that was found; a loss that stands at 0.0 was positive once."""
+        num_bad = int(finding.values["steps"])
+        self._origin = _Origin(finding.onset_step, finding.ranks, finding.layers, finding.phase, num_bad)
+        self._was_positive = True
+
     def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
         if not step.has_loss.any():
             return False

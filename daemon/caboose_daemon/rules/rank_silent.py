@@ -4,7 +4,8 @@ Design
 ------
 Every agent sends heartbeats from a thread of its own, also while a step compiles, saves or evaluates, so silence
 means that the process is gone, frozen or cut off. The daemon's own sleep must not look like everybody's silence:
-after a gap between two looks, the ranks get their time again.
+after a gap between two looks, the ranks get their time again. A restarted daemon knows its ranks from the journal:
+those that do not come back while others do are silent; while none has, it cannot tell, and says nothing.
 """
 
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class RankSilent(Rule[RankSilentConfig]):
             return None
         if view.ranks and all(rank.state == "left" for rank in view.ranks.values()):
             return self._resolved(view, "the job ended")
+        if all(rank.state in ("left", "expected") for rank in view.ranks.values()):
+            return None
         silent = sorted(
             (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
         )
@@ -59,7 +62,7 @@ class RankSilent(Rule[RankSilentConfig]):
             return self._resolved(view, "every rank is heard again")
         if self._onset is None:
             self._onset = max((rank.step for rank in view.ranks.values()), default=0)
-        longest = view.now - silent[0].last_seen if silent else 0.0
+        longest = max((_silent_seconds(rank, view) for rank in silent), default=0.0)
         is_critical = longest >= self.config.critical_seconds or bool(failed) or bool(absent)
         culprits = failed or tuple(silent)
         return Finding(
@@ -72,15 +75,18 @@ class RankSilent(Rule[RankSilentConfig]):
             values={"silent_ranks": float(len(silent)), "seconds": longest},
         )
 
+    def resume(self, finding: Finding) -> None:
+        """Only since when; who is silent shows anew."""
+        self._onset = finding.onset_step
+
     def _is_silent(self, rank: RankView, view: JobView) -> bool:
-        return rank.state == "live" and view.now - rank.last_seen >= self.config.warn_seconds
+        return rank.state in ("live", "expected") and _silent_seconds(rank, view) >= self.config.warn_seconds
 
     def _absent(self, view: JobView) -> tuple[int, ...]:
         is_anyone_live = any(rank.state == "live" for rank in view.ranks.values())
         if not is_anyone_live or view.now - view.attempt_began < self.config.startup_seconds:
             return ()
-        heard = {rank.rank for rank in view.ranks.values() if rank.state != "expected"}
-        return tuple(rank for rank in range(view.world) if rank not in heard)
+        return tuple(rank for rank in range(view.world) if rank not in view.ranks)
 
     def _resolved(self, view: JobView, why: str) -> Finding | None:
         onset, self._onset = self._onset, None
@@ -90,6 +96,11 @@ class RankSilent(Rule[RankSilentConfig]):
         return Finding(
             rule=self.name, severity=Severity.INFO, step=step, onset_step=onset, summary=why, state="resolved"
         )
+
+
+def _silent_seconds(rank: RankView, view: JobView) -> float:
+    """A rank known from before the daemon's restart has its time from the restart on."""
+    return view.now - max(rank.last_seen, view.attempt_began)
 
 
 def _summary(

@@ -55,6 +55,10 @@ class Rule(ABC, Generic[C]):
     def observe(self, view: JobView) -> Finding | None:
         """This rule's verdict on the view."""
 
+    @abstractmethod
+    def resume(self, finding: Finding) -> None:
+        """Takes up, in a restarted daemon, the episode whose last finding this is, so that it can end."""
+
     def capped(self, severity: Severity) -> Severity:
         """The severity, no higher than the configuration allows."""
         ceiling = Severity(self.config.severity)

@@ -1,6 +1,6 @@
 """The JSON API under /api/v1, health and metrics."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -18,13 +18,14 @@ from caboose_daemon.web.security import error
 from caboose_wire import Event
 
 MAX_POINTS = 5000
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class EventBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /api/v1/jobs/{job}/events."""
 
     kind: str
-    fields: dict[str, float | int | str | bool | None] = {}
+    fields: dict[str, float | Integer | str | bool | None] = {}
 
 
 class Api:
@@ -41,10 +42,11 @@ class Api:
             Route("/healthz", self.healthz),
             Route("/readyz", self.readyz),
             Route("/api/v1/jobs", self.jobs),
-            Route("/api/v1/jobs/{job}", self.job),
-            Route("/api/v1/jobs/{job}/series", self.series),
-            Route("/api/v1/jobs/{job}/findings", self.findings),
-            Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
+            # A job's name may hold slashes, so what follows the name is matched before the bare name is.
+            Route("/api/v1/jobs/{job:path}/series", self.series),
+            Route("/api/v1/jobs/{job:path}/findings", self.findings),
+            Route("/api/v1/jobs/{job:path}/events", self.declare, methods=["POST"]),
+            Route("/api/v1/jobs/{job:path}", self.job),
         ]
 
     async def metrics(self, request: Request) -> Response:
@@ -84,8 +86,8 @@ class Api:
     async def series(self, request: Request) -> Response:
         """The curves of one job in at most `points` buckets that keep their extremes."""
         text = request.query_params.get("points", "1000")
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_POINTS:
-            return error(400, f"points={text!r}: give a whole number from 1 to {MAX_POINTS}")
+        if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_POINTS):
+            return error(400, f"points={text[:64]!r}: give a whole number from 1 to {MAX_POINTS}")
         name = request.path_params["job"]
         with self._context.state.lock:
             if name not in self._context.state.jobs:
@@ -127,5 +129,6 @@ class Api:
         return self._unknown(name) if body is None else JSONResponse(body)
 
     def _unknown(self, name: str) -> Response:
-        known = sorted(self._context.state.jobs)[:20]
+        with self._context.state.lock:
+            known = sorted(self._context.state.jobs)[:20]
         return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")

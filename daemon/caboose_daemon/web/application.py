@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -38,7 +39,7 @@ def make_application(context: Context, *, token: str, host: str, allowed_hosts: 
             *Api(context, registry).routes(),
             *Stream(context).routes(),
             Route("/static/plotly.min.js", plotly_script),
-            Mount("/static", StaticFiles(directory=PAGE)),
+            Mount("/static", PageFiles(directory=PAGE)),
         ],
         middleware=[
             Middleware(Gate, token=token, host=host, allowed_hosts=allowed_hosts),
@@ -46,6 +47,16 @@ def make_application(context: Context, *, token: str, host: str, allowed_hosts: 
         ],
         exception_handlers={404: not_found, 405: method_not_allowed},
     )
+
+
+class PageFiles(StaticFiles):
+    """The page's own files; a browser asks each time whether they changed, so that an upgrade is never half seen."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """The file, to be kept only with its validator."""
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 async def page(request: Request) -> Response:

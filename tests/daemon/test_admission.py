@@ -1,0 +1,201 @@
+"""Who a Hello is: the same rank again, one more rank, a new launch, or somebody else under the same name."""
+
+from caboose_daemon.admission import PATIENCE_SECONDS
+from caboose_daemon.receiver import Reply
+from caboose_wire import Bye, Heartbeat, Hello, Refused
+from support.ranks import a_hello, a_report
+from support.recorder import Core
+
+
+def launched(core: Core, *, name: str = "a", now: float = 0.0, **changes: object) -> list[Hello]:
+    """Two ranks introduce themselves as peers a0 and a1."""
+    hellos = [a_hello(rank=rank, incarnation=f"incarnation-{name}{rank}", **changes) for rank in range(2)]
+    for hello in hellos:
+        core.say(f"{name}{hello.rank}".encode(), hello, now)
+    return hellos
+
+
+def beats(core: Core, name: str, now: float) -> None:
+    for rank in range(2):
+        core.say(f"{name}{rank}".encode(), Heartbeat(attempt=0, step=0, time=now), now)
+
+
+def reasons(replies: list[Reply]) -> list[str]:
+    return [message.reason for _, message in replies if isinstance(message, Refused)]
+
+
+def test_the_ranks_of_one_launch_share_an_attempt() -> None:
+    core = Core()
+    launched(core)
+
+    (job,) = core.state.jobs.values()
+    assert (job.num_attempts, job.num_live, job.state) == (1, 2, "running")
+
+
+def test_the_same_incarnation_on_a_new_connection_is_a_reconnect() -> None:
+    core = Core()
+    hellos = launched(core)
+    core.say(b"a1", a_report(7, seq=7), 1.0)
+
+    core.say(b"another connection", hellos[1], 2.0)
+    core.say(b"another connection", a_report(9, seq=9), 3.0)
+
+    (job,) = core.state.jobs.values()
+    assert job.attempt is not None
+    member = job.attempt.members[1]
+    assert (job.num_attempts, member.step, member.num_missed) == (1, 9, 1)
+    assert core.state.num_peers == 2
+
+
+def test_what_still_comes_on_the_old_connection_is_asked_who_it_is() -> None:
+    core = Core()
+    hellos = launched(core)
+    core.say(b"another connection", hellos[1], 2.0)
+
+    ((peer, message),) = core.say(b"a1", a_report(8), 2.1)
+
+    assert (peer, type(message).__name__) == (b"a1", "HelloRequest")
+
+
+def test_a_higher_restart_count_begins_a_new_attempt_at_once() -> None:
+    core = Core()
+    launched(core)
+    core.say(b"a0", a_report(5), 1.0)
+
+    launched(core, name="b", attempt=1, now=1.5)
+
+    (job,) = core.state.jobs.values()
+    assert (job.num_attempts, core.sink.attempts, job.num_live) == (2, [1, 2], 2)
+    assert [summary.step for summary in core.sink.steps] == [5], "the old attempt's last step is not lost"
+
+
+def test_a_new_launch_after_a_clean_end_begins_at_once() -> None:
+    core = Core()
+    launched(core)
+    for peer in (b"a0", b"a1"):
+        core.say(peer, Bye(attempt=0, step=5, time=1.0), 1.0)
+
+    launched(core, name="b", launch="run-2", now=1.1)
+
+    assert core.state.jobs["train"].num_attempts == 2
+
+
+def test_the_old_ranks_are_told_that_a_newer_launch_has_taken_over() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", attempt=1, now=1.0)
+
+    replies = core.say(b"a0", a_report(6), 1.1)
+
+    assert reasons(replies) == ["duplicate_job"]
+    assert core.state.num_refused["duplicate_job"] == 1
+
+
+def test_of_two_live_jobs_under_one_name_the_newcomer_is_refused_and_shown() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", launch="run-2", host="elsewhere", now=1.0)
+    assert core.pass_time(1.5) == []
+
+    beats(core, "a", 2.5)
+    replies = core.pass_time(2.6)
+
+    assert {peer for peer, _ in replies} == {b"b0", b"b1"}
+    assert reasons(replies) == ["duplicate_job"] * 2
+    job = core.state.jobs["train"]
+    assert (job.num_attempts, job.num_live, job.num_refused) == (1, 2, 2)
+    assert job.refused_detail == "rank 1 on elsewhere, pid 101"
+
+
+def test_what_a_refused_newcomer_had_sent_is_counted_and_not_mixed_in() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", launch="run-2", now=1.0)
+    for step in range(1, 6):
+        core.say(b"b0", a_report(step, loss=99.0), 1.2)
+    beats(core, "a", 2.5)
+
+    core.pass_time(2.6)
+    core.pass_time(60.0)
+
+    assert core.sink.steps == []
+    assert core.state.num_refused["unknown_peer"] == 5
+
+
+def test_a_relaunch_after_a_kill_waits_for_the_old_ranks_silence_and_loses_nothing() -> None:
+    core = Core()
+    launched(core, now=0.0)
+    launched(core, name="b", launch="run-2", now=1.0)
+    for step in range(1, 4):
+        core.say(b"b0", a_report(step), 1.5)
+        core.say(b"b1", a_report(step), 1.5)
+
+    core.pass_time(PATIENCE_SECONDS - 0.1)
+    assert core.state.jobs["train"].num_attempts == 1
+
+    assert core.pass_time(PATIENCE_SECONDS + 0.1) == []
+    job = core.state.jobs["train"]
+    assert (job.num_attempts, job.num_live, job.num_refused) == (2, 2, 0)
+    assert [(s.attempt, s.step, s.num_ranks) for s in core.sink.steps] == [(2, 1, 2), (2, 2, 2), (2, 3, 2)]
+
+
+def test_last_words_that_were_still_on_their_way_do_not_refuse_the_relaunch() -> None:
+    core = Core()
+    launched(core, now=0.0)
+    launched(core, name="b", launch="run-2", now=1.0)
+    core.say(b"a0", a_report(3), 1.8)
+
+    core.pass_time(1.9)
+    core.pass_time(1.8 + PATIENCE_SECONDS)
+
+    assert core.state.jobs["train"].num_attempts == 2
+
+
+def test_a_newcomer_takes_its_place_when_the_old_launch_says_goodbye() -> None:
+    core = Core()
+    launched(core, now=0.0)
+    launched(core, name="b", launch="run-2", now=1.0)
+    core.say(b"b0", a_report(1), 1.1)
+    for peer in (b"a0", b"a1"):
+        core.say(peer, Bye(attempt=0, step=5, time=3.0), 3.0)
+
+    assert core.pass_time(3.1) == []
+    assert core.state.jobs["train"].num_attempts == 2
+
+
+def test_a_rank_of_another_world_size_is_another_launch() -> None:
+    core = Core()
+    launched(core)
+
+    core.say(b"c2", a_hello(rank=2, world=3), 1.0)
+    beats(core, "a", 2.5)
+
+    assert reasons(core.pass_time(2.6)) == ["duplicate_job"]
+
+
+def test_a_late_rank_of_the_same_launch_joins_at_any_time() -> None:
+    core = Core()
+    core.say(b"a0", a_hello(rank=0), 0.0)
+
+    core.say(b"a1", a_hello(rank=1), 500.0)
+
+    job = core.state.jobs["train"]
+    assert (job.num_attempts, job.num_live) == (1, 2)
+
+
+def test_a_rank_that_comes_back_after_its_goodbye_is_live_again() -> None:
+    core = Core()
+    hellos = launched(core)
+    core.say(b"a1", Bye(attempt=0, step=5, time=1.0), 1.0)
+
+    core.say(b"a1", hellos[1], 2.0)
+
+    assert core.state.jobs["train"].num_live == 2
+
+
+def test_jobs_of_different_names_do_not_touch() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", job="other")
+
+    assert {name: job.num_live for name, job in core.state.jobs.items()} == {"train": 2, "other": 2}

@@ -1,0 +1,181 @@
+"""When a step is complete, when it waits no longer, and what is counted on the way."""
+
+import pytest
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.alignment import MAX_OPEN, Aligner
+from caboose_wire import Phases
+from support.ranks import LAYERS, a_report
+
+
+class Ranks:
+    """An aligner and the ranks it waits for."""
+
+    def __init__(self, world: int = 2) -> None:
+        self.aligner = Aligner(attempt=1)
+        self.world = world
+        self.expected = set(range(world))
+
+    def report(self, rank: int, step: int, now: float = 0.0, seconds: float = 0.1) -> None:
+        self.aligner.add(rank, a_report(step, loss=float(rank), phases=Phases(total=seconds)), now)
+
+    def closed(self, now: float = 0.0) -> list[AlignedStep]:
+        return self.aligner.close(self.expected, self.world, LAYERS, now)
+
+    def closed_steps(self, now: float = 0.0) -> list[int]:
+        return [step.step for step in self.closed(now)]
+
+
+def test_a_step_closes_once_every_rank_has_reported_it() -> None:
+    ranks = Ranks(3)
+    ranks.report(0, 1)
+    ranks.report(2, 1)
+    assert ranks.closed_steps() == []
+
+    ranks.report(1, 1)
+    (step,) = ranks.closed()
+    assert (step.step, step.attempt, step.num_present, step.world) == (1, 1, 3, 3)
+    assert step.loss.tolist() == [0.0, 1.0, 2.0]
+    assert ranks.aligner.num_incomplete == 0
+
+
+def test_a_rank_that_reports_a_later_step_is_not_waited_for_in_an_earlier_one() -> None:
+    ranks = Ranks()
+    ranks.report(0, 1)
+    ranks.report(0, 2)
+    ranks.report(1, 2)
+
+    first, second = ranks.closed()
+    assert (first.step, first.num_present) == (1, 1)
+    assert (second.step, second.num_present) == (2, 2)
+    assert ranks.aligner.num_incomplete == 1
+
+
+def test_a_rank_that_is_behind_is_waited_for() -> None:
+    ranks = Ranks()
+    for step in range(1, 11):
+        ranks.report(0, step)
+    for step in range(1, 4):
+        ranks.report(1, step)
+
+    assert ranks.closed_steps() == [1, 2, 3]
+
+
+def test_steps_close_in_order_whatever_order_they_came_in() -> None:
+    ranks = Ranks()
+    for step in (5, 3, 4, 1, 2):
+        ranks.report(0, step)
+        ranks.report(1, step)
+
+    assert ranks.closed_steps() == [1, 2, 3, 4, 5]
+
+
+def test_without_its_last_rank_a_step_closes_at_the_deadline_and_not_before() -> None:
+    ranks = Ranks()
+    ranks.report(0, 1, now=10.0)
+
+    assert ranks.closed_steps(now=11.9) == []
+    (step,) = ranks.closed(now=12.0)
+    assert step.present.tolist() == [True, False]
+    assert ranks.aligner.num_incomplete == 1
+
+
+@pytest.mark.parametrize(("seconds", "deadline"), [(0.01, 2.0), (0.5, 2.0), (1.0, 3.0), (20.0, 60.0)])
+def test_the_deadline_follows_the_median_step_time(seconds: float, deadline: float) -> None:
+    ranks = Ranks()
+    for step in range(1, 10):
+        ranks.report(0, step, seconds=seconds)
+
+    assert ranks.aligner.deadline_seconds == pytest.approx(deadline)
+
+
+def test_a_single_slow_step_does_not_move_the_deadline() -> None:
+    ranks = Ranks()
+    for step in range(1, 10):
+        ranks.report(0, step, seconds=1000.0 if step == 5 else 1.0)
+
+    assert ranks.aligner.deadline_seconds == pytest.approx(3.0)
+
+
+def test_a_step_that_is_overdue_does_not_close_before_an_earlier_one_that_is_not() -> None:
+    ranks = Ranks()
+    ranks.report(0, 2, now=0.0)
+    ranks.report(0, 1, now=1.5)
+
+    assert ranks.closed_steps(now=2.5) == []
+    assert ranks.closed_steps(now=3.5) == [1, 2]
+
+
+def test_a_report_for_a_closed_step_is_counted_as_late_and_goes_no_further() -> None:
+    ranks = Ranks()
+    ranks.report(0, 1, now=0.0)
+    ranks.closed(now=5.0)
+
+    ranks.report(1, 1, now=6.0)
+
+    assert ranks.aligner.num_late == 1
+    assert ranks.closed_steps(now=100.0) == []
+
+
+def test_a_report_that_comes_twice_counts_once() -> None:
+    ranks = Ranks()
+    ranks.report(0, 1)
+    ranks.aligner.add(0, a_report(1, loss=99.0), 0.0)
+    ranks.report(1, 1)
+
+    (step,) = ranks.closed()
+    assert step.loss.tolist() == [0.0, 1.0]
+    assert ranks.aligner.num_duplicate == 1
+
+
+def test_a_lost_report_holds_nothing_up() -> None:
+    ranks = Ranks()
+    for step in range(1, 101):
+        ranks.report(0, step)
+        if step % 10:
+            ranks.report(1, step)
+    ranks.report(1, 101)
+    ranks.report(0, 101)
+
+    assert ranks.closed_steps() == list(range(1, 102))
+    assert ranks.aligner.num_incomplete == 10
+
+
+def test_a_rank_that_left_is_not_waited_for() -> None:
+    ranks = Ranks()
+    ranks.report(0, 1)
+    ranks.expected = {0}
+
+    (step,) = ranks.closed()
+    assert step.num_present == 1
+    assert ranks.aligner.num_incomplete == 0
+
+
+def test_when_nobody_is_expected_any_more_everything_closes() -> None:
+    ranks = Ranks()
+    for step in range(1, 5):
+        ranks.report(0, step)
+    ranks.expected = set()
+
+    assert ranks.closed_steps() == [1, 2, 3, 4]
+
+
+def test_no_more_steps_are_open_than_the_limit() -> None:
+    ranks = Ranks()
+    for step in range(1, MAX_OPEN + 51):
+        ranks.report(0, step)
+
+    assert ranks.closed_steps() == list(range(1, 51))
+
+
+def test_steps_may_be_counted_from_any_number() -> None:
+    ranks = Ranks()
+    for rank in range(2):
+        ranks.report(rank, 0)
+        ranks.report(rank, 2**53)
+
+    assert ranks.closed_steps() == [0, 2**53]
+
+
+def test_nothing_is_closed_when_nothing_is_open() -> None:
+    assert Ranks().closed_steps(now=1e9) == []

@@ -1,0 +1,205 @@
+"""The numbers of one step over all ranks: means, norms, and what NaN and absence become."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caboose_daemon.aligned import AlignedStep, combine
+from caboose_daemon.summary import summarize
+from caboose_wire import Layer, Phases, StepReport
+from support.ranks import a_report
+
+NAN, INF = float("nan"), float("inf")
+
+
+def layers(*placements: str) -> tuple[Layer, ...]:
+    return tuple(
+        Layer(name=f"layer{i}", numel=10, placement=placement)  # type: ignore[arg-type]  # a literal, by construction
+        for i, placement in enumerate(placements)
+    )
+
+
+def combined(*reports: StepReport, placements: tuple[str, ...] = ("replicated",) * 2, **more: Any) -> AlignedStep:
+    arguments = {"attempt": 1, "step": 1, "world": len(reports), "layers": layers(*placements), **more}
+    return combine(dict(enumerate(reports)), **arguments)
+
+
+def norms(*values: float, **changes: Any) -> StepReport:
+    return a_report(arrays={"grad_norm": np.array(values, dtype=np.float32)}, **changes)
+
+
+# Loss
+
+
+def test_the_loss_is_the_mean_over_ranks() -> None:
+    assert combined(norms(loss=1.0), norms(loss=2.0), norms(loss=6.0)).mean_loss == pytest.approx(3.0)
+
+
+def test_the_loss_is_weighted_by_samples() -> None:
+    step = combined(norms(loss=1.0, num_samples=30), norms(loss=5.0, num_samples=10))
+
+    assert step.mean_loss == pytest.approx(2.0)
+
+
+def test_a_rank_without_samples_does_not_count() -> None:
+    assert combined(norms(loss=1.0, num_samples=8), norms(loss=99.0, num_samples=0)).mean_loss == pytest.approx(1.0)
+
+
+def test_without_any_samples_all_ranks_count_the_same() -> None:
+    assert combined(norms(loss=1.0, num_samples=0), norms(loss=3.0, num_samples=0)).mean_loss == pytest.approx(2.0)
+
+
+def test_a_rank_that_reports_no_loss_does_not_count() -> None:
+    step = combined(norms(loss=None), norms(loss=4.0))
+
+    assert step.mean_loss == pytest.approx(4.0)
+    assert step.has_loss.tolist() == [False, True]
+    assert step.bad_loss_ranks == ()
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_loss_that_is_not_finite_passes_and_names_its_rank(value: float) -> None:
+    step = combined(norms(loss=1.0), norms(loss=value, num_samples=0), norms(loss=2.0))
+
+    assert not math.isfinite(step.mean_loss)
+    assert step.bad_loss_ranks == (1,)
+
+
+def test_losses_too_large_to_add_are_infinite_and_raise_nothing() -> None:
+    assert combined(norms(loss=1.7e308), norms(loss=1.7e308)).mean_loss == INF
+
+
+# Gradients of replicated layers
+
+
+def test_a_replicated_layer_counts_once_however_many_ranks_report_it() -> None:
+    step = combined(norms(3.0, 4.0), norms(3.0, 4.0), norms(3.0, 4.0))
+
+    assert step.layer_grad_norm.tolist() == [3.0, 4.0]
+    assert step.grad_norm == pytest.approx(5.0)
+
+
+def test_when_replicas_disagree_the_largest_is_shown() -> None:
+    assert combined(norms(3.0, 4.0), norms(3.5, 4.0)).layer_grad_norm.tolist() == [3.5, 4.0]
+
+
+def test_ranks_may_divide_the_layers_among_them() -> None:
+    even = norms(1.0, 3.0, slices={"grad_norm": (0, 2)})
+    odd = norms(2.0, slices={"grad_norm": (1, 2)})
+
+    step = combined(even, odd, placements=("replicated",) * 3)
+
+    assert step.layer_grad_norm.tolist() == [1.0, 2.0, 3.0]
+    assert step.grad_norm == pytest.approx(math.sqrt(14))
+
+
+def test_a_slice_nobody_reported_is_not_a_zero() -> None:
+    step = combined(norms(1.0, 3.0, slices={"grad_norm": (0, 2)}), a_report(arrays={}), placements=("replicated",) * 3)
+
+    assert step.layer_grad_norm.tolist() == [1.0, -1.0, 3.0]
+
+
+# Gradients of sharded layers
+
+
+def test_the_squares_of_a_sharded_layer_add_up() -> None:
+    step = combined(norms(3.0, 1.0), norms(4.0, 1.0), placements=("sharded", "replicated"))
+
+    assert step.layer_grad_norm.tolist() == [5.0, 1.0]
+    assert step.grad_norm == pytest.approx(math.sqrt(26))
+
+
+def test_a_sharded_norm_equals_the_norm_of_the_whole() -> None:
+    gradient = np.random.default_rng(0).normal(size=1000)
+    shards = [norms(float(np.linalg.norm(shard))) for shard in np.array_split(gradient, 7)]
+
+    step = combined(*shards, placements=("sharded",))
+
+    assert step.grad_norm == pytest.approx(np.linalg.norm(gradient), rel=1e-6)
+
+
+def test_a_rank_without_a_gradient_adds_nothing_to_a_sharded_layer() -> None:
+    assert combined(norms(3.0), norms(-1.0), placements=("sharded",)).layer_grad_norm.tolist() == [3.0]
+
+
+# Absence and damage
+
+
+def test_a_layer_without_gradient_stays_minus_one_and_out_of_the_norm() -> None:
+    step = combined(norms(-1.0, 2.0), norms(-1.0, 2.0))
+
+    assert step.layer_grad_norm.tolist() == [-1.0, 2.0]
+    assert step.grad_norm == pytest.approx(2.0)
+    assert combined(norms(-1.0), placements=("sharded",)).layer_grad_norm.tolist() == [-1.0]
+
+
+def test_when_nobody_reports_gradients_there_is_no_norm() -> None:
+    step = combined(a_report(arrays={}), a_report(arrays={}))
+
+    assert not step.has_grad_norm
+    assert math.isnan(step.grad_norm)
+    assert summarize(step).grad_norm is None
+
+
+@pytest.mark.parametrize("placement", ["replicated", "sharded"])
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_one_ranks_bad_gradient_passes(placement: str, value: float) -> None:
+    step = combined(norms(1.0, 1.0), norms(1.0, value), norms(1.0, 1.0), placements=(placement, placement))
+
+    assert np.isfinite(step.layer_grad_norm).tolist() == [True, False]
+    assert step.has_grad_norm
+    assert not math.isfinite(step.grad_norm)
+
+
+def test_norms_too_large_to_square_in_float32_are_kept() -> None:
+    assert combined(norms(1e30, 1e30)).grad_norm == pytest.approx(math.sqrt(2) * 1e30)
+
+
+def test_the_norms_of_another_layer_table_are_left_out() -> None:
+    step = combined(norms(3.0, 4.0), norms(1.0, 1.0, 1.0, 1.0), norms(9.0))
+
+    assert step.layer_grad_norm.tolist() == [3.0, 4.0]
+
+
+def test_local_gradients_are_kept_by_rank() -> None:
+    sampled = a_report(arrays={"local_grad_norm": np.array([1.0, NAN], dtype=np.float32)})
+
+    step = combined(norms(1.0, 1.0), sampled)
+
+    assert set(step.local_layer_grad_norm) == {1}
+    assert np.isnan(step.local_layer_grad_norm[1]).tolist() == [False, True]
+
+
+# The rest
+
+
+def test_a_rank_that_is_missing_is_absent_and_not_zero() -> None:
+    step = combine({2: norms(loss=5.0)}, attempt=1, step=9, world=4, layers=layers("replicated", "replicated"))
+
+    assert step.present.tolist() == [False, False, True, False]
+    assert np.isnan(step.loss).tolist() == [True, True, False, True]
+    assert step.mean_loss == 5.0
+
+
+def test_phases_are_averaged_over_the_ranks_that_saw_them() -> None:
+    step = combined(norms(phases=Phases(total=1.0, data=0.2)), norms(phases=Phases(total=3.0)), norms(phases=None))
+
+    assert step.phase_seconds("total") == pytest.approx(2.0)
+    assert step.phase_seconds("data") == pytest.approx(0.2)
+    assert math.isnan(step.phase_seconds("forward"))
+
+
+def test_the_step_ends_when_its_last_rank_does() -> None:
+    assert combined(norms(time=5.0), norms(time=9.0), norms(time=7.0)).time == 9.0
+
+
+def test_a_summary_tells_nan_from_nothing() -> None:
+    bad = summarize(combined(norms(1.0, NAN, loss=NAN), norms(1.0, NAN, loss=2.0)))
+    assert math.isnan(bad.loss or 0)
+    assert math.isnan(bad.grad_norm or 0)
+    assert (bad.loss_min, bad.loss_max) == (2.0, 2.0)
+
+    none = summarize(combined(a_report(loss=None, phases=None, lr=(), arrays={})))
+    assert (none.loss, none.loss_min, none.grad_norm, none.lr, none.step_seconds) == (None,) * 5

@@ -1,0 +1,63 @@
+"""Who needs what: the daemon and `import caboose` work without torch, and the command says what it misses."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.processes import clean_environment
+
+NEEDED = ["click", "rich", "starlette", "uvicorn", "prometheus_client", "plotly"]
+
+
+def run_without(*modules: str, code: str) -> "subprocess.CompletedProcess[str]":
+    """Runs code in an interpreter in which these modules cannot be imported."""
+    absent = "".join(f"sys.modules[{module!r}] = None\n" for module in modules)
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\n{absent}{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(),
+    )
+
+
+@pytest.mark.parametrize("modules", ["caboose_daemon.app, caboose_daemon.cli", "caboose", "caboose_wire"])
+def test_imports_without_torch(modules: str) -> None:
+    ended = run_without("torch", code=f"import {modules}")
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_importing_daemon_and_agent_does_not_pull_torch_in() -> None:
+    code = "import caboose_daemon.app, caboose_daemon.cli, caboose; assert 'torch' not in sys.modules"
+
+    assert run_without(code=code).returncode == 0
+
+
+def test_the_wire_needs_neither_end_nor_a_socket() -> None:
+    ended = run_without("zmq", "caboose", "caboose_daemon", "torch", code="import caboose_wire")
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_agent_needs_nothing_of_the_daemon() -> None:
+    assert run_without("caboose_daemon", *NEEDED, code="import caboose").returncode == 0
+
+
+@pytest.mark.parametrize("module", ["click", "uvicorn"])
+def test_without_the_daemons_extra_the_command_says_how_to_install_it(module: str) -> None:
+    ended = run_without(module, code="from caboose_daemon.entry import main; main()")
+
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"caboose: the command line needs {module}, which only the daemon's extra installs:\n"
+        "    pip install 'caboose[daemon]'\n"
+    )
+
+
+def test_any_other_missing_module_is_not_blamed_on_the_extra() -> None:
+    ended = run_without("caboose_wire", code="from caboose_daemon.entry import main; main()")
+
+    assert ended.returncode == 1
+    assert "ModuleNotFoundError" in ended.stderr

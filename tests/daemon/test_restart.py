@@ -1,0 +1,190 @@
+"""A daemon killed at any instant comes back with its jobs, steps and findings, and the findings can still end."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from support.processes import running_daemon, wait_until
+from support.ranks import SimulatedRank, a_report, simulated_ranks
+from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
+
+Make = Callable[..., JournaledCore]
+
+
+# Through real processes
+
+
+def answer_hello(ranks: list[SimulatedRank]) -> bool:
+    """Does what an agent does when it is asked who it is."""
+    for rank in ranks:
+        if rank.receive(timeout=0.2) is not None:
+            rank.send(rank.hello)
+    return True
+
+
+def test_a_killed_daemon_comes_back_with_everything_and_the_run_goes_on(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as first:
+        endpoint = first.endpoint
+        with simulated_ranks(endpoint, 2) as ranks:
+            for step in range(1, 31):
+                for rank in ranks:
+                    rank.send(a_report(step, loss=NAN if step == 20 and rank is ranks[1] else 2.0))
+            assert wait_until(lambda: _num_steps(first.get("/api/v1/jobs")) == 30, 10)
+            before = first.get("/api/v1/jobs/train/findings")["findings"]
+            first.kill()
+
+            with running_daemon(tmp_path, listen=endpoint) as second:
+                job = second.get("/api/v1/jobs/train")
+                assert (job["state"], job["step"], job["num_steps"], job["attempt"]) == ("known", 30, 30, 1)
+                assert job["num_non_finite"] == 1
+                assert [rank["state"] for rank in job["ranks"]] == ["expected", "expected"]
+                assert second.get("/api/v1/jobs/train/findings")["findings"] == before
+                assert len(second.get("/api/v1/jobs/train/series")["steps"]) == 30
+
+                for rank in ranks:
+                    rank.send(a_report(31))
+                assert wait_until(lambda: answer_hello(ranks) and _num_steps(second.get("/api/v1/jobs")) == 31, 15)
+                job = second.get("/api/v1/jobs/train")
+                assert (job["state"], job["attempt"], job["num_live"], job["num_layers"]) == ("running", 1, 2, 4)
+
+
+def _num_steps(jobs: dict[str, list[dict[str, int]]]) -> int:
+    return max((job["step"] for job in jobs["jobs"]), default=0)
+
+
+# What is kept
+
+
+def test_jobs_steps_findings_and_events_are_kept(journaled: Make) -> None:
+    story = scenario(core=journaled()).declares("data_switch").nan_loss(1, at=10).healthy(5)
+    before = story.job
+
+    after = story.daemon_restarts().job
+
+    assert repr(after.recent) == repr(before.recent), "NaN is unequal to itself, but reads the same"
+    assert list(after.episodes) == list(before.episodes)
+    assert list(after.events) == list(before.events)
+    assert (after.num_steps, after.num_non_finite, after.num_attempts) == (15, 1, 1)
+    assert after.finding_counts == before.finding_counts
+
+
+def test_nan_and_infinity_survive(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).losses(1.0, NAN, INF, -INF).nan_gradient(0, at=5)
+
+    restored = [(summary.loss, summary.grad_norm) for summary in story.daemon_restarts().job.recent]
+
+    assert restored[0] == (1.0, story.core.state.jobs["train"].recent[0].grad_norm)
+    assert math.isnan(restored[1][0] or 0)
+    assert (restored[2][0], restored[3][0]) == (INF, -INF)
+    assert math.isnan(restored[4][1] or 0)
+    assert story.job.num_non_finite == 4
+
+
+def test_what_was_not_reported_stays_unreported(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).says(0, a_report(1, loss=None, phases=None, arrays={})).wait(1.0)
+
+    (summary,) = story.daemon_restarts().job.recent
+    assert (summary.loss, summary.grad_norm, summary.step_seconds) == (None, None, None)
+
+
+def test_a_report_that_was_counted_before_the_restart_is_not_counted_again(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).healthy(10).daemon_restarts()
+
+    story.says(0, a_report(10)).healthy(1)
+
+    assert story.job.num_steps == 11
+    assert story.job.attempt is not None
+    assert story.job.attempt.aligner.num_late == 1
+
+
+def test_a_relaunch_while_the_daemon_was_away_is_a_new_attempt(journaled: Make) -> None:
+    story = scenario(core=journaled()).healthy(10).daemon_restarts(60.0)
+    again = scenario(core=story.core, launch="run-2", incarnation="incarnation-new").healthy(3)
+
+    assert again.job.num_attempts == 2
+    assert [(s.attempt, s.step) for s in again.job.recent][-4:] == [(1, 10), (2, 1), (2, 2), (2, 3)]
+
+
+def test_ranks_that_left_or_failed_are_still_known_as_that(journaled: Make) -> None:
+    story = scenario(core=journaled()).healthy(5).leaves(1).leaves(2, error="RuntimeError: boom").wait(1.0)
+
+    members = story.daemon_restarts().members
+
+    assert [members[rank].state for rank in range(4)] == ["expected", "left", "failed", "expected"]
+    assert members[2].error == "RuntimeError: boom"
+
+
+# What was open
+
+
+def test_an_open_spike_ends_when_the_loss_is_back_at_its_old_level(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).loss_spike(at=41, height=3.0, steps=5)
+    (before,) = story.job.episodes.open
+
+    story.daemon_restarts().losses(6.0)
+    (still,) = story.job.episodes.open
+    assert (still.id, still.severity, still.num_findings) == (before.id, "critical", before.num_findings + 1)
+
+    story.healthy(3)
+    assert story.job.health == "ok"
+    assert story.only("loss_spike").last.summary.startswith("loss is back at 2 after a spike to 6")
+
+
+def test_an_open_nan_keeps_its_origin_and_ends_with_the_numbers(journaled: Make) -> None:
+    story = scenario(core=journaled()).nan_loss(1, at=10).nan_loss(0, 1, 2, 3, at=11)
+
+    last = story.daemon_restarts().nan_loss(0, 1, 2, 3, at=12).only("non_finite").last
+    assert (last.ranks, last.onset_step, last.phase) == ((1,), 10, "forward")
+
+    assert story.healthy(3).only("non_finite").last.state == "resolved"
+    assert story.job.health == "ok"
+
+
+def test_a_loss_stuck_at_zero_stays_found(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).zero_loss(at=10, steps=5).daemon_restarts().losses(*[0.0] * 20)
+
+    assert story.only("non_finite").is_open
+
+
+def a_job_with_a_silent_rank(core: JournaledCore) -> Scenario:
+    return scenario(core=core).healthy(30).falls_silent(1).wait(20.0)
+
+
+def test_an_open_silence_ends_when_the_rank_is_heard_again(journaled: Make) -> None:
+    story = a_job_with_a_silent_rank(journaled()).daemon_restarts().speaks(1).wait(20.0)
+
+    assert story.only("rank_silent").last.summary == "every rank is heard again"
+    assert story.job.health == "ok"
+
+
+def test_an_open_silence_goes_on_while_the_rank_stays_away(journaled: Make) -> None:
+    story = a_job_with_a_silent_rank(journaled())
+    (before,) = story.job.episodes.open
+
+    story.daemon_restarts().wait(15.0)
+
+    (still,) = story.job.episodes.open
+    assert still.id == before.id
+    assert still.last.ranks == (1,)
+
+
+def test_a_rank_that_died_while_the_daemon_was_away_is_missed(journaled: Make) -> None:
+    story = scenario(core=journaled()).healthy(30).daemon_restarts(5.0).falls_silent(2).wait(8.0)
+    assert story.is_silent
+
+    first = story.wait(5.0).only("rank_silent").first
+    assert (first.ranks, first.severity) == ((2,), "warning")
+
+
+def test_of_a_job_nobody_of_which_comes_back_nothing_is_claimed(journaled: Make) -> None:
+    story = scenario(core=journaled()).healthy(30).falls_silent(0, 1, 2, 3).daemon_restarts().wait(600.0)
+
+    assert story.is_silent
+    assert story.job.state == "known"
+
+
+def test_what_was_open_of_a_job_nobody_of_which_comes_back_stays_open(journaled: Make) -> None:
+    story = scenario(core=journaled()).healthy(30).falls_silent(0, 1, 2, 3).wait(40.0).daemon_restarts().wait(60.0)
+
+    (episode,) = story.job.episodes.open
+    assert (episode.rule, episode.severity) == ("rank_silent", "critical")

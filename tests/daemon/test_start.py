@@ -1,0 +1,148 @@
+"""A daemon that cannot start says why in one line and exits with 2; one that is told to end does so at once."""
+
+import contextlib
+import signal
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.processes import DaemonProcess, running_daemon, wait_until
+from support.ranks import a_report, simulated_ranks
+from support.scenario import JournaledCore, scenario
+
+Refused = Callable[..., str]
+
+
+@contextlib.contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+# What keeps it from starting
+
+
+def test_a_taken_report_port_is_one_line(refused_start: Refused) -> None:
+    with taken_port() as port:
+        line = refused_start("--listen", f"tcp://127.0.0.1:{port}")
+
+    assert line.startswith(f"--listen tcp://127.0.0.1:{port}: Address already in use")
+
+
+def test_a_taken_http_port_is_one_line(refused_start: Refused) -> None:
+    with taken_port() as port:
+        line = refused_start("--http", f"127.0.0.1:{port}")
+
+    assert line.startswith(f"--http 127.0.0.1:{port}: Address already in use; is another daemon running?")
+
+
+def test_a_host_that_is_not_ours_is_one_line(refused_start: Refused) -> None:
+    line = refused_start("--http", "192.0.2.1:0", "--insecure")
+
+    assert line.startswith("--http 192.0.2.1:0: ")
+
+
+def test_a_data_directory_another_daemon_uses_is_one_line(daemon: DaemonProcess, refused_start: Refused) -> None:
+    line = refused_start("--data-dir", str(daemon.data_dir))
+
+    assert line == f"another daemon uses {daemon.data_dir}; stop it, or choose another --data-dir"
+    assert daemon.get("/healthz")["status"] == "ok"
+
+
+def test_a_data_directory_that_is_a_file_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert refused_start("--data-dir", "file") == f"--data-dir {tmp_path / 'file'}: File exists"
+
+
+def test_a_journal_that_is_something_else_is_one_line_and_left_alone(refused_start: Refused, tmp_path: Path) -> None:
+    journal = tmp_path / "data" / "journal.sqlite"
+    journal.parent.mkdir()
+    journal.write_bytes(b"this is not a database" * 100)
+
+    line = refused_start("--data-dir", "data")
+
+    assert line == f"{journal}: file is not a database; move the file away, or choose another --data-dir"
+    assert journal.read_bytes() == b"this is not a database" * 100
+
+
+def test_a_journal_that_is_damaged_inside_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
+    journal = tmp_path / "data" / "journal.sqlite"
+    journal.parent.mkdir()
+    core = JournaledCore(journal)
+    scenario(ranks=1, core=core).nan_loss(0, at=5).healthy(500)
+    core.journal.close(2000.0)
+    connection = sqlite3.connect(journal)
+    (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+    roots = [row[0] for row in connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'steps'")]
+    connection.close()
+    with journal.open("r+b") as file:
+        file.seek((roots[0] - 1) * page_size)
+        file.write(b"\xff" * page_size)
+
+    line = refused_start("--data-dir", "data")
+
+    assert line == (f"{journal}: database disk image is malformed; move the file away, or choose another --data-dir")
+
+
+def test_a_token_too_short_to_be_one_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+
+    assert refused_start("--token-file", "token") == "token: token: a token has at least 16 characters"
+
+
+# How it ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_it_within_two_seconds_also_with_an_open_stream(tmp_path: Path, number: int) -> None:
+    with running_daemon(tmp_path) as daemon, simulated_ranks(daemon.endpoint, 1) as (rank,):
+        rank.send(a_report(1))
+        assert wait_until(lambda: daemon.get("/api/v1/jobs")["jobs"], 10)
+        streaming = threading.Event()
+        reader = threading.Thread(target=_read_stream, args=(daemon.url, streaming))
+        reader.start()
+        assert streaming.wait(10)
+
+        start = time.monotonic()
+        code = daemon.stop(number)
+        seconds = time.monotonic() - start
+        reader.join(10)
+
+    assert code == 0, daemon.log.read_text()
+    assert seconds < 2.0
+    assert "Traceback" not in daemon.log.read_text()
+
+
+def _read_stream(url: str, streaming: threading.Event) -> None:
+    with (
+        contextlib.suppress(httpx.HTTPError),
+        httpx.stream("GET", f"{url}api/v1/stream", timeout=20) as response,
+    ):
+        for _ in response.iter_lines():
+            streaming.set()
+
+
+def test_what_was_received_before_the_signal_is_in_the_journal(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, simulated_ranks(daemon.endpoint, 1) as (rank,):
+        for step in range(1, 101):
+            rank.send(a_report(step))
+        assert wait_until(lambda: daemon.get("/api/v1/jobs/train")["num_steps"] == 100, 10)
+        assert daemon.stop() == 0
+
+    connection = sqlite3.connect(daemon.data_dir / "journal.sqlite")
+    assert connection.execute("SELECT count(*), max(step) FROM steps").fetchone() == (100, 100)
+    connection.close()
+
+
+def test_it_says_where_it_listens(daemon: DaemonProcess) -> None:
+    assert wait_until(lambda: daemon.url in daemon.log.read_text(), 5)
+    assert daemon.endpoint in daemon.log.read_text()

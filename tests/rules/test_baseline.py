@@ -1,0 +1,90 @@
+"""The baseline follows a series, resists outliers, and never grows."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from caboose_daemon.rules.baseline import CLIP, MEMORY, WARMUP, Baseline
+
+
+def learned(*values: float) -> Baseline:
+    baseline = Baseline()
+    for value in values:
+        baseline.learn(value)
+    return baseline
+
+
+def size(baseline: Baseline) -> int:
+    """Bytes of everything it holds."""
+    total = 0
+    for value in vars(baseline).values():
+        total += sys.getsizeof(value) + (sum(map(sys.getsizeof, value)) if isinstance(value, list) else 0)
+    return total
+
+
+def test_is_ready_after_its_warm_up() -> None:
+    assert not learned(*[1.0] * (WARMUP - 1)).is_ready
+    assert learned(*[1.0] * WARMUP).is_ready
+
+
+def test_is_constant_in_memory() -> None:
+    baseline = learned(*np.random.default_rng(0).normal(2.0, 0.1, 100).tolist())
+    before = size(baseline)
+
+    for value in np.random.default_rng(1).normal(2.0, 0.1, 100_000).tolist():
+        baseline.learn(value)
+
+    assert size(baseline) == before
+
+
+def test_learning_touches_no_value_it_saw_before() -> None:
+    """Two baselines with one state give one answer, whatever came before: nothing but level and scale is read."""
+    a = learned(*[1.0, 3.0] * 10, *[2.0] * 50)
+    b = learned(*[7.0] * WARMUP)
+    b.level, b.scale = a.level, a.scale
+
+    for value in (2.5, -1.0, 2.2):
+        a.learn(value)
+        b.learn(value)
+
+    assert (a.level, a.scale) == (b.level, b.scale)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_level_and_scale_of_normal_noise_are_found(seed: int) -> None:
+    baseline = learned(*np.random.default_rng(seed).normal(5.0, 0.2, 2000).tolist())
+
+    assert baseline.level == pytest.approx(5.0, abs=0.15)
+    assert baseline.scale == pytest.approx(0.2, rel=0.5)
+
+
+def test_one_outlier_moves_the_level_by_no_more_than_the_clip() -> None:
+    baseline = learned(*[1.9, 2.1] * 20)
+    level, scale = baseline.level, baseline.scale
+
+    baseline.learn(1e12)
+
+    assert baseline.level - level == pytest.approx(CLIP * scale / MEMORY)
+    assert baseline.scale < 1.1 * scale
+
+
+def test_outliers_in_the_warm_up_leave_the_level_alone() -> None:
+    assert learned(*[1.0] * (WARMUP - 2), 1e6, 1e6).level == 1.0
+
+
+def test_follows_a_series_that_moves() -> None:
+    baseline = learned(*(10.0 - 0.01 * i for i in range(800)))
+
+    assert baseline.level == pytest.approx(2.0, abs=0.6)
+
+
+def test_a_constant_series_still_has_a_scale() -> None:
+    assert learned(*[2.0] * 100).scale == pytest.approx(0.002)
+    assert learned(*[0.0] * 100).scale > 0
+
+
+def test_excess_counts_in_scales() -> None:
+    baseline = learned(*[1.9, 2.1] * 20)
+
+    assert baseline.excess(baseline.level + 3 * baseline.scale) == pytest.approx(3.0)

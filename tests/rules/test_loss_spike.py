@@ -1,0 +1,248 @@
+"""loss_spike: what is high, how urgent it is, what becomes of it, and what is never learned."""
+
+import pytest
+
+from caboose_daemon.rules.loss_spike import LINGERING_STEPS, WITNESS_STEPS, LossSpikeConfig
+from caboose_wire import Event
+from support.ranks import a_report
+from support.scenario import NAN, scenario
+
+SWINGING = (1.9, 2.1) * 20
+"""A level of 2.0 with a mean deviation of 0.1: a scale of about 0.125, so 6 scales are about 0.75."""
+
+
+# The threshold
+
+
+def test_is_silent_up_to_the_ratio_and_speaks_above_it() -> None:
+    calm = scenario().healthy(40)
+
+    assert calm.losses(2.499).is_silent
+    assert calm.losses(2.501).only("loss_spike").first.step == 42
+
+
+def test_is_silent_up_to_six_scales_and_speaks_above_them() -> None:
+    quiet = scenario().losses(*SWINGING)
+    level, scale = 2.0, 0.1 * 1.2533
+    assert quiet.losses(level + 5.5 * scale).is_silent
+
+    loud = scenario().losses(*SWINGING, level + 6.5 * scale)
+    assert loud.only("loss_spike").first.step == 41
+
+
+def test_both_thresholds_can_be_configured() -> None:
+    patient = {"loss_spike": LossSpikeConfig(ratio=3.0)}
+    assert scenario(rules=patient).loss_spike(at=41, height=2.9).is_silent
+    assert not scenario(rules=patient).loss_spike(at=41, height=3.1).is_silent
+
+    numb = {"loss_spike": LossSpikeConfig(scales=20.0)}
+    assert scenario(rules=numb).losses(*SWINGING, 4.0).is_silent
+    assert not scenario(rules=numb).losses(*SWINGING, 5.0).is_silent
+
+
+def test_judges_nothing_before_it_has_learned_the_level() -> None:
+    assert scenario().loss_spike(at=20, height=10.0).is_silent
+    assert not scenario().loss_spike(at=21, height=10.0).is_silent
+
+
+def test_a_spike_during_the_warm_up_does_not_spoil_the_level() -> None:
+    story = scenario().loss_spike(at=5, height=100.0).healthy(15)
+
+    assert story.healthy(200).is_silent
+    assert story.losses(2000.0).only("loss_spike").first.values["level"] == pytest.approx(2.0)
+
+
+def test_a_loss_below_zero_is_judged_by_scales_alone() -> None:
+    below = (-2.1, -1.9) * 20
+
+    assert scenario().losses(*below, -1.5).is_silent
+    assert not scenario().losses(*below, -1.0).is_silent
+
+
+def test_a_falling_loss_is_no_spike() -> None:
+    assert scenario().losses(*(10.0 * 0.97**i for i in range(300))).is_silent
+
+
+# Severity
+
+
+def test_one_high_step_is_a_warning() -> None:
+    episode = scenario().loss_spike(at=41, height=3.0).only("loss_spike")
+
+    assert episode.severity == "warning"
+    assert episode.first.state == "open"
+    assert episode.first.summary == "loss 6 against a level of 2, 2000 scales above"
+
+
+def test_stays_a_warning_for_two_high_steps_and_is_critical_at_the_third() -> None:
+    assert scenario().loss_spike(at=41, height=3.0, steps=2).only("loss_spike").severity == "warning"
+    assert scenario().loss_spike(at=41, height=3.0, steps=3).only("loss_spike").severity == "critical"
+
+
+def test_a_jump_of_the_gradient_norm_is_a_second_witness_and_critical_at_once() -> None:
+    first = scenario().loss_spike(at=41, height=3.0, grad_height=10.0).only("loss_spike").first
+
+    assert first.severity == "critical"
+    assert first.summary.endswith("the gradient norm jumped with it")
+
+
+def test_a_jump_of_the_gradient_norm_alone_is_nothing() -> None:
+    assert scenario().loss_spike(at=41, height=1.0, grad_height=100.0).healthy(20).is_silent
+
+
+def test_the_norm_counts_as_a_witness_a_few_steps_before_the_loss_but_not_longer() -> None:
+    jumped = scenario().loss_spike(at=41, height=1.0, grad_height=10.0)
+    assert jumped.loss_spike(at=41 + WITNESS_STEPS, height=3.0).only("loss_spike").severity == "critical"
+
+    jumped = scenario().loss_spike(at=41, height=1.0, grad_height=10.0)
+    assert jumped.loss_spike(at=42 + WITNESS_STEPS, height=3.0).only("loss_spike").severity == "warning"
+
+
+def test_a_norm_that_doubles_is_no_witness() -> None:
+    assert scenario().loss_spike(at=41, height=3.0, grad_height=1.9).only("loss_spike").severity == "warning"
+
+
+@pytest.mark.parametrize("ceiling", ["info", "warning"])
+def test_is_never_more_urgent_than_configured(ceiling: str) -> None:
+    rules = {"loss_spike": LossSpikeConfig(severity=ceiling)}  # type: ignore[arg-type]  # a parametrised literal
+
+    story = scenario(rules=rules).loss_spike(at=41, height=9.0, steps=50, grad_height=50.0)
+
+    assert story.only("loss_spike").severity == ceiling
+
+
+# Recovery
+
+
+def test_is_over_after_three_steps_near_the_old_level() -> None:
+    story = scenario().loss_spike(at=41, height=3.0).healthy(2)
+    assert story.only("loss_spike").is_open
+
+    episode = story.healthy(1).only("loss_spike")
+    assert not episode.is_open
+    assert episode.last.state == "resolved"
+    assert episode.last.summary == "loss is back at 2 after a spike to 6, 3 steps after it began"
+
+
+def test_says_nothing_more_after_the_recovery() -> None:
+    story = scenario().loss_spike(at=41, height=3.0).healthy(3)
+    told = len(story.core.sink.episodes)
+
+    story.healthy(500)
+
+    assert len(story.core.sink.episodes) == told
+
+
+def test_a_relapse_before_the_calm_is_over_is_the_same_episode() -> None:
+    story = scenario().loss_spike(at=41, height=3.0).loss_spike(at=44, height=3.0).healthy(3)
+
+    assert story.only("loss_spike").num_findings == 7
+
+
+# What is learned and what is not
+
+
+def test_an_outlier_does_not_hide_the_next_one() -> None:
+    story = scenario(noise=0.01).loss_spike(at=41, height=1000.0).loss_spike(at=52, height=1.5).healthy(5)
+
+    assert [episode.first.step for episode in story.of("loss_spike")] == [41, 52]
+
+
+def test_many_outliers_do_not_hide_the_next_one() -> None:
+    story = scenario(noise=0.01)
+    for at in range(41, 241, 10):
+        story.loss_spike(at=at, height=50.0)
+    story.loss_spike(at=241, height=1.5)
+
+    assert [episode.first.step for episode in story.of("loss_spike")] == list(range(41, 242, 10))
+
+
+def test_a_divergence_is_never_learned_as_normal() -> None:
+    rising = [3.0 * 1.01**i for i in range(200)]
+    story = scenario(ranks=1).healthy(40).losses(*rising).losses(*[rising[-1]] * 500)
+
+    episode = story.only("loss_spike")
+    assert episode.is_open
+    assert episode.severity == "critical"
+    assert episode.last.values["level"] == pytest.approx(2.0)
+
+
+def test_a_plateau_far_above_ends_only_when_the_loss_is_back() -> None:
+    story = scenario(ranks=1).loss_spike(at=41, height=3.0, steps=300)
+    assert story.only("loss_spike").is_open
+
+    assert story.healthy(3).only("loss_spike").last.state == "resolved"
+
+
+def test_a_loss_that_is_not_a_number_is_left_to_its_own_rule() -> None:
+    story = scenario().healthy(40).losses(NAN, NAN, NAN).healthy(10)
+
+    assert story.only("non_finite")
+    assert story.losses(20.0).of("loss_spike")[0].first.values["level"] == pytest.approx(2.0)
+
+
+# Triage
+
+
+def test_calls_a_spike_that_falls_recovering() -> None:
+    story = scenario().healthy(40).losses(10.0, 9.0, 7.0, 5.0, 4.0, 3.0, 2.5, 2.0, 2.0, 2.0)
+
+    assert story.states("loss_spike") == ["open"] * 3 + ["recovering"] * 6 + ["resolved"]
+
+
+def test_calls_a_spike_that_stays_lingering() -> None:
+    story = scenario().loss_spike(at=41, height=3.0, steps=LINGERING_STEPS)
+    assert set(story.states("loss_spike")) == {"open"}
+
+    assert story.losses(6.0).states("loss_spike")[-1] == "lingering"
+
+
+def test_calls_a_loss_that_keeps_rising_diverging() -> None:
+    story = scenario().healthy(40).losses(*(3.0 * 1.2**i for i in range(20)))
+
+    assert story.states("loss_spike") == ["open"] * 5 + ["diverging"] * 15
+
+
+# Declared changes
+
+
+@pytest.mark.parametrize("kind", ["data_switch", "batch_ramp", "resume"])
+def test_a_declared_change_begins_a_new_baseline(kind: str) -> None:
+    story = scenario().healthy(40).declares(kind).losses(*[8.0] * 100)
+    assert story.is_silent
+
+    assert story.losses(16.0).only("loss_spike").first.values["level"] == pytest.approx(8.0)
+
+
+def test_a_declared_change_holds_from_its_own_step_on_however_late_the_steps_before_it_arrive() -> None:
+    story = scenario(ranks=2).healthy(40)
+    for step in range(41, 71):
+        story.says(0, a_report(step, loss=2.0))
+    story.says(0, Event(attempt=0, step=70, time=story.now, kind="data_switch"))
+    for step in range(71, 101):
+        story.says(0, a_report(step, loss=8.0))
+    for step in range(41, 101):
+        story.says(1, a_report(step, loss=2.0 if step <= 70 else 8.0))
+    story.wait(1.0)
+
+    assert story.job.num_steps == 100
+    assert story.is_silent
+
+
+def test_an_undeclared_change_of_the_same_size_is_found() -> None:
+    assert scenario().healthy(40).declares("checkpoint_saved").losses(8.0).only("loss_spike").is_open
+
+
+def test_a_declared_change_ends_what_was_open() -> None:
+    story = scenario().loss_spike(at=41, height=3.0, steps=5).declares("data_switch").losses(*[6.0] * 100)
+
+    episode = story.only("loss_spike")
+    assert episode.last.state == "resolved"
+    assert episode.last.summary == "a declared change begins a new baseline"
+
+
+# Blindness
+
+
+def test_abstains_when_the_job_shows_no_loss() -> None:
+    assert scenario(visible=("gradients",)).loss_spike(at=41, height=9.0, steps=9).is_silent

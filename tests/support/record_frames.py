@@ -1,0 +1,141 @@
+"""Golden frames: one message of every type, as this version of the wire encodes it, kept for all later versions.
+
+    python tests/support/record_frames.py
+
+writes the files of message types that have none yet. A file that exists is never written again: it stands for the
+agents and daemons that are already out there.
+
+The format of a file: for each frame, its length in 4 bytes, big-endian, then its bytes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from caboose_wire import (
+    VERSION,
+    Ack,
+    Bye,
+    Command,
+    Event,
+    Group,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Layer,
+    Message,
+    Phases,
+    Refused,
+    StepReport,
+    encode,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "wire"
+
+MESSAGES: tuple[Message, ...] = (
+    Hello(
+        job="llama-7b/été",
+        rank=3,
+        world=8,
+        host="node1",
+        pid=4242,
+        incarnation="0123456789abcdef",
+        launch="slurm-77",
+        attempt=2,
+        agent_version="0.1.0",
+        torch_version="2.8.0",
+        started=1_760_000_000.5,
+        start_step=1000,
+        layers=(
+            Layer(name="embed.weight", numel=1_000_000, kind="Embedding"),
+            Layer(name="head.weight", numel=2**40, kind="Linear", placement="sharded", trainable=False),
+        ),
+        groups=(Group(name="0", optimizer="AdamW", settings={"lr": 1e-3, "fused": None, "amsgrad": False, "n": 2}),),
+        wrapper="DistributedDataParallel",
+        visible=("loss", "gradients"),
+        blind={"activations": "full-graph compile"},
+        config={"batch_size": 32, "name": "run"},
+    ),
+    StepReport(
+        attempt=2,
+        seq=17,
+        step=1017,
+        model_step=1017,
+        time=1_760_000_017.25,
+        loss=float("nan"),
+        num_samples=64,
+        lr=(1e-3, 0.0),
+        phases=Phases(total=0.5, data=0.1, forward=0.15, backward=0.2),
+        metrics={"accuracy": 0.75, "ppl": float("inf")},
+        grad_norm=float("-inf"),
+        local_grad_norm=2.5,
+        agent_seconds=0.001,
+        num_dropped=4,
+        slices={"grad_norm": (1, 2)},
+        arrays={
+            "grad_norm": np.array([1.5, float("nan"), -1.0], dtype=np.float32),
+            "table": np.array([[1, 2, 3], [4, 5, float("inf")]], dtype=np.float32),
+            "empty": np.empty((0,), dtype=np.float32),
+        },
+    ),
+    Event(attempt=2, step=1017, time=1_760_000_017.5, kind="data_switch", fields={"to": "wiki", "epoch": 2, "x": 0.5}),
+    Heartbeat(
+        attempt=2,
+        step=1017,
+        time=1_760_000_018.0,
+        since_step_seconds=0.75,
+        num_dropped=4,
+        num_failures=1,
+        state="disabled",
+    ),
+    Bye(attempt=2, step=1017, time=1_760_000_019.0, error="RuntimeError: out of memory"),
+    Ack(command=7, outcome="refused", detail="not allowed"),
+    Command(
+        number=7,
+        kind="rollback",
+        incarnation="0123456789abcdef",
+        boundary=1020,
+        target=990,
+        skip=30,
+        lr_scale=0.5,
+        expires=1_760_000_100.0,
+        mac=bytes(range(32)),
+    ),
+    HelloRequest(daemon_version="0.1.0"),
+    Refused(reason="version", detail="peer speaks version 9, this side speaks 1"),
+)
+
+
+def pack(frames: list[bytes]) -> bytes:
+    """Frames as one file."""
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """The frames of a file."""
+    frames = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        frames.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return frames
+
+
+def golden_file(message: Message, version: int = VERSION) -> Path:
+    """Where a message type's frames are kept."""
+    return GOLDEN / f"v{version}" / f"{type(message).__name__}.bin"
+
+
+def main() -> None:
+    """Records what is not recorded yet."""
+    for message in MESSAGES:
+        path = golden_file(message)
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pack(encode(message)))
+        print(f"recorded {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""Timelines for rule tests: a job's story told step by step, through the real core, without sockets or sleep.
+
+    story = scenario(ranks=8).healthy(40).loss_spike(at=41, height=3.0).healthy(5)
+    assert story.only("loss_spike").severity == "warning"
+
+Every method plays its part at once and returns the scenario. `at` names the step where something happens; the
+steps before it are healthy. Time is counted, never waited for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon import history
+from caboose_daemon.aligned import combine
+from caboose_daemon.config import Config
+from caboose_daemon.episodes import Episode
+from caboose_daemon.job import Job, Member
+from caboose_daemon.journal import Journal
+from caboose_daemon.pipeline import Pipeline, Sink
+from caboose_daemon.receiver import Receiver, Reply
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView, RankView
+from caboose_wire import Bye, Event, Heartbeat, Hello, HelloRequest, Message, StepReport
+from support.ranks import LAYERS, a_hello, a_report
+from support.recorder import Core
+
+NORMS = np.linspace(0.1, 0.4, len(LAYERS))
+NAN, INF = float("nan"), float("inf")
+HEARTBEAT_SECONDS = 2.0
+Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def normal(generator: np.random.Generator, size: int) -> NDArray[np.float64]:
+    """The scatter of a large batch."""
+    return generator.standard_normal(size)
+
+
+def heavy_tailed(generator: np.random.Generator, size: int) -> NDArray[np.float64]:
+    """Student's t with three degrees of freedom: a scatter whose outliers are a part of normal life."""
+    return generator.standard_t(3, size)
+
+
+def views(losses: NDArray[np.float64], norms: NDArray[np.float64]) -> Iterator[JobView]:
+    """A job of one rank as its rules see it, step by step: for runs too long to be told message by message."""
+    for i, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True)):
+        arrays = {"grad_norm": np.array([norm], dtype=np.float32)}
+        report = StepReport(attempt=0, seq=i, step=i, model_step=i, time=float(i), loss=loss, arrays=arrays)
+        yield JobView(
+            job="train",
+            attempt=1,
+            world=1,
+            now=float(i),
+            attempt_began=0.0,
+            ranks={0: RankView(rank=0, state="live", last_seen=float(i))},
+            layers=LAYERS[:1],
+            groups=(),
+            visible=frozenset({"loss", "gradients"}),
+            step=combine({0: report}, attempt=1, step=i, world=1, layers=LAYERS[:1]),
+        )
+
+
+class JournaledCore(Core):
+    """A core that keeps a journal, as a daemon does; whoever makes one closes it."""
+
+    def __init__(self, path: Path, config: Config | None = None, **limits: Any) -> None:
+        super().__init__(config)
+        self._made_with = (path, config, limits)
+        self.journal = Journal(path, self.state, **{"max_steps": 1_000_000, "retention_days": 90.0, **limits})
+        self.pipeline = Pipeline(self.state, Both(self.sink, self.journal))
+        self.receiver = Receiver(self.state, self.pipeline)
+
+    def pass_time(self, now: float) -> list[Reply]:
+        """One turn of the loop ends with a commit."""
+        replies = super().pass_time(now)
+        self.journal.commit(now)
+        return replies
+
+    def restarted(self, now: float) -> "JournaledCore":
+        """This daemon was killed after its last turn; the next one, from the same file."""
+        self.close()
+        path, config, limits = self._made_with
+        core = JournaledCore(path, config, **limits)
+        history.restore(path, core.state, core.pipeline, now)
+        return core
+
+    def close(self) -> None:
+        """Closes the file without writing anything more, as death does."""
+        self.journal._connection.close()
+
+
+class Both:
+    """A sink that hands everything to two others."""
+
+    def __init__(self, first: Sink, second: Sink) -> None:
+        self._sinks = (first, second)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def tell(*arguments: Any) -> None:
+            for sink in self._sinks:
+                getattr(sink, name)(*arguments)
+
+        return tell
+
+
+def scenario(ranks: int = 4, **settings: Any) -> "Scenario":
+    """A job that has just been launched."""
+    return Scenario(ranks, **settings)
+
+
+class Scenario:
+    """One job, its time and its steps."""
+
+    def __init__(
+        self,
+        ranks: int,
+        *,
+        rules: Mapping[str, RuleConfig] | None = None,
+        level: float = 2.0,
+        noise: float = 0.0,
+        scatter: Noise = normal,
+        seed: int = 0,
+        step_seconds: float = 0.5,
+        core: Core | None = None,
+        joined: Sequence[int] | None = None,
+        **hello: Any,
+    ) -> None:
+        self.ranks = ranks
+        self.core = core or Core(Config(rules={**Config().rules, **(rules or {})}))
+        self.level = level
+        self.noise = noise
+        self.scatter = scatter
+        self.random = np.random.default_rng(seed)
+        self.step_seconds = step_seconds
+        self.step = 0
+        self.now = 1000.0
+        self.talking = set(range(ranks) if joined is None else joined)
+        self._hello = hello
+        for rank in sorted(self.talking):
+            self.says(rank, self._hello_of(rank))
+
+    # What happens
+
+    def healthy(self, steps: int) -> "Scenario":
+        """The run goes on as it should."""
+        for _ in range(steps):
+            self._play(self._losses())
+        return self
+
+    def losses(self, *values: float) -> "Scenario":
+        """One step for each value, which all ranks report."""
+        for value in values:
+            self._play(np.full(self.ranks, value))
+        return self
+
+    def loss_spike(self, *, at: int, height: float, steps: int = 1, grad_height: float = 1.0) -> "Scenario":
+        """The loss stands at `height` times its level, and the gradient at `grad_height` times its own."""
+        self.until(at)
+        for _ in range(steps):
+            self._play(self._losses() * height, grad_scale=grad_height)
+        return self
+
+    def nan_loss(self, *ranks: int, at: int, steps: int = 1, value: float = NAN, spreads: bool = False) -> "Scenario":
+        """The forward goes wrong on these ranks; `spreads`: and with it the gradient that all ranks share."""
+        self.until(at)
+        for _ in range(steps):
+            losses = self._losses()
+            losses[list(ranks)] = value
+            self._play(losses, bad_layers=range(len(LAYERS)) if spreads else ())
+        return self
+
+    def nan_gradient(
+        self,
+        *layers: int,
+        at: int,
+        steps: int = 1,
+        value: float = NAN,
+        local: Mapping[int, Sequence[int]] | None = None,
+    ) -> "Scenario":
+        """The reduced gradient of these layers goes wrong; `local`: where it did before, by rank, on a sampled step."""
+        self.until(at)
+        for _ in range(steps):
+            self._play(self._losses(), bad_layers=layers, bad_value=value, bad_local=local)
+        return self
+
+    def zero_loss(self, *, at: int, steps: int) -> "Scenario":
+        """The trainer prints 0.0."""
+        return self.until(at).losses(*[0.0] * steps)
+
+    def declares(self, kind: str) -> "Scenario":
+        """Rank 0 declares an event."""
+        return self.says(0, Event(attempt=0, step=self.step, time=self.now, kind=kind))
+
+    def says(self, rank: int, message: Message) -> "Scenario":
+        """A rank sends a message, and introduces itself if it is asked to."""
+        peer = f"peer-{rank}".encode()
+        for _, reply in self.core.say(peer, message, self.now):
+            if isinstance(reply, HelloRequest):
+                self.core.say(peer, self._hello_of(rank), self.now)
+        return self
+
+    def falls_silent(self, *ranks: int) -> "Scenario":
+        """Nothing more is heard from these."""
+        self.talking -= set(ranks)
+        return self
+
+    def speaks(self, *ranks: int) -> "Scenario":
+        """These are heard again."""
+        self.talking |= set(ranks)
+        return self
+
+    def joins(self, *ranks: int) -> "Scenario":
+        """These introduce themselves."""
+        for rank in ranks:
+            self.says(rank, self._hello_of(rank))
+        return self.speaks(*ranks)
+
+    def leaves(self, *ranks: int, error: str = "") -> "Scenario":
+        """These say good-bye."""
+        for rank in ranks:
+            self.says(rank, Bye(attempt=0, step=self.step, time=self.now, error=error))
+        return self.falls_silent(*ranks)
+
+    def wait(self, seconds: float, *, every: float = 1.0) -> "Scenario":
+        """No step ends for a while; whoever talks sends heartbeats, and the daemon looks at its clock."""
+        end = self.now + seconds
+        next_beat = self.now + HEARTBEAT_SECONDS
+        while self.now < end:
+            self.now = min(self.now + every, end)
+            if self.now >= next_beat:
+                next_beat = self.now + HEARTBEAT_SECONDS
+                for rank in sorted(self.talking):
+                    self.says(rank, Heartbeat(attempt=0, step=self.step, time=self.now))
+            self.core.pass_time(self.now)
+        return self
+
+    def daemon_sleeps(self, seconds: float) -> "Scenario":
+        """The daemon's machine is suspended: time goes by without it."""
+        self.now += seconds
+        self.core.pass_time(self.now)
+        return self
+
+    def daemon_restarts(self, seconds: float = 1.0) -> "Scenario":
+        """The daemon is gone for a while and comes back with what its journal kept."""
+        assert isinstance(self.core, JournaledCore), "only a journal outlives a daemon"
+        self.now += seconds
+        self.core = self.core.restarted(self.now)
+        return self
+
+    def until(self, step: int) -> "Scenario":
+        """Healthy steps, so that the next one is `step`."""
+        assert step > self.step, f"step {step} has been played"
+        return self.healthy(step - 1 - self.step)
+
+    # What was made of it
+
+    @property
+    def job(self) -> Job:
+        """The job as the daemon has it."""
+        (job,) = self.core.state.jobs.values()
+        return job
+
+    @property
+    def members(self) -> dict[int, Member]:
+        """The ranks of the current attempt."""
+        assert self.job.attempt is not None
+        return self.job.attempt.members
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Every episode as it now stands, oldest first."""
+        return list({episode.id: episode for episode in self.core.sink.episodes}.values())
+
+    def of(self, rule: str) -> list[Episode]:
+        """The episodes of one rule."""
+        return [episode for episode in self.episodes if episode.rule == rule]
+
+    def only(self, rule: str) -> Episode:
+        """The one episode there is."""
+        (episode,) = self.episodes
+        assert episode.rule == rule
+        return episode
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no rule has said anything so far."""
+        return not self.episodes
+
+    def states(self, rule: str) -> list[str]:
+        """What the rule called its findings, one after the other."""
+        return [episode.last.state for episode in self.core.sink.episodes if episode.rule == rule]
+
+    # How it is told
+
+    def _losses(self) -> NDArray[np.float64]:
+        return self.level * (1.0 + self.noise * self.scatter(self.random, self.ranks))
+
+    def _play(
+        self,
+        losses: NDArray[np.float64],
+        *,
+        grad_scale: float = 1.0,
+        bad_layers: Sequence[int] = (),
+        bad_value: float = NAN,
+        bad_local: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        self.step += 1
+        self.now += self.step_seconds
+        norms = NORMS * grad_scale * np.exp(self.noise * self.scatter(self.random, 1))
+        reduced = norms.astype(np.float32)
+        reduced[list(bad_layers)] = bad_value
+        for rank in sorted(self.talking):
+            arrays = {"grad_norm": reduced}
+            if bad_local is not None:
+                arrays["local_grad_norm"] = norms.astype(np.float32)
+                arrays["local_grad_norm"][list(bad_local.get(rank, ()))] = bad_value
+            self.says(rank, a_report(self.step, time=self.now, loss=float(losses[rank]), arrays=arrays))
+        self.core.pass_time(self.now)
+
+    def _hello_of(self, rank: int) -> Hello:
+        return a_hello(rank=rank, world=self.ranks, **self._hello)
