@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo test lint types contracts wheel-test soak tools clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment is rebuilt only when what it is made from changes.
 $(BIN)/.ready: pyproject.toml requirements/constraints.txt
@@ -41,8 +41,9 @@ types: setup ## check types
 contracts: setup ## check who may import whom
 	@$(BIN)/lint-imports
 
-wheel-test: setup tools ## build the wheel and run the tests against it, installed
-	@requirements/wheel-test.sh $(BIN)/python
+wheel-test: setup tools ## build the wheel and run the tests against it, installed (all but the slow ones, and the page)
+	@requirements/wheel-test.sh $(BIN)/python -m "not slow" tests
+	@requirements/wheel-test.sh $(BIN)/python tests/browser tests/integration/test_demo.py -k "spike"
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/test_memory.py --soak -s

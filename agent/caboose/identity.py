@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-JOB_PATTERN = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+from caboose_wire.messages import JOB_PATTERN
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def resolve(
 
     ValueError names the argument or variable that cannot be right.
     """
-    if job is not None and not JOB_PATTERN.fullmatch(job):
+    if job is not None and not re.fullmatch(JOB_PATTERN, job):
         raise ValueError(
             f"job={job!r}: a job's name is 1 to 128 of the characters A-Z a-z 0-9 _ . : @ - "
             "(pass job=, or set CABOOSE_JOB)"
@@ -70,7 +70,7 @@ def _whole(env: Mapping[str, str], *names: str, default: int) -> int:
 def _job(env: Mapping[str, str]) -> str:
     given = env.get("CABOOSE_JOB", "")
     if given:
-        if not JOB_PATTERN.fullmatch(given):
+        if not re.fullmatch(JOB_PATTERN, given):
             raise ValueError(f"CABOOSE_JOB={given!r}: use 1 to 128 of the characters A-Z a-z 0-9 _ . : @ -")
         return given
     if env.get("SLURM_JOB_ID"):

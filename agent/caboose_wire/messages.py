@@ -25,6 +25,9 @@ MAX_RANKS = 131_072
 MAX_GROUPS = 256
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
+JOB_PATTERN = r"^[A-Za-z0-9_.:@-]{1,128}$"
+JobName = Annotated[str, msgspec.Meta(pattern=JOB_PATTERN)]
+"""A job's name is also a label, a path and a word on a command line, so it is plain."""
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Nonce = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -81,7 +84,7 @@ class Phases(msgspec.Struct, frozen=True, array_like=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """A rank introduces itself: who it is, what its model looks like, and what it can see."""
 
-    job: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    job: JobName
     rank: Rank
     world: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     host: Name

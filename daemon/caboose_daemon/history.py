@@ -50,7 +50,7 @@ def _restore(connection: sqlite3.Connection, state: State, pipeline: Pipeline, n
         job.episodes.restore(_episodes(connection, number))
         job.attempt.engine.resume(episode.last for episode in job.episodes.open)
         for episode in job.episodes:
-            key = (episode.rule, str(episode.severity))
+            key = (episode.rule, str(episode.first.severity))
             job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
         job.events.extend(_events(connection, number))
         state.jobs[name] = job

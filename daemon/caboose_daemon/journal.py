@@ -207,6 +207,12 @@ class Journal:
                 (number, oldest, self._max_steps - 1),
             )
         self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
+        self._connection.execute(
+            "DELETE FROM jobs WHERE id NOT IN (SELECT job FROM steps) AND id NOT IN (SELECT job FROM attempts "
+            "WHERE began >= ?)",
+            (oldest,),
+        )
+        self._known.clear()  # a job that comes back after that is written anew
         self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
 
     def _failed(self, error: sqlite3.Error) -> None:

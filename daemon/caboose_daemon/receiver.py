@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from caboose_daemon import admission
 from caboose_daemon.job import Attempt, Job, Member
 from caboose_daemon.pipeline import Pipeline
@@ -197,7 +199,7 @@ class Receiver:
             member.agent_state = message.state
             member.step = max(member.step, message.step)
         elif isinstance(message, Event):
-            self._pipeline.declare(known.job, message)
+            self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
         elif isinstance(message, Bye):
             self._pipeline.leave(known.job, member, message.error)
         elif not isinstance(message, Ack):

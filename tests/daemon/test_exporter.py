@@ -26,14 +26,14 @@ def scrape(state: State, now: float = 0.0, generate: object = generate_latest) -
 
 def a_full_state() -> tuple[State, float]:
     """A state in which every family has a sample; the clock stands still."""
-    story = scenario(ranks=2, job='llama "7b"', groups=(Group("decay", "AdamW"), Group("rest", "AdamW")))
+    story = scenario(ranks=2, job="llama-7b", groups=(Group("decay", "AdamW"), Group("rest", "AdamW")))
     core = story.core
     story.healthy(30).says(1, a_report(2)).says(1, a_report(31, loss=NAN, seq=35)).says(0, a_report(31)).wait(1.0)
     story.says(0, a_report(32, lr=(1e-3, 5e-4), num_dropped=3)).wait(3.0)
     core.receiver.handle(b"peer-0", [b"garbage"], story.now)
     core.say(b"ended", a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e"), story.now)
     core.say(b"ended", Bye(attempt=0, step=0, time=1.0), story.now)
-    core.say(b"other", a_hello(job='llama "7b"', launch="run-2", incarnation="incarnation-o"), story.now)
+    core.say(b"other", a_hello(job="llama-7b", launch="run-2", incarnation="incarnation-o"), story.now)
     story.now += 2.0
     core.say(b"peer-0", Heartbeat(attempt=0, step=32, time=1.0, num_dropped=3), story.now)
     core.pass_time(story.now)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caboose_wire import Event, Group
+from caboose_wire import Event, Group, Refused
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello, a_report, simulated_ranks
 
@@ -164,16 +164,15 @@ def test_no_file_outside_the_page_is_served(client: httpx.Client, path: str) -> 
     assert client.get(path).status_code == 404
 
 
-def test_a_job_whose_name_holds_slashes_and_more_is_found(tmp_path: Path) -> None:
-    name = "team a/llama-7b?x=1#é"
-    quoted = "team%20a%2Fllama-7b%3Fx=1%23%C3%A9"
+@pytest.mark.parametrize("name", ["team a/llama", "llama?x=1", "été", "x" * 129])
+def test_a_job_whose_name_could_not_stand_in_a_path_or_a_label_is_refused(tmp_path: Path, name: str) -> None:
     with running_daemon(tmp_path) as daemon, simulated_ranks(daemon.endpoint, 1, {"job": name}) as (rank,):
-        rank.send(a_report(1))
-        assert wait_until(lambda: _steps(daemon) == [1], 10)
+        answer = rank.receive()
 
-        assert daemon.get(f"/api/v1/jobs/{quoted}")["job"] == name
-        assert daemon.get(f"/api/v1/jobs/{quoted}/findings")["findings"] == []
-        assert len(daemon.get(f"/api/v1/jobs/{quoted}/series")["steps"]) == 1
+        assert isinstance(answer, Refused)
+        assert answer.reason == "malformed"
+        assert _steps(daemon) == []
+        assert 'caboose_messages_refused_total{reason="malformed"} 1.0' in daemon.text("/metrics")
 
 
 def _steps(daemon: DaemonProcess) -> list[int]:

@@ -1,5 +1,7 @@
 """loss_spike: what is high, how urgent it is, what becomes of it, and what is never learned."""
 
+import math
+
 import pytest
 
 from caboose_daemon.rules.loss_spike import LINGERING_STEPS, WITNESS_STEPS, LossSpikeConfig
@@ -8,7 +10,7 @@ from support.ranks import a_report
 from support.scenario import NAN, scenario
 
 SWINGING = (1.9, 2.1) * 20
-"""A level of 2.0 with a mean deviation of 0.1: a scale of about 0.125, so 6 scales are about 0.75."""
+"""A level of 2.0 with neighbours 0.2 apart: a scale of about 0.18, so 6 scales are about 1.06."""
 
 
 # The threshold
@@ -23,7 +25,7 @@ def test_is_silent_up_to_the_ratio_and_speaks_above_it() -> None:
 
 def test_is_silent_up_to_six_scales_and_speaks_above_them() -> None:
     quiet = scenario().losses(*SWINGING)
-    level, scale = 2.0, 0.1 * 1.2533
+    level, scale = 2.0, 0.2 / math.sqrt(2) * 1.2533
     assert quiet.losses(level + 5.5 * scale).is_silent
 
     loud = scenario().losses(*SWINGING, level + 6.5 * scale)
@@ -36,8 +38,8 @@ def test_both_thresholds_can_be_configured() -> None:
     assert not scenario(rules=patient).loss_spike(at=41, height=3.1).is_silent
 
     numb = {"loss_spike": LossSpikeConfig(scales=20.0)}
-    assert scenario(rules=numb).losses(*SWINGING, 4.0).is_silent
-    assert not scenario(rules=numb).losses(*SWINGING, 5.0).is_silent
+    assert scenario(rules=numb).losses(*SWINGING, 5.0).is_silent
+    assert not scenario(rules=numb).losses(*SWINGING, 6.0).is_silent
 
 
 def test_judges_nothing_before_it_has_learned_the_level() -> None:
@@ -56,7 +58,14 @@ def test_a_loss_below_zero_is_judged_by_scales_alone() -> None:
     below = (-2.1, -1.9) * 20
 
     assert scenario().losses(*below, -1.5).is_silent
-    assert not scenario().losses(*below, -1.0).is_silent
+    assert not scenario().losses(*below, -0.8).is_silent
+
+
+def test_a_steep_first_fall_does_not_blind_it_for_what_comes_after() -> None:
+    fall = [2.3 + 2.0 * math.exp(-i / 12) + 0.05 * math.sin(i) for i in range(60)]
+
+    assert scenario().losses(*fall).is_silent
+    assert scenario().losses(*fall, 5.3).only("loss_spike").first.step == 61
 
 
 def test_a_falling_loss_is_no_spike() -> None:

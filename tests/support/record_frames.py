@@ -34,7 +34,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "wire"
 
 MESSAGES: tuple[Message, ...] = (
     Hello(
-        job="llama-7b/été",
+        job="llama-7b",
         rank=3,
         world=8,
         host="node1",

@@ -30,7 +30,7 @@ from caboose_wire import (
 )
 from caboose_wire.codec import TYPES
 from caboose_wire.errors import REASONS
-from caboose_wire.messages import MAX_RANKS, Placement
+from caboose_wire.messages import JOB_PATTERN, MAX_RANKS, Placement
 from support.ranks import a_report
 from support.record_frames import MESSAGES
 
@@ -52,7 +52,7 @@ nonces = st.text("0123456789abcdef", min_size=8, max_size=64)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(
         Hello,
-        job=names.filter(bool),
+        job=st.from_regex(JOB_PATTERN, fullmatch=True),
         rank=st.integers(0, MAX_RANKS - 1),
         world=st.integers(1, MAX_RANKS),
         host=names,

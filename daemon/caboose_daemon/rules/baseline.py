@@ -2,12 +2,16 @@
 
 Design
 ------
-The first `WARMUP` values give median and mean absolute deviation. After that both follow the series with an
-exponential memory, but each new value moves them by no more than `CLIP` scales, so one outlier cannot pull them
-far. The caller decides what to learn from (see `loss_spike`); sorting a window at every step would cost more and
-not see more.
+The level follows the series with an exponential memory. Downwards it follows as it is: a loss that falls fast is no
+outlier. Upwards each value moves it by no more than `CLIP` scales, so an outlier cannot pull it far.
+
+The scatter is taken twice, and the larger counts: from the differences of neighbours, which a trend does not inflate (a
+run's first fall would otherwise blind the baseline for hundreds of steps), and from the excess over the level, which
+slow wandering cannot hide from as it does in differences. The caller decides what to learn from; sorting a window
+at every step would cost more and not see more.
 """
 
+import math
 from statistics import fmean, median
 
 WARMUP = 20
@@ -24,6 +28,9 @@ class Baseline:
         self._first: list[float] = []
         self._warmup = warmup
         self._rate = 1.0 / memory
+        self._last = float("nan")
+        self._jitter = float("nan")
+        self._excess = 0.0
         self.level = float("nan")
         self.scale = float("nan")
 
@@ -34,21 +41,33 @@ class Baseline:
 
     def learn(self, value: float) -> None:
         """Takes a value into the baseline."""
-        if not self.is_ready:
+        if self.is_ready:
+            self._follow(value)
+        else:
             self._first.append(value)
             if len(self._first) == self._warmup:
-                self.level = median(self._first)
-                spread = fmean(abs(v - self.level) for v in self._first) * TO_SIGMA
-                self.scale = max(spread, self._floor())
-            return
-        deviation = max(-CLIP, min(CLIP, (value - self.level) / self.scale))
-        self.level += self._rate * deviation * self.scale
-        self.scale += self._rate * (abs(deviation) * TO_SIGMA - 1.0) * self.scale
-        self.scale = max(self.scale, self._floor())
+                self._begin()
+        self._last = value
 
     def excess(self, value: float) -> float:
         """By how many scales a value lies above the level."""
         return (value - self.level) / self.scale
 
-    def _floor(self) -> float:
-        return max(abs(self.level) * 1e-3, 1e-12)
+    def _begin(self) -> None:
+        self.level = median(self._first[-5:])
+        jumps = [abs(b - a) for a, b in zip(self._first, self._first[1:], strict=False)] or [0.0]
+        self._jitter = fmean(jumps) / math.sqrt(2) * TO_SIGMA
+        self._set_scale()
+
+    def _follow(self, value: float) -> None:
+        most = CLIP * self.scale
+        self.level += self._rate * min(value - self.level, most)
+        above = value - self.level
+        if above > 0:
+            self._excess += self._rate * (min(above, most) * TO_SIGMA - self._excess)
+        jump = min(abs(value - self._last) / math.sqrt(2), most)
+        self._jitter += self._rate * (jump * TO_SIGMA - self._jitter)
+        self._set_scale()
+
+    def _set_scale(self) -> None:
+        self.scale = max(self._jitter, self._excess, abs(self.level) * 1e-3, 1e-12)

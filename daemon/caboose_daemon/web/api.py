@@ -42,11 +42,10 @@ class Api:
             Route("/healthz", self.healthz),
             Route("/readyz", self.readyz),
             Route("/api/v1/jobs", self.jobs),
-            # A job's name may hold slashes, so what follows the name is matched before the bare name is.
-            Route("/api/v1/jobs/{job:path}/series", self.series),
-            Route("/api/v1/jobs/{job:path}/findings", self.findings),
-            Route("/api/v1/jobs/{job:path}/events", self.declare, methods=["POST"]),
-            Route("/api/v1/jobs/{job:path}", self.job),
+            Route("/api/v1/jobs/{job}/series", self.series),
+            Route("/api/v1/jobs/{job}/findings", self.findings),
+            Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
+            Route("/api/v1/jobs/{job}", self.job),
         ]
 
     async def metrics(self, request: Request) -> Response:
