@@ -16,8 +16,8 @@ $(BIN)/.ready: pyproject.toml requirements/constraints.txt
 	@requirements/system.sh venv "$(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (torch included: this takes a minute or two, once) ..."
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --upgrade pip
+	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[dev]'
 	@touch $@
 
 setup: $(BIN)/.ready ## build the virtual environment (VENV=... overrides .venv)
