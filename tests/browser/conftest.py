@@ -16,7 +16,7 @@ from support.browser import Watched, running_browser
 from support.processes import DaemonProcess, running_daemon
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright holds the main thread's event loop, which others need after it
 def browser_context() -> Iterator[BrowserContext]:
     with running_browser() as browser:
         context = browser.new_context(viewport={"width": 1400, "height": 900})

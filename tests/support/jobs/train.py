@@ -17,6 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 import caboose
 
 
+def run_queue_seconds() -> float:
+    """How long this thread was ready to run and had no core, so far: what a busy machine adds to any duration."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
@@ -40,6 +45,7 @@ def main() -> None:
     draw = torch.Generator().manual_seed(100 + rank)
     torch.manual_seed(1 + rank)
     losses, norms, local, calls = [], [], {}, []
+    waiting = run_queue_seconds()
     for step in range(1, options.steps + 1):
         began = time.perf_counter()
         x = torch.randn(8, 16, generator=draw)
@@ -63,7 +69,8 @@ def main() -> None:
         start = time.perf_counter()
         monitor.step(loss, num_samples=8)
         inside = time.perf_counter() - start
-        calls.append((inside, monitor.guard.slowest))
+        before, waiting = waiting, run_queue_seconds()
+        calls.append((inside, monitor.guard.slowest, waiting - before))
         monitor.guard.slowest = 0.0
         time.sleep(max(0.0, options.step_seconds - (time.perf_counter() - began)))
     end = time.perf_counter()
