@@ -23,18 +23,21 @@ def attach(
     optimizer: "torch.optim.Optimizer | Sequence[torch.optim.Optimizer]",
     *,
     scheduler: Any = None,
+    scaler: Any = None,
     job: str | None = None,
     endpoint: str | None = None,
     start_step: int = 0,
     rank: int | None = None,
     world_size: int | None = None,
     sample_every: int | None = None,
+    overhead_budget: float | None = None,
     config: Mapping[str, Scalar] | None = None,
     num_classes: int | None = None,
 ) -> Monitor:
     """Begins to watch this rank; call it once on every rank, after DDP has wrapped the model.
 
     Rank, world size and the job's name come from torchrun's or Slurm's variables where they are not given.
+    `scaler` is the GradScaler, if one is used: norms are then reported without its scale.
     `start_step` is the step a resumed run continues from. `config` and `num_classes` are kept for the record and
     for the diagnosis. A daemon that is not there is waited for in the background; a wrong argument raises here.
     """
@@ -56,11 +59,13 @@ def attach(
         raise TypeError(f"attach(scheduler=...): expected an LR scheduler, got {type(scheduler).__name__}")
     if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 2):
         raise ValueError(f"attach(num_classes={num_classes!r}): give a whole number of at least 2, or nothing")
-    chosen = settings.resolve(os.environ, endpoint=endpoint, sample_every=sample_every)
+    if scaler is not None and not hasattr(scaler, "is_enabled"):
+        raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
+    chosen = settings.resolve(os.environ, endpoint=endpoint, sample_every=sample_every, overhead_budget=overhead_budget)
     if rank is None and world_size is None and _has_process_group():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     who = identity.resolve(os.environ, job=job, rank=rank, world=world_size)
-    record = _record(config, num_classes, scheduler)
+    record = _record(config, num_classes)
 
     if _attached is not None and _attached[1].is_active:
         if _attached[0] is model:
@@ -75,10 +80,12 @@ def attach(
         optimizers,
         clock=monitor.clock,
         protect=monitor.guard.protect,
-        sample_every=chosen.sample_every,
+        rank=who.rank,
         world=who.world,
+        scheduler=scheduler,
+        scaler=scaler,
     )
-    monitor._start(observer, chosen, config=record, torch_version=str(torch.__version__))
+    monitor._start(observer, chosen, config=record, torch_version=str(torch.__version__), scheduler=scheduler)
     _attached = (model, monitor)
     if who.rank == 0:
         logger.info("caboose: watching job %r, %d ranks, reports go to %s", who.job, who.world, chosen.endpoint)
@@ -107,7 +114,7 @@ def _has_process_group() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _record(config: Mapping[str, Scalar] | None, num_classes: int | None, scheduler: Any) -> dict[str, Scalar]:
+def _record(config: Mapping[str, Scalar] | None, num_classes: int | None) -> dict[str, Scalar]:
     record: dict[str, Scalar] = {}
     if config is not None:
         if not isinstance(config, Mapping):
@@ -118,6 +125,4 @@ def _record(config: Mapping[str, Scalar] | None, num_classes: int | None, schedu
             record[str(name)[:256]] = plain(value)
     if num_classes is not None:
         record["num_classes"] = num_classes
-    if scheduler is not None:
-        record["scheduler"] = type(scheduler).__name__
     return record

@@ -4,66 +4,79 @@ from collections.abc import Sequence
 
 import torch
 
+from caboose.placement import Placements
 from caboose.scalars import plain
 from caboose_wire import Group, Layer
-from caboose_wire.messages import MAX_LAYERS, Placement
+from caboose_wire.messages import MAX_LAYERS
 
-WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 class LayerTable:
     """Rows for Hello, and the row of each parameter."""
 
-    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], world: int) -> None:
+        placements = Placements(model, world)
         owners = _owners(model)
-        named = [(_plain(name), p) for name, p in model.named_parameters()]
-        known = {id(p) for _, p in named}
-        for o, optimizer in enumerate(optimizers):
-            for g, group in enumerate(optimizer.param_groups):
-                for i, p in enumerate(group["params"]):
-                    if id(p) not in known:
-                        known.add(id(p))
-                        named.append((f"optimizer{o}.group{g}.{i}", p))
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        named: list[tuple[str, torch.Tensor]] = [(plain_name(name), p) for name, p in model.named_parameters()]
+        named += _outside(named, optimizers)
         self.blind: dict[str, str] = {}
         if len(named) > MAX_LAYERS:
             self.blind["layers"] = f"{len(named)} parameters, the first {MAX_LAYERS} are watched"
             named = named[:MAX_LAYERS]
         self.parameters = [p for _, p in named]
         self.index = {id(p): row for row, p in enumerate(self.parameters)}
-        self.layers = tuple(
-            Layer(
-                name=name[-256:],
-                numel=p.numel(),
-                kind=owners.get(id(p), ""),
-                placement=placement(p),
-                trainable=p.requires_grad,
+        rows = []
+        for name, p in named:
+            lie = placements.of(p)
+            rows.append(
+                Layer(
+                    name=name[-256:],
+                    numel=lie.numel,
+                    kind=owners.get(id(p), "")[:256],
+                    placement=lie.placement,
+                    trainable=p.requires_grad,
+                    replicas=lie.replicas,
+                    held=id(p) in held,
+                )
             )
-            for name, p in named
-        )
+        self.layers = tuple(rows)
+        self.is_replicated = all(layer.placement == "replicated" for layer in self.layers)
         num_unknown = sum(layer.placement == "unknown" for layer in self.layers)
         if num_unknown:
-            self.blind["sharded_gradients"] = f"{num_unknown} parameters lie across ranks in a way not understood"
+            self.blind["gradients"] = f"{num_unknown} parameters lie across ranks in a way not understood"
 
     def __len__(self) -> int:
         return len(self.layers)
 
 
-def placement(parameter: torch.Tensor) -> Placement:
-    """How a parameter lies across ranks: a plain tensor is whole on every rank, anything else is not understood."""
-    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and not hasattr(parameter, "_is_flat_param")
-    return "replicated" if plain else "unknown"
-
-
-def _plain(name: str) -> str:
-    """A parameter's name as the user wrote it, without what wrappers put in front."""
-    for prefix in WRAPPER_PREFIXES:
-        while name.startswith(prefix):
-            name = name.removeprefix(prefix)
+def plain_name(name: str) -> str:
+    """A parameter's or module's name as the user wrote it, without what wrappers put in front and between."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
     return name
 
 
 def _owners(model: torch.nn.Module) -> dict[int, str]:
     return {id(p): type(module).__name__ for module in model.modules() for p in module.parameters(recurse=False)}
+
+
+def _outside(
+    named: Sequence[tuple[str, torch.Tensor]], optimizers: Sequence[torch.optim.Optimizer]
+) -> list[tuple[str, torch.Tensor]]:
+    """Parameters that an optimizer holds and the model does not list, as those of a loss."""
+    known = {id(p) for _, p in named}
+    found = []
+    for o, optimizer in enumerate(optimizers):
+        for g, group in enumerate(optimizer.param_groups):
+            for i, p in enumerate(group["params"]):
+                if id(p) not in known:
+                    known.add(id(p))
+                    found.append((f"optimizer{o}.group{g}.{i}", p))
+    return found
 
 
 def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...]:

@@ -3,9 +3,9 @@
 Design
 ------
 A tensor hook on a parameter runs before DDP's reducer sees the gradient, whatever the bucket size and whether
-wrapped before or after. A hook costs microseconds a tensor, so they exist only during a sampled step: armed at
-its first forward, taken out at its boundary. A parameter whose hook runs twice in one step (gradient
-accumulation) has no single local gradient; the step's local norms are then left out rather than guessed.
+wrapped before or after. A hook costs microseconds a tensor, so they exist only during a sampled step: armed at its
+first forward, taken out at its boundary. A parameter whose hook runs twice in one step (gradient accumulation) has
+no single local gradient; the step's local norms are then left out rather than guessed.
 """
 
 from collections.abc import Sequence

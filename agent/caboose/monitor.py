@@ -10,6 +10,7 @@ disabled monitor is the same class with nothing behind it, and needs no torch.
 import atexit
 import logging
 import os
+import resource
 import sys
 import time
 import weakref
@@ -17,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+import msgspec
+
+from caboose.governor import Governor
 from caboose.guard import Guard
 from caboose.identity import Identity
 from caboose.phases import PhaseClock
@@ -24,7 +28,7 @@ from caboose.record import EventRecord, StepRecord
 from caboose.scalars import plain, plain_item
 from caboose.sender import Sender
 from caboose.version import __version__
-from caboose_wire import Bye, Event, Heartbeat, Hello
+from caboose_wire import Bye, Event, Heartbeat, Hello, StepReport
 from caboose_wire.messages import Scalar
 
 if TYPE_CHECKING:
@@ -47,9 +51,14 @@ class Monitor:
         self.guard = Guard(on_trip=self._take_out_hooks)
         self._observer: Observer | None = None
         self._sender: Sender | None = None
+        self._governor = Governor(1, 1.0)
+        self._scheduler: Any = None
+        self._hello: Hello | None = None
         self._step = start_step
         self._seq = 0
+        self._num_boundaries = 0
         self._boundary = time.monotonic()
+        self._is_suspicious = False
         self._is_closed = identity is None
         # Bound once, so that the loop pays for no lookup and no wrapper is made per call.
         self._guarded_step = self.guard.protect("step", self._finish_step)
@@ -62,11 +71,14 @@ class Monitor:
         *,
         config: Mapping[str, Scalar],
         torch_version: str,
+        scheduler: Any = None,
     ) -> None:
         assert self.identity is not None, "a disabled monitor is never started"
         self._observer = observer
+        self._scheduler = scheduler
+        self._governor = Governor(settings.sample_every, settings.overhead_budget)
         identity = self.identity
-        hello = Hello(
+        self._hello = Hello(
             job=identity.job,
             rank=identity.rank,
             world=identity.world,
@@ -81,12 +93,15 @@ class Monitor:
             start_step=self._step,
             layers=observer.table.layers,
             groups=observer.groups,
+            modules=observer.modules,
             wrapper=observer.wrapper,
             visible=observer.visible,
-            blind=observer.table.blind,
+            blind=observer.blind,
             config=dict(config),
+            facts=observer.facts,
         )
-        self._sender = Sender(settings.endpoint, hello, self._heartbeat, curve=settings.curve)
+        observer.begin(is_sampled=True)
+        self._sender = Sender(settings.endpoint, self._hello, self._heartbeat, curve=settings.curve)
         self._sender.start()
         _close_at_exit(self)
 
@@ -95,6 +110,11 @@ class Monitor:
         """Whether steps are being reported."""
         return not (self._is_closed or self.guard.is_tripped)
 
+    @property
+    def overhead(self) -> float:
+        """The agent's share of the step's time on the training thread, as it measures it itself."""
+        return self._governor.share
+
     def step(
         self,
         loss: "torch.Tensor | float | None" = None,
@@ -102,6 +122,7 @@ class Monitor:
         step: int | None = None,
         metrics: Mapping[str, float] | None = None,
         num_samples: int | None = None,
+        num_tokens: int | None = None,
     ) -> None:
         """The step boundary: call it once per optimizer step, on every rank.
 
@@ -109,7 +130,7 @@ class Monitor:
         optimizer steps, `num_samples` weighs this rank's loss in the mean over ranks.
         """
         if not self._is_closed:
-            self._guarded_step(loss, step, metrics, num_samples)
+            self._guarded_step(loss, step, metrics, num_samples, num_tokens)
 
     def _finish_step(
         self,
@@ -117,30 +138,79 @@ class Monitor:
         step: int | None,
         metrics: Mapping[str, float] | None,
         num_samples: int | None,
+        num_tokens: int | None,
     ) -> None:
-        if self._observer is None or self._sender is None or self.identity is None:
+        observer, sender, identity = self._observer, self._sender, self.identity
+        if observer is None or sender is None or identity is None:
             return
         self._step = self._step + 1 if step is None else max(int(step), self._step)
         self._seq += 1
         self._boundary = time.monotonic()
+        phases = self.clock.take()
+        agent_seconds = self.guard.take_seconds()
+        held = observer.batches.held
+        seen = observer.take(loss)
         record = StepRecord(
-            attempt=self.identity.attempt,
+            attempt=identity.attempt,
             seq=self._seq,
             step=self._step,
             model_step=self._step,
             time=time.time(),
             num_samples=num_samples,
-            phases=self.clock.take(),
+            num_tokens=num_tokens,
+            num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
+            phases=phases,
             metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},
-            agent_seconds=self.guard.take_seconds(),
-            num_layers=len(self._observer.table),
-            seen=self._observer.take(loss),
+            agent_seconds=agent_seconds,
+            sample_every=self._governor.sample_every,
+            num_layers=len(observer.table),
+            num_modules=len(observer.modules) if seen.is_sampled else 0,
+            part=observer.part,
+            batch=observer.batches.describe(),
+            host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if seen.is_sampled else None,
+            device_bytes=observer.device_bytes() if seen.is_sampled else None,
+            seen=seen,
+            on_bad_number=lambda report: self._look_at_the_batch(report, held),
         )
-        self._sender.put(record)
+        if observer.has_new_modules:
+            self._introduce_again(modules=observer.modules)
+        sender.put(record)
+        self._num_boundaries += 1
+        self._governor.account(agent_seconds, phases.total)
+        is_suspicious, self._is_suspicious = self._is_suspicious, False
+        observer.begin(is_sampled=is_suspicious or self._governor.is_sampled(self._num_boundaries))
+
+    def _look_at_the_batch(self, report: StepReport, held: Any) -> StepReport:
+        """A step went wrong: its batch is looked at, if it is still there, and the next step is looked at closely."""
+        from caboose.batches import after_an_incident
+
+        self._is_suspicious = True
+        if report.batch is None:
+            return report
+        return msgspec.structs.replace(report, batch=after_an_incident(report.batch, held))
+
+    def _introduce_again(self, **changes: Any) -> None:
+        if self._hello is not None and self._sender is not None:
+            self._hello = hello = msgspec.structs.replace(self._hello, **changes)
+            self._sender.introduce_again(lambda: hello)
 
     def watch(self, loader: Iterable[Batch]) -> "Watched[Batch]":
-        """The same loader, with the wait for each batch timed."""
+        """The same loader, with the wait for each batch timed and the batches counted."""
+        if self._observer is not None and self._hello is not None:
+            from caboose import facts
+
+            told = {**self._hello.facts, **facts.of_loader(loader)}
+            if told != self._hello.facts:
+                self._introduce_again(facts=told)
         return Watched(loader, self)
+
+    def _begin_epoch(self) -> None:
+        if self._observer is not None:
+            self._observer.batches.begin_epoch()
+
+    def _see_batch(self, batch: Any) -> None:
+        if self._observer is not None:
+            self._observer.batches.see(batch)
 
     def validation(self, loss: "torch.Tensor | float | None" = None, /, **metrics: float) -> None:
         """Reports a validation result, with whatever metrics it had."""
@@ -175,8 +245,11 @@ class Monitor:
             state="disabled" if self.guard.is_tripped else "training",
         )
 
-    def close(self) -> None:
-        """Takes out every hook and says good-bye; takes under a second, and calling it again does nothing."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Takes out every hook and says good-bye; takes under a second, and calling it again does nothing.
+
+        `error` is why the run ends, if it ends because of one; at exit that is known without being told.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -184,7 +257,7 @@ class Monitor:
             self._take_out_hooks()
         finally:
             if self._sender is not None and self.identity is not None:
-                error = getattr(sys, "last_value", None)
+                error = error or getattr(sys, "last_value", None)
                 self._sender.close(
                     Bye(
                         attempt=self.identity.attempt,
@@ -211,7 +284,7 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(error)
 
 
 class Watched(Generic[Batch]):
@@ -222,10 +295,14 @@ class Watched(Generic[Batch]):
         self._monitor = monitor
 
     def __iter__(self) -> Iterator[Batch]:
-        mark = self._monitor.guard.protect("watch", self._monitor.clock.mark)
+        monitor = self._monitor
+        mark = monitor.guard.protect("watch", monitor.clock.mark)
+        see = monitor.guard.protect("watch", monitor._see_batch)
+        monitor.guard.protect("watch", monitor._begin_epoch)()
         mark("data")
         for batch in self._loader:
             mark("other")
+            see(batch)
             yield batch
             mark("data")
         mark("other")

@@ -2,10 +2,14 @@
 
 Design
 ------
-All of it runs on the training thread. Gradients are read in an optimizer step pre-hook: by then they are reduced,
-accumulated and clipped, exactly what the optimizer will apply. One `_foreach_norm` covers every layer; its
-results, the local norms of a sampled step and the loss are packed into one small float32 vector, which leaves
-the device in a single copy (see `readback`). Nothing here waits for a device and nothing communicates.
+All of it runs on the training thread; nothing waits for a device and nothing communicates. The parts each own one
+kind of statistic and leave their values in the step's `Pieces`, which leave the device as one vector.
+
+A step is looked at closely (`sampled`) at the governor's cadence, and after something went wrong. The order in a
+sampled step: first forward (activations and local-gradient hooks go in), its end (activation hooks come out),
+clipper or optimizer pre-hook (gradients; a sample of the weights before the update), optimizer post-hook (the same
+sample after it), boundary (local norms, fingerprint, batch). Between sampled steps only the model's and the
+optimizers' own hooks exist.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,25 +19,41 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from caboose import activations, facts
+from caboose.activations import Activations
+from caboose.batches import Batches
+from caboose.clipping import Clipped, ClippingObserver
+from caboose.division import Division
+from caboose.gradients import GradientReader
 from caboose.layers import LayerTable, group_table
 from caboose.local_gradients import LocalGradients
+from caboose.modes import Modes
+from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
-from caboose.readback import Readback
+from caboose.pieces import Pieces, Vector
+from caboose.placement import own
+from caboose.readback import memory_bytes
+from caboose.subsample import histogram, warm_up
+from caboose.weights import Fingerprint, sample_weights, update_ratio
+from caboose_wire import Mode
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(slots=True)
 class Seen:
-    """What one step left behind: scalars at once, device values as a vector still on its way."""
+    """What one step left behind: plain values at once, device values as a vector still on its way."""
 
     loss: float | None
     lr: tuple[float, ...]
-    rows: Sequence[int]
-    local_rows: Sequence[int]
-    has_loss: bool
-    """Whether the vector begins with the loss; then come the norms of `rows`, then those of `local_rows`."""
-    vector: Readback | None
+    settings: dict[str, tuple[float, ...]]
+    clipped: Clipped
+    mode: Mode | None
+    is_sampled: bool
+    is_scaled: bool
+    """Whether the gradients were read while they were still multiplied by the scaler's scale."""
+    num_skipped: int | None
+    vector: Vector | None
 
 
 class Observer:
@@ -46,118 +66,227 @@ class Observer:
         *,
         clock: PhaseClock,
         protect: Protect,
-        sample_every: int,
-        world: int,
+        rank: int = 0,
+        world: int = 1,
+        scheduler: Any = None,
+        scaler: Any = None,
     ) -> None:
         self.optimizers = list(optimizers)
-        self.table = LayerTable(model, optimizers)
+        self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
         self.wrapper = type(model).__name__
+        self.facts = facts.gather(model, optimizers, scheduler=scheduler, scaler=scaler)
+        self.blind = dict(self.table.blind)
+        self.batches = Batches()
         self._clock = clock
-        self._sample_every = sample_every
+        self._pieces = Pieces()
         self._step = 0
-        self._norms: list[torch.Tensor] = []
-        self._rows: list[int] = []
+        self._is_sampled = False
+        self._mode: Mode | None = None
+        self._num_steps_taken = 0
         is_double = any(p.dtype is torch.float64 for p in self.table.parameters)
-        self._norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
-        self._watched = [self._watched_parameters(o) for o in optimizers]
+        norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
+        self._norm_type = norm_type
         is_reduced = world > 1 and isinstance(model, torch.nn.parallel.DistributedDataParallel)
-        self._local = LocalGradients(self.table.parameters, protect, self._norm_type) if is_reduced else None
+        sizes = [layer.numel for layer in self.table.layers]
+        division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
+        self._gradients = GradientReader(self.table, optimizers, division, norm_type)
+        self._state = OptimizerState(self.optimizers, scaler)
+        self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
+        self._local = LocalGradients(self.table.parameters, protect, norm_type) if is_reduced else None
+        self._fingerprint = Fingerprint(self.table.parameters) if is_reduced and self.table.is_replicated else None
+        self._modes = Modes(model)
+        self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
+        self._activations = self._activations_of(model, protect)
+        self._before_update: dict[int, torch.Tensor] = {}
+        protect("warm-up", warm_up)(self._device)
+        if self._clipping.is_blind:
+            self.blind["clipping"] = "this torch's clippers are built in a way not understood"
+        if world > 1 and self._local is None:
+            self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(protect("forward hook", self._before_forward)),
-            model.register_forward_hook(protect("forward hook", self._after_forward)),
+            model.register_forward_hook(protect("forward hook", self._after_forward), always_call=True),
         ]
         for number, optimizer in enumerate(self.optimizers):
-            before = protect("optimizer hook", self._before_optimizer_step(number))
-            after = protect("optimizer hook", self._after_optimizer_step)
+            read = protect("optimizer hook", self._read_optimizer(number))
+            before = protect("optimizer hook", self._before_optimizer_step(read))
+            after = protect("optimizer hook", self._after_optimizer_step(number))
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
+
+    def _activations_of(self, model: torch.nn.Module, protect: Protect) -> Activations | None:
+        reason = activations.reason_for_blindness(model)
+        if reason:
+            self.blind["activations"] = reason
+            return None
+        return Activations(model, protect)
+
+    @property
+    def modules(self) -> tuple[Any, ...]:
+        """Where activations are seen, for Hello."""
+        return tuple(self._activations.modules) if self._activations is not None else ()
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The rows of the layer table that are this rank's in this step."""
+        return self._gradients.part
+
+    def device_bytes(self) -> int | None:
+        """Memory in use on the model's device; None on the CPU."""
+        return memory_bytes(self._device)
+
+    @property
+    def has_new_modules(self) -> bool:
+        """Whether functional activations were met that Hello has not told of yet; asked once."""
+        if self._activations is None or not self._activations.has_new_sites:
+            return False
+        self._activations.has_new_sites = False
+        return True
 
     @property
     def visible(self) -> tuple[str, ...]:
         """What Hello says this agent sees."""
-        seen = ["loss", "lr", "phases", "gradients"]
-        return (*seen, "local_gradients") if self._local is not None else tuple(seen)
+        seen = ["loss", "lr", "phases", "weights", "modes"]
+        if any(layer.placement != "unknown" for layer in self.table.layers):
+            seen.append("gradients")
+        parts = {
+            "local_gradients": self._local,
+            "fingerprint": self._fingerprint,
+            "activations": self._activations,
+            "clipping": None if self._clipping.is_blind else self._clipping,
+        }
+        return (*seen, *(name for name, part in parts.items() if part is not None))
 
-    def _watched_parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[int, torch.Tensor]]:
-        return [
-            (row, p)
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if (row := self.table.index.get(id(p))) is not None and self.table.layers[row].placement != "unknown"
-        ]
+    def begin(self, *, is_sampled: bool) -> None:
+        """A new step begins."""
+        self._is_sampled = is_sampled
+        self._pieces = Pieces()
+        self._mode = None
+        self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
-        if not (module.training and torch.is_grad_enabled()):
+        if not torch.is_grad_enabled():
             return  # an evaluation inside the loop is not part of the step's forward
+        if self._mode is None:
+            self._mode = self._modes.look()
+            if self._is_sampled:
+                if self._local is not None and not self._local.is_armed:
+                    self._local.arm()
+                if self._activations is not None and not self._activations.is_armed:
+                    self._activations.arm(module)
         self._clock.mark("forward")
-        if self._local is not None and self._step % self._sample_every == 0 and not self._local.is_armed:
-            self._local.arm()
 
     def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+        if self._activations is not None and self._activations.is_armed:
+            self._activations.disarm()
         if self._clock.current == "forward":
             self._clock.mark("backward")
 
-    def _before_optimizer_step(self, number: int) -> Callable[..., None]:
-        def read_gradients(*_: Any) -> None:
+    def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._state.note_scaling()
+        self._gradients.before_clip(parameters)
+
+    def _before_optimizer_step(self, read: Callable[[], None]) -> Callable[..., Any]:
+        """Reads at once, or, where the step is given a closure that makes the gradients, after that closure."""
+
+        def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            own = 1 if args and args[0] is optimizer else 0  # torch hands the optimizer itself on as well
+            closure = args[own] if len(args) > own else kwargs.get("closure")
+            if not callable(closure):
+                read()
+                return None
+
+            def closure_then_read() -> Any:
+                result = closure()
+                read()
+                return result
+
+            if len(args) > own:
+                return (*args[:own], closure_then_read, *args[own + 1 :]), kwargs
+            return args, {**kwargs, "closure": closure_then_read}
+
+        return before
+
+    def _read_optimizer(self, number: int) -> Callable[[], None]:
+        def read() -> None:
             self._clock.mark("optimizer")
-            rows = []
-            gradients = []
-            for row, parameter in self._watched[number]:
-                gradient = parameter.grad
-                if gradient is not None and gradient.layout is torch.strided:
-                    rows.append(row)
-                    gradients.append(gradient)
-            if gradients:
-                self._norms += torch._foreach_norm(gradients, 2, dtype=self._norm_type)
-                self._rows += rows
+            self._num_steps_taken += 1
+            self._state.note_scaling()
+            self._state.note_learning_rates()
+            self._gradients.read(number)
+            if self._is_sampled:
+                rows, parameters = self._gradients.parameters(number)
+                if rows:
+                    self._before_update[number] = sample_weights(parameters)
 
-        return read_gradients
+        return read
 
-    def _after_optimizer_step(self, *_: Any) -> None:
-        self._clock.mark("other")
+    def _after_optimizer_step(self, number: int) -> Callable[..., None]:
+        def look(*_: Any) -> None:
+            before = self._before_update.pop(number, None)
+            if before is not None:
+                rows, parameters = self._gradients.parameters(number)
+                after = sample_weights(parameters)
+                self._pieces.add("update_ratio", update_ratio(before, after), rows)
+                self._pieces.add("weight_histogram", histogram(after), rows)
+            self._clock.mark("other")
+
+        return look
 
     def take(self, loss: torch.Tensor | float | None) -> Seen:
-        """What was seen since the last call; a new step begins."""
-        norms, self._norms = self._norms, []
-        rows, self._rows = self._rows, []
-        local_rows: list[int] = []
-        if self._local is not None and self._local.is_armed:
-            local_rows, local_norms = self._local.take()
-            norms += local_norms
-        self._step += 1
-        has_loss = isinstance(loss, torch.Tensor)
+        """What was seen of the step that ends now."""
+        pieces = self._pieces
+        clipped = self._clipping.take()
+        if clipped.total_norm is not None:
+            pieces.add_scalar("clip_total_norm", clipped.total_norm)
         if isinstance(loss, torch.Tensor):
             detached = loss.detach()
-            norms.insert(0, (detached if detached.dim() == 0 else detached.mean()).to(self._norm_type))
+            pieces.add_scalar("loss", detached if detached.numel() == 1 else detached.mean())
+        self._state.add_scale(pieces)
+        if self._is_sampled:
+            self._look_closely(pieces)
+        did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
+        self._step += 1
         return Seen(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
-            lr=self._learning_rates(),
-            rows=rows,
-            local_rows=local_rows,
-            has_loss=has_loss,
-            vector=Readback(_pack(norms)) if norms else None,
+            lr=self._state.learning_rates(),
+            settings=self._state.settings(is_wanted=self._is_sampled),
+            clipped=clipped,
+            mode=self._mode,
+            is_sampled=self._is_sampled,
+            is_scaled=self._state.take_scaling(),
+            num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
+            vector=pieces.pack(),
         )
 
-    def _learning_rates(self) -> tuple[float, ...]:
-        rates = []
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                rate = group["lr"]
-                on_device = isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
-                rates.append(float("nan") if on_device else float(rate))  # reading a device would be a sync
-        return tuple(rates)
+    def _look_closely(self, pieces: Pieces) -> None:
+        if self._local is not None and self._local.is_armed:
+            rows, norms = self._local.take()
+            if rows:
+                pieces.add_scalars("local_grad_norm", norms, rows)
+        if self._activations is not None:
+            rows, arrays = self._activations.take()
+            for name, values in arrays.items():
+                pieces.add(name, values, rows)
+        for number in range(len(self.optimizers)):
+            rows, parameters = self._gradients.parameters(number)
+            if rows:
+                parts = [own(p).detach() for p in parameters]
+                pieces.add_scalars("weight_norm", torch._foreach_norm(parts, 2, dtype=self._norm_type), rows)
+        if self._fingerprint is not None:
+            whole, layers = self._fingerprint.take()
+            pieces.add("fingerprint", whole, range(4))
+            pieces.add("layer_fingerprint", layers, range(len(self.table)))
+        self.batches.look_closely(pieces)
 
     def close(self) -> None:
         """Takes every hook out; the model and the optimizers are as before."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+        self._clipping.close()
         if self._local is not None:
             self._local.disarm()
-
-
-def _pack(values: list[torch.Tensor]) -> torch.Tensor:
-    device = values[-1].device  # a loss on the CPU beside a model on a device travels with the model's norms
-    together = torch.stack([v if v.device == device else v.to(device, non_blocking=True) for v in values])
-    return together.to(torch.float32)
+        if self._activations is not None:
+            self._activations.disarm()

@@ -35,3 +35,10 @@ class Readback:
         """The values; only when ready."""
         result: Float32 = self._host.numpy().astype(np.float32, copy=False)
         return result
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Memory allocated on an accelerator, as its allocator counts it, without waiting; None on the CPU."""
+    if device.type == "cpu":
+        return None
+    return int(torch.accelerator.memory_allocated(device))

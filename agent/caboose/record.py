@@ -1,15 +1,23 @@
 """One step's record between the two threads: filled on the training thread, made into a report by the sender."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from caboose_wire import Event, Phases, StepReport
-from caboose_wire.messages import Float32
+from caboose_wire import Batch, Clipping, Event, Phases, Scaler, StepReport
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS, Float32
 
-NO_GRADIENT = np.float32(-1.0)
-"""Where a layer had no gradient: a norm is never negative, and NaN is a finding of its own."""
+MISSING = np.float32(-1.0)
+"""Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
+
+OF_ALL_LAYERS = ("local_grad_norm", "layer_fingerprint")
+"""What each rank has of its own, and so reports of every layer."""
+
+Values = dict[str, tuple[Sequence[int], Float32]]
 
 
 @dataclass(slots=True)
@@ -22,11 +30,22 @@ class StepRecord:
     model_step: int
     time: float
     num_samples: int | None
+    num_tokens: int | None
+    num_scheduler_steps: int | None
     phases: Phases
     metrics: dict[str, float]
     agent_seconds: float
+    sample_every: int
     num_layers: int
+    num_modules: int
+    part: tuple[int, int]
+    """The rows of the layer table that were this rank's to look at."""
+    batch: Batch | None
+    host_bytes: int | None
+    device_bytes: int | None
     seen: Any  # an observer.Seen; naming its type here would import torch
+    on_bad_number: Callable[[StepReport], StepReport]
+    """Called, on the sender's thread, with a report that holds one that is not finite."""
 
     def is_ready(self) -> bool:
         """Whether the values have come off the device."""
@@ -35,33 +54,71 @@ class StepRecord:
     def message(self, num_dropped: int) -> StepReport:
         """The report; called on the sender's thread."""
         seen = self.seen
-        values: Float32 = seen.vector.read() if seen.vector is not None else np.empty(0, dtype=np.float32)
-        first = 1 if seen.has_loss else 0
-        split = first + len(seen.rows)
-        norms = values[first:split]
-        local = values[split:]
-        arrays = {}
-        if len(seen.rows):
-            arrays["grad_norm"] = _spread(norms, seen.rows, self.num_layers)
-        if len(seen.local_rows):
-            arrays["local_grad_norm"] = _spread(local, seen.local_rows, self.num_layers)
-        return StepReport(
+        values: Values = seen.vector.read() if seen.vector is not None else {}
+        scale = _scalar(values, "scale")
+        if scale is not None and scale > 0:
+            _unscale(values, scale, is_scaled=seen.is_scaled)
+        arrays, slices = self._arrays(values)
+        loss = _scalar(values, "loss")
+        report = StepReport(
             attempt=self.attempt,
             seq=self.seq,
             step=self.step,
             model_step=self.model_step,
             time=self.time,
-            loss=float(values[0]) if seen.has_loss else seen.loss,
+            loss=seen.loss if loss is None else loss,
             num_samples=self.num_samples,
+            num_tokens=self.num_tokens,
             lr=seen.lr,
+            settings=seen.settings,
+            num_scheduler_steps=self.num_scheduler_steps,
             phases=self.phases,
             metrics=self.metrics,
-            grad_norm=_total(norms),
-            local_grad_norm=_total(local),
+            grad_norm=_total(values, "grad_norm"),
+            local_grad_norm=_total(values, "local_grad_norm"),
+            clipping=self._clipping(values),
+            scaler=None if scale is None else Scaler(scale, seen.num_skipped or 0),
+            batch=self._batch(values),
+            mode=seen.mode,
+            host_bytes=self.host_bytes,
+            device_bytes=self.device_bytes,
+            fingerprint=_fingerprint(values),
             agent_seconds=self.agent_seconds,
             num_dropped=num_dropped,
+            is_sampled=seen.is_sampled,
+            sample_every=self.sample_every,
+            slices=slices,
             arrays=arrays,
         )
+        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, report.grad_norm))
+        return self.on_bad_number(report) if is_bad else report
+
+    def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
+        arrays: dict[str, Float32] = {}
+        slices: dict[str, tuple[int, int]] = {}
+        for name, (rows, found) in values.items():
+            if name in LAYER_ARRAYS:
+                first, last = self.part if name not in OF_ALL_LAYERS else (0, self.num_layers)
+                arrays[name] = _spread(found, rows, first, last)
+                slices[name] = (first, 1)
+            elif name in MODULE_ARRAYS:
+                arrays[name] = _spread(found, rows, 0, self.num_modules)
+        if "activation_mean" in arrays:
+            order = values["activation_mean"][0]
+            arrays["activation_order"] = _spread(np.arange(len(order), dtype=np.float32), order, 0, self.num_modules)
+        return arrays, slices
+
+    def _clipping(self, values: Values) -> Clipping | None:
+        clipped = self.seen.clipped
+        if clipped.max_norm is None and clipped.max_value is None:
+            return None
+        return Clipping(clipped.max_norm, _scalar(values, "clip_total_norm"), clipped.max_value)
+
+    def _batch(self, values: Values) -> Batch | None:
+        low, high, bad = (_scalar(values, f"batch_{name}") for name in ("low", "high", "bad"))
+        if self.batch is None or bad is None:
+            return self.batch
+        return msgspec.structs.replace(self.batch, num_bad=int(bad), lowest=low, highest=high)
 
 
 @dataclass(slots=True)
@@ -79,14 +136,36 @@ class EventRecord:
         return self.event
 
 
-def _spread(norms: Float32, rows: Any, num_layers: int) -> Float32:
-    spread = np.full(num_layers, NO_GRADIENT, dtype=np.float32)
-    spread[rows] = norms
+def _scalar(values: Values, name: str) -> float | None:
+    found = values.get(name)
+    return None if found is None else float(found[1][0])
+
+
+def _unscale(values: Values, scale: float, *, is_scaled: bool) -> None:
+    """Takes a gradient scaler's scale out of what was read with it still inside."""
+    names = ["local_grad_norm", *(("grad_norm", "clip_total_norm") if is_scaled else ())]
+    for name in names:
+        if name in values:
+            rows, found = values[name]
+            values[name] = (rows, found / np.float32(scale))
+
+
+def _spread(found: Float32, rows: Sequence[int], first: int, last: int) -> Float32:
+    spread = np.full((last - first, *found.shape[1:]), MISSING, dtype=np.float32)
+    spread[np.asarray(rows) - first] = found
     return spread
 
 
-def _total(norms: Float32) -> float | None:
-    if not len(norms):
+def _total(values: Values, name: str) -> float | None:
+    if name not in values:
         return None
+    norms = values[name][1]
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(np.sum(np.square(norms, dtype=np.float64))))
+
+
+def _fingerprint(values: Values) -> int | None:
+    if "fingerprint" not in values:
+        return None
+    words = values["fingerprint"][1]
+    return sum(int(word) << (16 * i) for i, word in enumerate(words))

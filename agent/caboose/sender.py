@@ -86,6 +86,7 @@ class Sender:
         self._queue: deque[Outgoing] = deque()
         self._unsent: list[bytes] | None = None
         self._is_hello_due = True
+        self._next_hello: Callable[[], Hello] | None = None
         self._quiet_until = 0.0
         self._next_heartbeat = 0.0
         self._bye: Bye | None = None
@@ -109,6 +110,10 @@ class Sender:
             else:
                 self.num_dropped += 1
         queue.append(item)
+
+    def introduce_again(self, hello: Callable[[], Hello]) -> None:
+        """Sends a new Hello before anything else; it is built on the sender's thread."""
+        self._next_hello = hello
 
     def close(self, bye: Bye, timeout: float = 0.9) -> None:
         """Says good-bye, gives what is queued a moment to leave, and ends the thread."""
@@ -172,6 +177,10 @@ class Sender:
 
     def _flush(self, socket: "zmq.Socket[bytes]") -> bool:
         """Sends what is ready; False while the daemon does not take it."""
+        builder, self._next_hello = self._next_hello, None
+        if builder is not None:
+            self._hello_frames = encode(builder())
+            self._is_hello_due = True
         if self._is_hello_due:
             if not self._send(socket, self._hello_frames):
                 return False

@@ -12,12 +12,14 @@ VARIABLES = (
     "CABOOSE_ENDPOINT",
     "CABOOSE_INSECURE",
     "CABOOSE_JOB",
+    "CABOOSE_OVERHEAD_BUDGET",
     "CABOOSE_SAMPLE_EVERY",
     "CABOOSE_SERVER_KEY",
 )
 """Every variable the agent reads beside the launchers' own."""
 
-SAMPLE_EVERY = 20
+SAMPLE_EVERY = 50
+OVERHEAD_BUDGET = 0.01
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Settings:
     endpoint: str
     curve: Curve | None
     sample_every: int
+    overhead_budget: float = OVERHEAD_BUDGET
+    """The share of a step the agent may take before it looks closely less often."""
 
 
 def is_disabled(env: Mapping[str, str]) -> bool:
@@ -34,7 +38,13 @@ def is_disabled(env: Mapping[str, str]) -> bool:
     return _is_on(env, "CABOOSE_DISABLED")
 
 
-def resolve(env: Mapping[str, str], *, endpoint: str | None = None, sample_every: int | None = None) -> Settings:
+def resolve(
+    env: Mapping[str, str],
+    *,
+    endpoint: str | None = None,
+    sample_every: int | None = None,
+    overhead_budget: float | None = None,
+) -> Settings:
     """Arguments first, then the environment, then the defaults; ValueError names what is wrong and the way out."""
     if endpoint is not None:
         name = "endpoint"
@@ -51,6 +61,7 @@ def resolve(env: Mapping[str, str], *, endpoint: str | None = None, sample_every
         endpoint=endpoint,
         curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
         sample_every=_sample_every(env, sample_every),
+        overhead_budget=_overhead_budget(env, overhead_budget),
     )
 
 
@@ -79,6 +90,19 @@ def _sample_every(env: Mapping[str, str], given: int | None) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{name}={text!r}: a closer look every how many steps? Give a whole number of at least 1")
     return int(text)
+
+
+def _overhead_budget(env: Mapping[str, str], given: float | None) -> float:
+    name, text = "overhead_budget", str(given)
+    if given is None:
+        name, text = "CABOOSE_OVERHEAD_BUDGET", env.get("CABOOSE_OVERHEAD_BUDGET") or str(OVERHEAD_BUDGET)
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = -1.0
+    if not 0 < budget <= 1:
+        raise ValueError(f"{name}={text!r}: the agent's share of a step, above 0 and at most 1; 0.01 is one percent")
+    return budget
 
 
 def _is_on(env: Mapping[str, str], name: str) -> bool:

@@ -4,7 +4,9 @@ from caboose_wire.codec import VERSION, decode, encode
 from caboose_wire.errors import WireError
 from caboose_wire.messages import (
     Ack,
+    Batch,
     Bye,
+    Clipping,
     Command,
     Event,
     Group,
@@ -13,15 +15,20 @@ from caboose_wire.messages import (
     HelloRequest,
     Layer,
     Message,
+    Mode,
+    Module,
     Phases,
     Refused,
+    Scaler,
     StepReport,
 )
 
 __all__ = [
     "VERSION",
     "Ack",
+    "Batch",
     "Bye",
+    "Clipping",
     "Command",
     "Event",
     "Group",
@@ -30,8 +37,11 @@ __all__ = [
     "HelloRequest",
     "Layer",
     "Message",
+    "Mode",
+    "Module",
     "Phases",
     "Refused",
+    "Scaler",
     "StepReport",
     "WireError",
     "decode",

@@ -40,15 +40,57 @@ Settings = Annotated[dict[Name, Scalar], msgspec.Meta(max_length=256)]
 """What is only shown or weighed, never interpreted: an optimizer's settings, the user's own configuration."""
 Float32 = NDArray[np.float32]
 
+Fingerprint = Annotated[int, msgspec.Meta(ge=0)]
 Placement = Literal["replicated", "sharded", "unknown"]
 """How a parameter lies across ranks; `unknown` is never summed, it is shown as blindness."""
 
-LAYER_ARRAYS = frozenset({"grad_norm", "local_grad_norm"})
-"""Arrays with one value per layer (or per layer of the report's slice).
+LAYER_ARRAYS = frozenset(
+    {
+        "grad_norm",
+        "local_grad_norm",
+        "grad_zero_fraction",
+        "grad_histogram",
+        "weight_norm",
+        "weight_histogram",
+        "update_ratio",
+        "layer_fingerprint",
+    }
+)
+"""Arrays with one row per layer, or per layer of the report's slice; -1 where a layer had nothing to show.
 
-grad_norm        L2 norm of the gradient the optimizer is about to apply
-local_grad_norm  L2 norm of this rank's own gradient, before any reduction (sampled steps)
+grad_norm           L2 norm of the gradient before clipping
+local_grad_norm     L2 norm of this rank's own gradient, before any reduction          (sampled steps, from here on)
+grad_zero_fraction  share of exact zeros in the gradient
+grad_histogram      magnitudes of the gradient by power of two: 32 bins, zeros, negative share
+weight_norm         L2 norm of the parameter
+weight_histogram    as grad_histogram, of the parameter
+update_ratio        L2 norm of what the optimizer's step changed, over that of the parameter
+layer_fingerprint   24 bits of the parameter's fingerprint, to find the layer when the whole one differs
 """
+
+MODULE_ARRAYS = frozenset(
+    {
+        "activation_mean",
+        "activation_std",
+        "activation_max",
+        "activation_zero_fraction",
+        "activation_saturated",
+        "activation_dead",
+        "activation_histogram",
+        "activation_order",
+    }
+)
+"""Arrays with one row per module of Hello, on sampled steps.
+
+activation_order      position in the order of execution, from 0; -1: not called, and its other rows mean nothing
+activation_mean, _std, _zero_fraction, _saturated (share of units on their flat ends; -1: of no such kind), _histogram
+activation_max        largest magnitude over all elements: not finite if any element is
+activation_dead       share of units silent for every sample over the window; -1: of no such kind, or window not full
+"""
+
+HISTOGRAM_BINS = 34
+HISTOGRAM_LOWEST = -24
+"""Exponent of the first of the 32 bins of a histogram; then follow the shares of zeros and of negative elements."""
 
 
 class Layer(msgspec.Struct, frozen=True, array_like=True):
@@ -61,6 +103,19 @@ class Layer(msgspec.Struct, frozen=True, array_like=True):
     """Class of the module that owns it."""
     placement: Placement = "replicated"
     trainable: bool = True
+    replicas: Count = 1
+    """On how many ranks each piece of it lies; squares summed over all ranks are divided by it."""
+    held: bool = True
+    """Whether an optimizer holds it."""
+
+
+class Module(msgspec.Struct, frozen=True, array_like=True):
+    """A place where activations are seen: a leaf module, or a functional call inside one."""
+
+    name: Name
+    kind: Name
+    num_units: Count = 0
+    """Channels or features; 0 where that has no meaning."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +164,46 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """What this agent cannot see, each with the reason."""
     config: Settings = {}
     """The user's own settings, for the record and for the diagnosis."""
+    facts: Settings = {}
+    """What a diagnosis weighs: parameter count, dropout, activation and norm kinds, precision, batch size, ..."""
+    modules: Annotated[tuple[Module, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
+
+
+class Clipping(msgspec.Struct, frozen=True, array_like=True):
+    """What a clipper was given in this step; None where it was not used."""
+
+    max_norm: float | None = None
+    total_norm: float | None = None
+    """Global norm before clipping, as the clipper itself computed it."""
+    max_value: float | None = None
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """The batch behind a step, as far as the watched loader shows it."""
+
+    index: Count
+    epoch: Count = 0
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=16)] = ()
+    num_bad: Count | None = None
+    """Elements that are not finite; looked at on sampled steps and after an incident, else None."""
+    lowest: float | None = None
+    highest: float | None = None
+
+
+class Mode(msgspec.Struct, frozen=True, array_like=True):
+    """Train or eval, at the last forward of the step that had gradients on."""
+
+    is_training: bool = True
+    num_norms_in_eval: Count = 0
+    num_dropouts_in_eval: Count = 0
+
+
+class Scaler(msgspec.Struct, frozen=True, array_like=True):
+    """A gradient scaler's state."""
+
+    scale: float
+    num_skipped: Count = 0
+    """Steps it has skipped since the run began."""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,13 +221,28 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases | None = None
     metrics: Scalars = {}
     grad_norm: float | None = None
-    """L2 norm over this rank's gradients as the optimizer saw them (on DDP: equal on all ranks)."""
+    """L2 norm over the layers in this report, before clipping."""
     local_grad_norm: float | None = None
     """L2 norm of this rank's own gradient before the reduction; only on sampled steps."""
     agent_seconds: float = 0.0
     """Time the agent spent on the training thread since the last report."""
     num_dropped: Count = 0
     """Reports this process had to drop since it started."""
+    num_tokens: Count | None = None
+    is_sampled: bool = False
+    sample_every: Count = 0
+    """The cadence in force; the agent stretches it when it costs too much."""
+    settings: dict[Name, tuple[float, ...]] = {}
+    """Momentum, betas, weight decay of each group; sent when they changed, and on sampled steps."""
+    num_scheduler_steps: Count | None = None
+    clipping: Clipping | None = None
+    scaler: Scaler | None = None
+    batch: Batch | None = None
+    mode: Mode | None = None
+    host_bytes: Count | None = None
+    device_bytes: Count | None = None
+    fingerprint: Fingerprint | None = None
+    """Bit-exact over all parameters of a replicated model: equal on all ranks, or the replicas have come apart."""
     slices: Annotated[dict[Name, tuple[Count, Count]], msgspec.Meta(max_length=64)] = {}
     arrays: dict[Name, Float32] = {}
     """float32 arrays by name; they travel as raw frames, not in the header."""
@@ -159,6 +269,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     num_failures: Count = 0
     state: Name = "training"
     """training, or disabled after repeated failures of the agent itself."""
+    utilization: float | None = None
+    """Share of time the device was busy lately, where its driver tells."""
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True):

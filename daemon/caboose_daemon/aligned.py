@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.merging import UNSEEN, global_norm, merge
 from caboose_wire import Layer, StepReport
 
 Float64 = NDArray[np.float64]
@@ -36,12 +37,38 @@ class AlignedStep:
     agent_seconds: Float64
     num_dropped: int
     grad_norm: float
-    """Of the whole model, over all ranks; NaN also when no rank reported one (see `has_grad_norm`)."""
+    """Of the whole model, over all ranks, before clipping; NaN also when it is not known (see `has_grad_norm`)."""
     has_grad_norm: bool
     layer_grad_norm: Float64
-    """One value per layer over all ranks; -1 where the layer had no gradient, or nobody reported it."""
+    """One value per layer over all ranks; -1 where the layer had no gradient, -2 where nobody looked at it."""
     local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
     """By rank, on sampled steps: each layer's gradient before the all-reduce."""
+    reports: Mapping[int, StepReport] = field(default_factory=dict)
+    """What the ranks sent, by rank, for what is looked at more rarely than every step."""
+    layers: Sequence[Layer] = ()
+
+    def layer_values(self, name: str) -> Float64 | None:
+        """One of the sampled arrays over all layers; None if no rank sent it in this step."""
+        width = next((int(v.size // len(v)) for r in self.reports.values() if (v := _filled(r, name)) is not None), 0)
+        return merge(name, self.reports, self.layers, self.world, width=width) if width else None
+
+    @property
+    def num_unseen_layers(self) -> int:
+        """Layers whose gradient nobody looked at in this step: the hole a silent rank leaves."""
+        return int(np.sum(self.layer_grad_norm == UNSEEN)) if self.has_layers else 0
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether any rank sent gradient norms in this step."""
+        return any("grad_norm" in report.arrays for report in self.reports.values())
+
+    @cached_property
+    def clip_ratio(self) -> float | None:
+        """By what the gradient was multiplied: 1 where clipping did nothing, None where nobody clipped by norm."""
+        clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
+        if clipping is None or clipping.max_norm is None or not self.has_grad_norm:
+            return None
+        return min(1.0, clipping.max_norm / (self.grad_norm + 1e-6))
 
     @property
     def num_present(self) -> int:
@@ -100,10 +127,10 @@ def combine(
         if "local_grad_norm" in report.arrays:
             local_layers[rank] = report.arrays["local_grad_norm"]
     first = reports[min(reports)]
-    layer_norm = layer_gradient_norms(reports, layers)
-    seen = layer_norm[layer_norm != -1.0]
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(np.sqrt(np.sum(np.square(seen)))) if len(seen) else float("nan")
+    layer_norm = merge("grad_norm", reports, layers, world)
+    total = global_norm(layer_norm, layers)
+    if total is None:  # a rank is missing; a clipper has seen the whole
+        total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     return AlignedStep(
         attempt=attempt,
         step=step,
@@ -120,32 +147,15 @@ def combine(
         local_grad_norm=local_norm,
         agent_seconds=agent,
         num_dropped=sum(r.num_dropped for r in reports.values()),
-        grad_norm=total,
-        has_grad_norm=bool(len(seen)),
+        grad_norm=float("nan") if total is None else total,
+        has_grad_norm=total is not None,
         layer_grad_norm=layer_norm,
         local_layer_grad_norm=local_layers,
+        reports=reports,
+        layers=layers,
     )
 
 
-def layer_gradient_norms(reports: Mapping[int, StepReport], layers: Sequence[Layer]) -> Float64:
-    """Each layer's gradient norm over all ranks, from the ranks' own norms and how the layer lies across them.
-
-    A replicated layer is equal on every rank, so whichever rank reported it serves (the largest is taken: if they
-    disagree, the disagreement must not be hidden). A sharded layer's squares add up.
-    """
-    num = len(layers)
-    largest = np.full(num, -1.0)
-    squares = np.zeros(num)
-    is_sharded = np.fromiter((layer.placement == "sharded" for layer in layers), dtype=np.bool_, count=num)
-    for report in reports.values():
-        values = report.arrays.get("grad_norm")
-        start, stride = report.slices.get("grad_norm", (0, 1))
-        where = slice(start, None, stride or 1)
-        if values is None or len(values) != len(squares[where]):
-            continue  # of another layer table than the job's, which changed after the report was taken
-        norms = values.astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares[where] += np.where(norms == -1.0, 0.0, np.square(norms))
-        largest[where] = np.maximum(largest[where], norms)  # maximum passes NaN on, as it should
-    with np.errstate(invalid="ignore"):
-        return np.where(is_sharded & (largest != -1.0), np.sqrt(squares), largest)
+def _filled(report: StepReport, name: str) -> NDArray[np.float32] | None:
+    values = report.arrays.get(name)
+    return values if values is not None and len(values) else None

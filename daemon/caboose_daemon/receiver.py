@@ -263,6 +263,6 @@ def _check_layer_arrays(report: StepReport, num_layers: int) -> None:
     for name in LAYER_ARRAYS & report.arrays.keys():
         array = report.arrays[name]
         start, stride = report.slices.get(name, (0, 1))
-        expected = len(range(start, num_layers, stride)) if stride else -1
-        if array.ndim != 1 or array.shape[0] != expected:
+        is_whole = name in report.slices or len(array) == num_layers
+        if not stride or not is_whole or start + (len(array) - 1) * stride >= num_layers:
             raise WireError("layer_count", f"{name} has shape {array.shape}, the job has {num_layers} layers")

@@ -129,5 +129,6 @@ def test_hello_says_what_is_watched(attach: Attach, network: torch.nn.Module, li
     ]
     assert [(group.name, group.optimizer) for group in hello.groups] == [("0.0", "SGD"), ("1.head", "AdamW")]
     assert hello.groups[0].settings["momentum"] == 0.9
-    assert hello.config == {"batch": 32, "note": "x", "array": 2.5, "num_classes": 10, "scheduler": "StepLR"}
+    assert hello.config == {"batch": 32, "note": "x", "array": 2.5, "num_classes": 10}
+    assert (hello.facts["scheduler"], hello.facts["num_parameters"]) == ("StepLR", 49)
     assert hello.torch_version == torch.__version__

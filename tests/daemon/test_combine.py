@@ -98,7 +98,8 @@ def test_ranks_may_divide_the_layers_among_them() -> None:
 def test_a_slice_nobody_reported_is_not_a_zero() -> None:
     step = combined(norms(1.0, 3.0, slices={"grad_norm": (0, 2)}), a_report(arrays={}), placements=("replicated",) * 3)
 
-    assert step.layer_grad_norm.tolist() == [1.0, -1.0, 3.0]
+    assert step.layer_grad_norm.tolist() == [1.0, -2.0, 3.0]
+    assert (step.num_unseen_layers, step.has_grad_norm) == (1, False)
 
 
 # Gradients of sharded layers
@@ -158,7 +159,7 @@ def test_norms_too_large_to_square_in_float32_are_kept() -> None:
 
 
 def test_the_norms_of_another_layer_table_are_left_out() -> None:
-    step = combined(norms(3.0, 4.0), norms(1.0, 1.0, 1.0, 1.0), norms(9.0))
+    step = combined(norms(3.0, 4.0), norms(1.0, 1.0, 1.0, 1.0), norms(9.0, 9.0, 9.0))
 
     assert step.layer_grad_norm.tolist() == [3.0, 4.0]
 

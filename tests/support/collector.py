@@ -23,6 +23,7 @@ class Collector:
         self._socket.bind(endpoint)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.messages: list[Message] = []
+        self.by_peer: list[tuple[bytes, Message]] = []
         self._peers: set[bytes] = set()
         self._outbox: list[list[bytes]] = []
         self._stopping = threading.Event()
@@ -38,7 +39,9 @@ class Collector:
             if self._socket.poll(10):
                 peer, *frames = self._socket.recv_multipart()
                 self._peers.add(peer)
-                self.messages.append(decode(frames))
+                message = decode(frames)
+                self.messages.append(message)
+                self.by_peer.append((peer, message))
 
     def say(self, message: Message) -> None:
         """Sends a message to every agent that has spoken."""

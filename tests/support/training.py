@@ -9,16 +9,19 @@ from typing import Any
 
 from support.processes import clean_environment, end, torchrun
 
-SCRIPT = Path(__file__).parent / "jobs" / "train.py"
+JOBS = Path(__file__).parent / "jobs"
+SCRIPT = JOBS / "train.py"
 
 
 @contextlib.contextmanager
-def training(out: Path, *arguments: str, env: Mapping[str, str], ranks: int = 2) -> Iterator["subprocess.Popen[bytes]"]:
+def training(
+    out: Path, *arguments: str, env: Mapping[str, str], ranks: int = 2, script: Path = SCRIPT
+) -> Iterator["subprocess.Popen[bytes]"]:
     """The job, running; ended with the block."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "job.log").open("wb") as log:
         process = subprocess.Popen(
-            torchrun(SCRIPT, str(out), *arguments, ranks=ranks),
+            torchrun(script, str(out), *arguments, ranks=ranks),
             stdout=log,
             stderr=subprocess.STDOUT,
             env=clean_environment(**env),

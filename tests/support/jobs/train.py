@@ -41,7 +41,7 @@ def main() -> None:
     )
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monitor = caboose.attach(model, optimizer, sample_every=10)
+    monitor = caboose.attach(model, optimizer, sample_every=10, overhead_budget=1.0)
     draw = torch.Generator().manual_seed(100 + rank)
     torch.manual_seed(1 + rank)
     losses, norms, local, calls = [], [], {}, []

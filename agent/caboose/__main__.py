@@ -1,0 +1,151 @@
+"""`python -m caboose train.py`: runs a script or a module as python would, and watches what it trains.
+
+Design
+------
+The script gets a `__main__` module of its own, which stays in `sys.modules` until the process ends: what it pickles,
+spawns or registers for the exit finds what it would find without us. For `-m`, runpy does exactly what `python -m`
+does. When an exception ends the script, our frames are left out of the traceback that is shown; exit
+codes, signals and `sys.exit` are the interpreter's own business.
+"""
+
+import io
+import os
+import pkgutil
+import runpy
+import sys
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+
+from caboose import autoattach
+from caboose.version import __version__
+
+USAGE = """\
+usage: python -m caboose SCRIPT [ARGUMENT ...]
+       python -m caboose -m MODULE [ARGUMENT ...]
+
+Runs a training script unchanged and reports every step to the Caboose daemon: loss, learning rate, gradients.
+
+  -m MODULE      run a module instead of a file, as python -m does
+  -h, --help     show this help
+  --version      show the version
+
+examples:
+  python -m caboose train.py --epochs 3
+  torchrun --nproc-per-node 8 -m caboose train.py --epochs 3
+
+Where it reports to, and under which name, is set by CABOOSE_ENDPOINT (default tcp://127.0.0.1:5757) and CABOOSE_JOB;
+CABOOSE_DISABLED=1 runs the script without watching it. The daemon is another command: caboose daemon --help
+"""
+
+WATCHING_FILES = frozenset(
+    os.path.join(os.path.dirname(__file__), name) for name in ("autoattach.py", "discovery.py", "losses.py")
+)
+"""Where the functions live that stand in for torch's own; they are no part of the script's story."""
+
+
+def main() -> None:
+    """Reads our own few options, then becomes the script."""
+    first, *rest = sys.argv[1:] or [""]
+    if first in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+    elif first == "--version":
+        sys.stdout.write(f"caboose {__version__}\n")
+    elif first == "-m" and rest:
+        run(first, rest)
+    elif first == "" or first.startswith("-"):
+        problem = {"": "no script given", "-m": "-m needs the name of a module"}.get(first, f"unknown option {first}")
+        sys.stderr.write(f"{USAGE}\nerror: {problem}\n")
+        sys.exit(2)
+    else:
+        run(first, rest)
+
+
+def run(first: str, rest: list[str]) -> None:
+    """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
+    autoattach.begin(os.environ)
+    try:
+        if first == "-m":
+            _run_module(rest[0], rest[1:])
+        elif pkgutil.get_importer(first) is not None:
+            _run_directory(first, rest)
+        else:
+            _run_script(first, rest)
+    except BaseException:
+        _hide_own_frames()
+        raise
+
+
+def _run_script(path: str, arguments: list[str]) -> None:
+    name = os.path.join(os.getcwd(), path)  # as python does: absolute, but not normalised
+    try:
+        with io.open_code(name) as file:
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {name!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+    sys.argv = [path, *arguments]
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    module = _new_main()
+    module.__file__ = name
+    module.__loader__ = SourceFileLoader("__main__", name)
+    vars(module)["__cached__"] = None
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, vars(module))  # noqa: S102 - to run the script is what we are asked for
+
+
+def _run_directory(path: str, arguments: list[str]) -> None:
+    """A directory or zip file with a `__main__.py` in it."""
+    sys.argv = [path, *arguments]
+    _set_first_path(os.path.join(os.getcwd(), path))
+    _new_main()
+    runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # python's own way in
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    sys.argv = ["-m", *arguments]
+    _new_main()
+    runpy._run_module_as_main(name, alter_argv=True)  # type: ignore[attr-defined]  # as above
+
+
+def _set_first_path(directory: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path[0] = directory
+
+
+def _new_main() -> ModuleType:
+    module = ModuleType("__main__")
+    vars(module)["__builtins__"] = sys.modules["builtins"]
+    vars(module)["__annotations__"] = {}
+    sys.modules["__main__"] = module
+    return module
+
+
+def _hide_own_frames() -> None:
+    """Shows the traceback that is about to end the process as it would be without us."""
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        theirs = _without_ours(trace)
+        shown(kind, error.with_traceback(theirs), theirs)
+
+    sys.excepthook = excepthook
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    frames: list[TracebackType] = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name == __file__:
+            frames.clear()  # with it goes what led here
+        elif name not in WATCHING_FILES:
+            frames.append(trace)
+        trace = trace.tb_next
+    inner = None
+    for frame in reversed(frames):
+        frame.tb_next = inner
+        inner = frame
+    return inner
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Puts functions in the place of others, and puts the others back."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """Replaced attributes of modules and classes.
+
+    A replacement that someone else has wrapped since cannot be taken out from under them: it stays, so every
+    replacement must do nothing of its own once its owner has stopped.
+    """
+
+    def __init__(self) -> None:
+        self._put: list[tuple[Any, str, Any, Any]] = []
+
+    def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replaces `owner.name` by what `make` builds around the original."""
+        original = getattr(owner, name)
+        replacement = functools.wraps(original)(make(original))
+        setattr(owner, name, replacement)
+        self._put.append((owner, name, original, replacement))
+
+    def has(self, owner: Any, name: str) -> bool:
+        """Whether that attribute was replaced here."""
+        return any(entry[0] is owner and entry[1] == name for entry in self._put)
+
+    def undo(self) -> None:
+        """Every original back in its place, the last replaced first."""
+        while self._put:
+            owner, name, original, replacement = self._put.pop()
+            if getattr(owner, name) is replacement:
+                setattr(owner, name, original)

@@ -1,0 +1,99 @@
+"""How a parameter lies across the ranks, and this rank's own part of it.
+
+Design
+------
+Only what is understood is summed. A plain tensor in a model without sharding is whole on every rank. A DTensor is
+understood if every dimension of its mesh shards or replicates it and the mesh spans the whole job: then the squares
+over all ranks, divided by how often each shard occurs, are those of the whole. FSDP1 keeps shards of flat buffers;
+its handles say which, over how many ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
+tensor in a sharded model) is `unknown`: shown as blindness, never summed.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caboose_wire.messages import Placement
+
+FSDP1_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """How one parameter lies."""
+
+    placement: Placement
+    replicas: int
+    """On how many ranks each piece of it lies."""
+    numel: int
+    """Elements of the whole parameter."""
+
+
+class Placements:
+    """Looks parameters of one model up."""
+
+    def __init__(self, model: torch.nn.Module, world: int) -> None:
+        self._world = world
+        self._flat = _fsdp1_parameters(model, world)
+        self._is_sharded = bool(self._flat) or any(_mesh(p) is not None for p in model.parameters())
+
+    def of(self, parameter: torch.Tensor) -> Lie:
+        """How this parameter lies."""
+        flat = self._flat.get(id(parameter))
+        if flat is not None:
+            return flat
+        mesh = _mesh(parameter)
+        if mesh is not None:
+            return _of_dtensor(parameter, mesh, self._world)
+        is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
+        if self._is_sharded or not is_plain:
+            return Lie("unknown", 1, parameter.numel())
+        return Lie("replicated", self._world, parameter.numel())
+
+
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's own part of a gradient or a parameter; never a collective."""
+    local: torch.Tensor | None = getattr(tensor, "_local_tensor", None)
+    return tensor if local is None else local
+
+
+def _mesh(parameter: torch.Tensor) -> Any:
+    return getattr(parameter, "device_mesh", None)
+
+
+def _of_dtensor(parameter: Any, mesh: Any, world: int) -> Lie:
+    replicas = 1
+    is_sharded = False
+    is_understood = mesh.size() == world
+    for dimension, how in enumerate(parameter.placements):
+        kind = type(how).__name__
+        is_sharded |= kind == "Shard"
+        is_understood &= kind in ("Shard", "Replicate")
+        if kind == "Replicate":
+            replicas *= mesh.size(dimension)
+    if not is_understood:
+        return Lie("unknown", 1, parameter.numel())
+    return Lie("sharded" if is_sharded else "replicated", replicas, parameter.numel())
+
+
+def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, Lie]:
+    """FSDP1's parameters: with use_orig_params each one's shard, else the flat buffer of each unit."""
+    fsdp = sys.modules.get(FSDP1_MODULE)
+    if fsdp is None:
+        return {}
+    lies: dict[int, Lie] = {}
+    for unit in fsdp.FullyShardedDataParallel.fsdp_modules(model):
+        handle = unit._handle
+        if handle is None:
+            continue
+        shards = handle.process_group.size() if handle.uses_sharded_strategy else 1
+        how: Placement = "sharded" if shards > 1 else "replicated"
+        flat = handle.flat_param
+        if handle._use_orig_params:
+            for parameter, numel in zip(flat._params, flat._numels, strict=False):
+                lies[id(parameter)] = Lie(how, max(1, world // shards), int(numel))
+        else:
+            lies[id(flat)] = Lie(how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel()))
+    return lies

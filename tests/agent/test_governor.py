@@ -1,0 +1,80 @@
+"""The agent keeps to its budget, and says what it costs."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import caboose
+from caboose.division import cut
+from caboose.governor import MAX_STRETCH, Governor
+from caboose_wire import StepReport
+from support.collector import Collector
+
+
+def run(governor: Governor, steps: int, agent: float, sampled: float) -> None:
+    for step in range(steps):
+        governor.account(sampled if governor.is_sampled(step) else agent, 1.0)
+
+
+def test_a_sampled_step_alone_is_no_breach() -> None:
+    governor = Governor(50, 0.01)
+    run(governor, 500, agent=0.005, sampled=0.2)
+    assert governor.sample_every == 50
+    assert governor.share == pytest.approx(0.0089)
+
+
+def test_over_budget_it_looks_closely_less_often_and_later_again() -> None:
+    governor = Governor(10, 0.01)
+    run(governor, 1000, agent=0.001, sampled=0.3)
+    assert governor.sample_every == 40, "0.3 / 40 is below a hundredth"
+    run(governor, 4000, agent=0.001, sampled=0.001)
+    assert governor.sample_every == 10
+
+
+def test_the_cadence_has_an_end() -> None:
+    governor = Governor(1, 0.01)
+    run(governor, 10_000, agent=0.5, sampled=0.5)
+    assert governor.sample_every == MAX_STRETCH
+
+
+def test_sampled_steps_of_a_stretched_rank_are_among_the_others() -> None:
+    calm, busy = Governor(10, 0.01), Governor(10, 0.01)
+    run(busy, 1000, agent=0.001, sampled=0.3)
+    assert {s for s in range(2000) if busy.is_sampled(s)} <= {s for s in range(2000) if calm.is_sampled(s)}
+
+
+def test_an_expensive_agent_slows_itself_down(
+    attach: Callable[..., caboose.Monitor], listening: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caboose.observer.Observer._look_closely", lambda *_: time.sleep(0.02))
+    model = torch.nn.Linear(2, 2)
+    monitor = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), endpoint=listening.endpoint, sample_every=2)
+    for _ in range(40):
+        time.sleep(0.001)
+        monitor.step(1.0)
+    reports = listening.wait_for(StepReport, 40)
+    assert reports[0].sample_every == 2
+    assert reports[-1].sample_every > 8
+    assert monitor.overhead > 0.01
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "expected"),
+    [
+        ([1, 1, 1, 1], 2, [(0, 2), (2, 4)]),
+        ([100, 1, 1, 1], 2, [(0, 1), (1, 4)]),
+        ([1, 1, 1, 100], 2, [(0, 3), (3, 4)]),
+        ([5], 3, None),
+        ([], 2, None),
+    ],
+)
+def test_work_is_cut_into_parts_of_about_equal_size(
+    sizes: list[int], parts: int, expected: list[tuple[int, int]] | None
+) -> None:
+    found = cut(sizes, parts)
+    assert len(found) == parts
+    assert [row for first, last in found for row in range(first, last)] == list(range(len(sizes)))
+    if expected is not None:
+        assert found == expected
