@@ -34,6 +34,7 @@ class GradientReader:
         self._norm_type = norm_type
         self._watched = [_watched(table, optimizer) for optimizer in optimizers]
         self._ids = [{id(p) for _, p in watched} for watched in self._watched]
+        self._is_sharded = any(layer.placement == "sharded" for layer in table.layers)
         self._by_part: dict[tuple[int, Part], tuple[list[int], list[torch.Tensor]]] = {}
         self._done: set[int] = set()
         self._pieces = Pieces()
@@ -63,14 +64,14 @@ class GradientReader:
             return
         self._done.add(number)
         rows, parameters = self._of_part(number)
-        gradients = [parameter.grad for parameter in parameters]
-        if any(gradient is None or gradient.layout is not torch.strided for gradient in gradients):
-            seen = [i for i, g in enumerate(gradients) if g is not None and g.layout is torch.strided]
-            rows = [rows[i] for i in seen]
-            gradients = [gradients[i] for i in seen]
-        found = [own(gradient) for gradient in gradients if gradient is not None]
-        if not found:
-            return
+        found = [g for parameter in parameters if (g := parameter.grad) is not None and g.layout is torch.strided]
+        if len(found) != len(parameters):
+            if not found:
+                return
+            known = {id(g) for g in found}
+            rows = [row for row, parameter in zip(rows, parameters, strict=True) if id(parameter.grad) in known]
+        if self._is_sharded:
+            found = [own(gradient) for gradient in found]
         self._pieces.add_scalars("grad_norm", torch._foreach_norm(found, 2, dtype=self._norm_type), rows)
         if self._is_sampled:
             matrix = sample(found)

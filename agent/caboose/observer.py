@@ -109,8 +109,8 @@ class Observer:
             model.register_forward_hook(protect("forward hook", self._after_forward), always_call=True),
         ]
         for number, optimizer in enumerate(self.optimizers):
-            read = protect("optimizer hook", self._read_optimizer(number))
-            before = protect("optimizer hook", self._before_optimizer_step(read))
+            read = self._read_optimizer(number)
+            before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
             after = protect("optimizer hook", self._after_optimizer_step(number))
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
@@ -187,8 +187,11 @@ class Observer:
         self._state.note_scaling()
         self._gradients.before_clip(parameters)
 
-    def _before_optimizer_step(self, read: Callable[[], None]) -> Callable[..., Any]:
-        """Reads at once, or, where the step is given a closure that makes the gradients, after that closure."""
+    def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
+        """Reads at once, or, where the step is given a closure that makes the gradients, after that closure.
+
+        By then this hook has returned, and with it the guard around it: the closure brings its own.
+        """
 
         def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             own = 1 if args and args[0] is optimizer else 0  # torch hands the optimizer itself on as well
@@ -199,7 +202,7 @@ class Observer:
 
             def closure_then_read() -> Any:
                 result = closure()
-                read()
+                read_outside()
                 return result
 
             if len(args) > own:

@@ -2,7 +2,7 @@
 
 Design
 ------
-Scalars (a norm per layer, the loss) are stacked in one operation; arrays of sampled steps are appended flat. The
+Norms, one per layer, are stacked in one operation; everything else is appended flat. The
 vector is float32: everything that travels is a statistic. What is where is kept beside it, on the host, and undone
 by the sender.
 """
@@ -32,48 +32,34 @@ class Pieces:
     """The device values of one step."""
 
     def __init__(self) -> None:
-        self._scalars: list[torch.Tensor] = []
-        self._scalar_parts: list[Part] = []
-        self._arrays: list[torch.Tensor] = []
-        self._array_parts: list[Part] = []
+        self._values: list[torch.Tensor] = []
+        self._parts: list[Part] = []
 
     def add_scalar(self, name: str, value: torch.Tensor) -> None:
         """A tensor of one element."""
-        self._scalars.append(value)
-        self._scalar_parts.append(Part(name, (), 1))
+        self._values.append(value.reshape(1))
+        self._parts.append(Part(name, (), 1))
 
     def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> None:
-        """Many tensors of one element, one per row."""
-        self._scalars += values
-        self._scalar_parts.append(Part(name, rows, 1))
+        """Many tensors of one element, alike, one per row."""
+        self._values.append(torch.stack(tuple(values)))
+        self._parts.append(Part(name, rows, 1))
 
     def add(self, name: str, values: torch.Tensor, rows: Sequence[int]) -> None:
         """An array of one or two dimensions, with a row per entry of `rows`."""
-        self._arrays.append(values)
-        self._array_parts.append(Part(name, rows, values.shape[1] if values.dim() == 2 else 1))
+        self._values.append(values.reshape(-1))
+        self._parts.append(Part(name, rows, values.shape[1] if values.dim() == 2 else 1))
 
     def pack(self) -> "Vector | None":
         """Everything so far as one vector on its way to the host; None if there is nothing."""
-        if not self._scalars and not self._arrays:
+        if not self._values:
             return None
-        device = (self._arrays or self._scalars)[-1].device
-        flat = [array.to(device, non_blocking=True).reshape(-1).to(torch.float32) for array in self._arrays]
-        if self._scalars:
-            together = torch.stack(_alike(self._scalars, device)).to(torch.float32)
-            flat.insert(0, together)
-        vector = flat[0] if len(flat) == 1 else torch.cat(flat)
-        return Vector(Readback(vector), [*self._scalar_parts, *self._array_parts])
-
-
-def _alike(scalars: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """The scalars as they can be stacked: on one device, without dimensions, of one type."""
-    kind = scalars[-1].dtype
-    return [
-        s
-        if s.device == device and s.dtype is kind and not s.dim()
-        else s.to(device, kind, non_blocking=True).reshape(())
-        for s in scalars
-    ]
+        device = self._values[0].device
+        alike = [
+            v if v.dtype is torch.float32 and v.device == device else v.to(device, torch.float32, non_blocking=True)
+            for v in self._values
+        ]
+        return Vector(Readback(torch.cat(alike)), self._parts)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,144 @@
+"""What Caboose costs a training step, side by side with doing nothing and with the usual ways to watch gradients.
+
+    python bench/overhead.py                        all models and variants (about half an hour)
+    python bench/overhead.py --quick                transformer, Caboose and the floor only (about a minute)
+    python bench/overhead.py --world 1,2,4          the agent's own time per rank, and bytes, under DDP
+    python bench/overhead.py --check                exit code 1 if a goal for the transformer is missed
+
+Design
+------
+One process and one torch thread: the second core is left to the agent's sender, the daemon and other libraries'
+services, as a training host has cores to spare. `models` has the steps, `peers` the variants, `timing` and `counting`
+measure, `tables` writes, `worlds` runs the DDP jobs. The daemon is a real one in a process of its own, so that the
+sender really sends; at the end its counters tell whether all reports came.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import worlds  # makes tests/ importable
+from counting import count
+from models import MODELS, build
+from peers import QUICK, variants
+from tables import NOTES, Result, goals, machine, table, verdict
+from timing import compare, step_seconds
+
+from caboose.settings import SAMPLE_EVERY
+from support.processes import DaemonProcess, clean_environment, running_daemon
+
+BLOCK_SECONDS = 2.0
+"""Long enough for the sender's turns, 50 ms apart, to fall into a block in proportion."""
+WORLD_PERIODS = 1
+"""Sampling periods that the ranks train; with more ranks than cores, a step takes half a second."""
+JUDGED = "transformer"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS), help="some of: %(default)s")
+    parser.add_argument("--variants", default="", help="only these, by key; all by default")
+    parser.add_argument("--pairs", type=int, default=30, help="rounds of comparison (default: %(default)s)")
+    parser.add_argument(
+        "--block", type=int, default=0, help="steps per block, made up to whole periods; by default what takes 2 s"
+    )
+    parser.add_argument("--output", type=Path, help="write the Markdown there as well")
+    parser.add_argument("--quick", action="store_true", help="a minute's look: fewer variants and pairs")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
+    parser.add_argument("--world", default="", help="instead: the cost per rank at these world sizes, e.g. 1,2,4")
+    options = parser.parse_args()
+    options.models = [JUDGED] if options.quick else options.models.split(",")
+    options.variants = options.variants.split(",") if options.variants else list(QUICK) if options.quick else []
+    options.pairs = min(options.pairs, 3) if options.quick else options.pairs
+    unknown = set(options.models) - set(MODELS)
+    if unknown or options.pairs < 1:
+        parser.error(f"no such model: {', '.join(unknown)}" if unknown else "--pairs: give at least 1")
+    if options.world and not all(size.isdecimal() and int(size) for size in options.world.split(",")):
+        parser.error(f"--world {options.world}: give world sizes, such as 1,2,4")
+    options.world = [int(size) for size in options.world.split(",")] if options.world else []
+    return options
+
+
+def progress(text: str) -> None:
+    """One line on stderr that keeps being rewritten; stdout has the tables alone."""
+    print(f"\r\033[K{text}" if sys.stderr.isatty() else text, end="" if sys.stderr.isatty() else "\n", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Result:
+    """Everything about one model."""
+    twins = build(name), build(name)
+    chosen = variants(daemon.endpoint, daemon.process.pid)
+    if options.variants:
+        chosen = [variant for variant in chosen if variant.key in options.variants]
+    progress(f"{name}: warming up")
+    seconds = max(map(step_seconds, twins))
+    block = options.block or max(20, round(BLOCK_SECONDS / seconds))
+    counts = {}
+    for variant in chosen:
+        progress(f"{name}: counting {variant.key}")
+        counts[variant.key] = count(twins[0], variant)
+    pairs = compare(twins, chosen, rounds=options.pairs, block=block, progress=progress)
+    return Result(twins[0], chosen, pairs, counts, block)
+
+
+def reports(daemon: DaemonProcess) -> str:
+    """Whether the sender really sent: what the daemon counted."""
+    wanted = ("caboose_messages_received_total", "caboose_messages_refused_total", "caboose_reports_dropped_total")
+    totals = dict.fromkeys(wanted, 0.0)
+    for line in daemon.text("/metrics").splitlines():
+        name = line.split("{", 1)[0].split(" ", 1)[0]
+        if name in totals and not (name == wanted[0] and "StepReport" not in line and "step_report" not in line):
+            totals[name] += float(line.rsplit(" ", 1)[1])
+    received, refused, dropped = (int(total) for total in totals.values())
+    return f"The daemon received {received} step reports; it refused {refused} messages, and agents dropped {dropped}."
+
+
+@contextlib.contextmanager
+def quiet_environment() -> Iterator[None]:
+    """Variables that would change the agent's mind are put aside, here as in the daemon."""
+    kept = dict(os.environ)
+    for name in set(os.environ) - set(clean_environment()):
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def main() -> int:
+    """Measures, prints, judges."""
+    options = arguments()
+    torch.set_num_threads(1)
+    sections = ["# What a step costs", "", machine() + ".", ""]
+    is_good = True
+    with quiet_environment(), tempfile.TemporaryDirectory(prefix="bench-overhead-") as directory:
+        if options.world:
+            sections += [worlds.run(options.world, WORLD_PERIODS * SAMPLE_EVERY, progress)]
+        else:
+            with running_daemon(Path(directory)) as daemon:
+                results = [measure(name, options, daemon) for name in options.models]
+                sent = reports(daemon)
+            for result in results:
+                sections += [table(result), ""]
+            sections += [NOTES, "", sent]
+            for result in results:
+                if result.workload.name == JUDGED and "defaults" in result.counts:
+                    sections += ["", verdict(result)]
+                    is_good = all(goal.is_met for goal in goals(result))
+    progress("")
+    text = "\n".join(sections) + "\n"
+    print(text)
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+    return 1 if options.check and not is_good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
