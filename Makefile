@@ -6,10 +6,10 @@ KEEP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts wheel-test soak tools clean
+.PHONY: help setup demo test lint types contracts wheel-test soak bench-overhead tools clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment is rebuilt only when what it is made from changes.
 $(BIN)/.ready: pyproject.toml requirements/constraints.txt
@@ -47,6 +47,10 @@ wheel-test: setup tools ## build the wheel and run the tests against it, install
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/test_memory.py --soak -s
+
+bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
+	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[bench]'
+	@$(BIN)/python bench/overhead.py $(ARGS)
 
 clean: ## remove the environment and what tools left behind
 	rm -rf $(VENV) .venv-wheel dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -25,7 +25,7 @@ import torch
 import worlds  # makes tests/ importable
 from counting import count
 from models import MODELS, build
-from peers import QUICK, variants
+from peers import QUICK, settled_governor, variants
 from tables import NOTES, Result, goals, machine, table, verdict
 from timing import compare, step_seconds
 
@@ -80,6 +80,8 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     progress(f"{name}: warming up")
     seconds = max(map(step_seconds, twins))
     block = options.block or max(20, round(BLOCK_SECONDS / seconds))
+    progress(f"{name}: letting the agent's governor settle")
+    settled_governor(daemon.endpoint, twins[0])
     counts = {}
     for variant in chosen:
         progress(f"{name}: counting {variant.key}")

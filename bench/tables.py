@@ -40,8 +40,9 @@ A watched and a bare twin of the model take turns, step by step; a ratio is the 
 helper processes on this host (wandb's service). Wall time is that of the training thread, and may be too kind by up to
 the background time. *Timed in place* is what the variant's own calls took on the training thread, measured inside
 them (Caboose's by its guard, in wall time, the others' in CPU time); hooks of others cannot be timed so. Opening and
-closing is not counted anywhere. Caboose's governor is held off, so that its cost is measured and not avoided. The
-floor is `torch.nn.utils.get_total_norm` over all gradients: one number, no layer told apart, nothing read back.
+closing is not counted anywhere. Caboose's governor is let run first, and the cadences it came to are then held: what
+is measured is what a long run pays; the row below it shows what it would cost without. The floor is
+`torch.nn.utils.get_total_norm` over all gradients: one number, no layer told apart, nothing read back.
 Operations, syncs and bytes are counted in a pass of their own; `bench/counting.py` says how."""
 
 

@@ -1,55 +1,90 @@
-"""Keeps the agent within its budget: measures its own share of the step and stretches the sampling when over it.
+"""Keeps the agent within its budget: measures its own share of the step, and looks less often when over it.
 
 Design
 ------
-The share is the agent's time on the training thread over the step's wall time, averaged over whole sampling periods, so
-that a sampled step does not look like a breach by itself. Over budget, the cadence doubles; well under it for several
-periods, it goes back by half, never below what was asked for. Doubling keeps the sampled steps of ranks with different
-cadences aligned: the coarser one's are among the finer one's.
+The share is the agent's time on the training thread and its sender's CPU time over the step's wall time, over whole
+sampling periods, so that a sampled step is no breach by itself. Over budget, what costs most is done half as often:
+closer looks (`sample_every`), or the norms of all gradients (`norm_every`: between those steps only the loss, the
+learning rate, phases and what a clipper computed itself are seen, which costs next to nothing). Well under budget
+for several periods, it goes back by half, never below what was asked for.
+
+Both cadences only double and halve, so the steps of ranks with different cadences stay aligned: the coarser one's
+are among the finer one's.
 """
 
+from dataclasses import dataclass
+
 MAX_STRETCH = 64
+MAX_NORM_EVERY = 16
 CALM_PERIODS = 4
 
 
+@dataclass(slots=True)
+class _Period:
+    plain: float = 0.0
+    sampled: float = 0.0
+    total: float = 0.0
+    num_steps: int = 0
+
+
 class Governor:
-    """Decides how often to take a closer look."""
+    """Decides how often to look, and how closely."""
 
     def __init__(self, sample_every: int, budget: float) -> None:
         self._base = sample_every
         self._budget = budget
         self._stretch = 1
-        self._agent = 0.0
-        self._total = 0.0
-        self._num_steps = 0
+        self._period = _Period()
         self._num_calm = 0
+        self.norm_every = 1
+        """Every how many steps the norms of all gradients are taken."""
         self.share = 0.0
         """The agent's share of the step, over the last whole period."""
 
     @property
     def sample_every(self) -> int:
-        """The cadence in force."""
+        """The cadence of closer looks."""
         return self._base * self._stretch
 
     def is_sampled(self, step: int) -> bool:
         """Whether this step, counted from attach on, is looked at closely."""
         return step % self.sample_every == 0
 
-    def account(self, agent_seconds: float, step_seconds: float) -> None:
+    def takes_norms(self, step: int) -> bool:
+        """Whether the gradients' norms are taken in this step."""
+        return step % self.norm_every == 0 or self.is_sampled(step)
+
+    def account(self, agent_seconds: float, step_seconds: float, *, was_sampled: bool) -> None:
         """Takes one step's cost into account."""
-        self._agent += agent_seconds
-        self._total += step_seconds
-        self._num_steps += 1
-        if self._num_steps < self.sample_every or self._total <= 0:
-            return
-        self.share = self._agent / self._total
-        self._agent = self._total = 0.0
-        self._num_steps = 0
+        period = self._period
+        if was_sampled:
+            period.sampled += agent_seconds
+        else:
+            period.plain += agent_seconds
+        period.total += step_seconds
+        period.num_steps += 1
+        if period.num_steps >= self.sample_every and period.total > 0:
+            self._judge(period)
+            self._period = _Period()
+
+    def _judge(self, period: _Period) -> None:
+        self.share = (period.plain + period.sampled) / period.total
         if self.share > self._budget:
-            self._stretch = min(self._stretch * 2, MAX_STRETCH)
             self._num_calm = 0
-        elif self.share < self._budget / 3 and self._stretch > 1:
+            can_thin, can_stretch = self.norm_every < MAX_NORM_EVERY, self._stretch < MAX_STRETCH
+            if can_thin and (period.plain >= period.sampled or not can_stretch):
+                self.norm_every *= 2
+            elif can_stretch:
+                self._stretch *= 2
+        elif self.share < self._budget / 3 and (self._stretch > 1 or self.norm_every > 1):
             self._num_calm += 1
             if self._num_calm >= CALM_PERIODS:
-                self._stretch //= 2
                 self._num_calm = 0
+                if self.norm_every > 1:
+                    self.norm_every //= 2
+                else:
+                    self._stretch //= 2
+
+    def adopt(self, other: "Governor") -> None:
+        """Takes over another's cadences, as a run that goes on where one left off."""
+        self._stretch, self.norm_every = other._stretch, other.norm_every

@@ -40,10 +40,12 @@ class GradientReader:
         self._pieces = Pieces()
         self.part: Part = (0, 0)
         self._is_sampled = False
+        self._takes_norms = True
 
-    def begin(self, step: int, pieces: Pieces, *, is_sampled: bool) -> None:
+    def begin(self, step: int, pieces: Pieces, *, is_sampled: bool, takes_norms: bool) -> None:
         """A new step: nothing read yet."""
         self._done.clear()
+        self._takes_norms = takes_norms
         self._pieces = pieces
         self._is_sampled = is_sampled
         self.part = self._division.part(step)
@@ -60,7 +62,7 @@ class GradientReader:
 
     def read(self, number: int) -> None:
         """Reads one optimizer's gradients, if that has not been done in this step."""
-        if number in self._done:
+        if number in self._done or not self._takes_norms:
             return
         self._done.add(number)
         rows, parameters = self._of_part(number)

@@ -57,6 +57,7 @@ class Monitor:
         self._step = start_step
         self._seq = 0
         self._num_boundaries = 0
+        self._sender_seconds = 0.0
         self._boundary = time.monotonic()
         self._is_suspicious = False
         self._is_closed = identity is None
@@ -112,7 +113,7 @@ class Monitor:
 
     @property
     def overhead(self) -> float:
-        """The agent's share of the step's time on the training thread, as it measures it itself."""
+        """The agent's share of the step, on the training thread and in the sender's, as it measures it itself."""
         return self._governor.share
 
     def step(
@@ -163,6 +164,7 @@ class Monitor:
             metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},
             agent_seconds=agent_seconds,
             sample_every=self._governor.sample_every,
+            norm_every=self._governor.norm_every,
             num_layers=len(observer.table),
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
@@ -176,9 +178,14 @@ class Monitor:
             self._introduce_again(modules=observer.modules)
         sender.put(record)
         self._num_boundaries += 1
-        self._governor.account(agent_seconds, phases.total)
+        governor, number = self._governor, self._num_boundaries
+        beside, self._sender_seconds = sender.cpu_seconds - self._sender_seconds, sender.cpu_seconds
+        governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)
         is_suspicious, self._is_suspicious = self._is_suspicious, False
-        observer.begin(is_sampled=is_suspicious or self._governor.is_sampled(self._num_boundaries))
+        observer.begin(
+            is_sampled=is_suspicious or governor.is_sampled(number),
+            takes_norms=is_suspicious or governor.takes_norms(number),
+        )
 
     def _look_at_the_batch(self, report: StepReport, held: Any) -> StepReport:
         """A step went wrong: its batch is looked at, if it is still there, and the next step is looked at closely."""

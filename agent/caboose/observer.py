@@ -158,12 +158,12 @@ class Observer:
         }
         return (*seen, *(name for name, part in parts.items() if part is not None))
 
-    def begin(self, *, is_sampled: bool) -> None:
+    def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
         """A new step begins."""
         self._is_sampled = is_sampled
         self._pieces = Pieces()
         self._mode = None
-        self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled)
+        self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         if not torch.is_grad_enabled():

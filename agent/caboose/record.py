@@ -36,6 +36,7 @@ class StepRecord:
     metrics: dict[str, float]
     agent_seconds: float
     sample_every: int
+    norm_every: int
     num_layers: int
     num_modules: int
     part: tuple[int, int]
@@ -87,6 +88,7 @@ class StepRecord:
             num_dropped=num_dropped,
             is_sampled=seen.is_sampled,
             sample_every=self.sample_every,
+            norm_every=self.norm_every,
             slices=slices,
             arrays=arrays,
         )

@@ -231,7 +231,9 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: Count | None = None
     is_sampled: bool = False
     sample_every: Count = 0
-    """The cadence in force; the agent stretches it when it costs too much."""
+    """The cadence of closer looks in force; the agent stretches it when it costs too much."""
+    norm_every: Count = 1
+    """Every how many steps the gradients' norms are taken; more than 1 only when each step would cost too much."""
     settings: dict[Name, tuple[float, ...]] = {}
     """Momentum, betas, weight decay of each group; sent when they changed, and on sampled steps."""
     num_scheduler_steps: Count | None = None

@@ -8,14 +8,17 @@ import torch
 
 import caboose
 from caboose.division import cut
-from caboose.governor import MAX_STRETCH, Governor
+from caboose.governor import MAX_NORM_EVERY, MAX_STRETCH, Governor
 from caboose_wire import StepReport
 from support.collector import Collector
 
 
 def run(governor: Governor, steps: int, agent: float, sampled: float) -> None:
     for step in range(steps):
-        governor.account(sampled if governor.is_sampled(step) else agent, 1.0)
+        if governor.is_sampled(step):
+            governor.account(sampled, 1.0, was_sampled=True)
+        else:
+            governor.account(agent if governor.takes_norms(step) else 0.0, 1.0, was_sampled=False)
 
 
 def test_a_sampled_step_alone_is_no_breach() -> None:
@@ -33,10 +36,19 @@ def test_over_budget_it_looks_closely_less_often_and_later_again() -> None:
     assert governor.sample_every == 10
 
 
-def test_the_cadence_has_an_end() -> None:
+def test_norms_that_cost_too_much_on_every_step_are_taken_less_often() -> None:
+    governor = Governor(50, 0.01)
+    run(governor, 2000, agent=0.022, sampled=0.03)
+    assert (governor.norm_every, governor.sample_every) == (4, 50)
+    assert governor.share < 0.01
+    run(governor, 2000, agent=0.0001, sampled=0.03)
+    assert governor.norm_every == 1
+
+
+def test_the_cadences_have_an_end() -> None:
     governor = Governor(1, 0.01)
-    run(governor, 10_000, agent=0.5, sampled=0.5)
-    assert governor.sample_every == MAX_STRETCH
+    run(governor, 20_000, agent=0.5, sampled=0.5)
+    assert (governor.sample_every, governor.norm_every) == (MAX_STRETCH, MAX_NORM_EVERY)
 
 
 def test_sampled_steps_of_a_stretched_rank_are_among_the_others() -> None:
