@@ -136,7 +136,7 @@ class Phases(msgspec.Struct, frozen=True, array_like=True):
     optimizer: float = float("nan")
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank introduces itself: who it is, what its model looks like, and what it can see."""
 
     job: JobName
@@ -206,7 +206,7 @@ class Scaler(msgspec.Struct, frozen=True, array_like=True):
     """Steps it has skipped since the run began."""
 
 
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one rank saw in one optimizer step."""
 
     attempt: Count
@@ -250,7 +250,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """float32 arrays by name; they travel as raw frames, not in the header."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something the user declared: a validation result, a data switch, a saved checkpoint, a warm-up's end."""
 
     attempt: Count
@@ -260,7 +260,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     fields: Settings = {}
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process lives, whether or not it finishes steps."""
 
     attempt: Count

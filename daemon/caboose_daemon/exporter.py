@@ -165,8 +165,9 @@ class JobFamilies:
         for stat, value in (("mean", summary.loss), ("min", summary.loss_min), ("max", summary.loss_max)):
             if value is not None:
                 self.loss.add_metric([*name, stat], value)
-        if summary.grad_norm is not None:
-            self.norm.add_metric(name, summary.grad_norm)
+        norm = job.latest_grad_norm
+        if norm is not None:
+            self.norm.add_metric(name, norm)
         if summary.agent_seconds is not None:
             self.agent.add_metric(name, summary.agent_seconds)
         if job.last is None:

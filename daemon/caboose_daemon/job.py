@@ -6,6 +6,7 @@ State only: messages are applied to it by `receiver`, time passes in `pipeline`.
 rank belongs to an attempt by its incarnation; which Hello begins a new attempt is decided in `admission`.
 """
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from caboose_wire import Event, Group, Hello, Layer
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
+NORM_MEMORY = 32
+"""Steps after which a gradient norm is too old to be shown as the job's."""
 
 
 @dataclass
@@ -133,6 +136,12 @@ class Job:
     def num_live(self) -> int:
         """Ranks heard of and not gone."""
         return sum(member.state == "live" for member in self.attempt.members.values()) if self.attempt else 0
+
+    @property
+    def latest_grad_norm(self) -> float | None:
+        """The last gradient norm that was taken; an agent over its budget takes it on every few steps only."""
+        recent = itertools.islice(reversed(self.recent), NORM_MEMORY)
+        return next((summary.grad_norm for summary in recent if summary.grad_norm is not None), None)
 
     @property
     def last_seen(self) -> float:

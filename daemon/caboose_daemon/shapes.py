@@ -139,7 +139,7 @@ def job_detail(job: Job, now: float) -> Json:
     mean_agent = sum(agent) / len(agent) if agent else None
     return {
         **job_row(job, now),
-        "last": step(job.recent[-1]) if job.recent else None,
+        "last": {**step(job.recent[-1]), "grad_norm": number(job.latest_grad_norm)} if job.recent else None,
         "num_steps": job.num_steps,
         "num_non_finite": job.num_non_finite,
         "num_layers": len(job.layers),

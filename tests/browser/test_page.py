@@ -244,6 +244,17 @@ def test_text_from_the_network_stays_text(daemon: DaemonProcess, page: Page, job
         assert page.evaluate("typeof hacked") == "undefined"
 
 
+def test_a_norm_that_is_taken_every_fourth_step_is_still_one_line(daemon: DaemonProcess, page: Page, job: str) -> None:
+    with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
+        for step in range(1, 42):
+            nothing = {} if step % 4 == 1 else {"arrays": {}, "grad_norm": None}
+            send_steps(ranks, step, step, **nothing)
+        page.goto(f"{daemon.url}?job={job}")
+        page.wait_for_function("document.getElementById('norm-chart').data?.some(trace => trace.x?.length > 8)")
+        xs = page.evaluate("document.getElementById('norm-chart').data.map(trace => trace.x).find(x => x?.length > 8)")
+        assert xs == list(range(1, 42, 4)), "no gap between neighbours"
+
+
 def test_the_log_scale_is_switched_from_the_keyboard_and_remembered(
     daemon: DaemonProcess, page: Page, job: str
 ) -> None:

@@ -47,7 +47,7 @@ def a_full_state() -> tuple[State, float]:
 def pinned(text: str) -> str:
     """The text without what differs from one release and one scrape to the next."""
     text = re.sub(r'(caboose_daemon_info\{version=")[^"]*', r"\1VERSION", text)
-    return re.sub(r"^(caboose_scrape_seconds) .*$", r"\1 0.0", text, flags=re.MULTILINE)
+    return re.sub(r"^(caboose_scrape_seconds|caboose_received_bytes_total) .*$", r"\1 0.0", text, flags=re.MULTILINE)
 
 
 def test_the_text_is_the_golden_one(tmp_path: Path) -> None:
@@ -224,3 +224,16 @@ def test_beyond_the_limit_no_rank_has_series_of_its_own() -> None:
     assert not [line for line in many if "rank=" in line]
     assert len(many) < 60
     assert f'caboose_job_live_ranks{{training_job="train"}} {MAX_RANK_SERIES + 1}.0' in many
+
+
+def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_ever() -> None:
+    story = scenario(ranks=1).healthy(3)
+    for step in range(4, 8):
+        story.says(0, a_report(step, arrays={}, grad_norm=None))
+    story.wait(3.0)
+    assert "caboose_gradient_norm{" in scrape(story.core.state)
+
+    for step in range(8, 60):
+        story.says(0, a_report(step, arrays={}, grad_norm=None))
+    story.wait(3.0)
+    assert "caboose_gradient_norm{" not in scrape(story.core.state)

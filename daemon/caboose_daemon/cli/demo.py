@@ -107,10 +107,8 @@ def _watch_plain(console: Console, watcher: Watcher, job: "subprocess.Popen[byte
         watcher.look()
         if watcher.steps and time.monotonic() >= next_line:
             next_line = time.monotonic() + 5.0
-            last = watcher.steps[-1]
-            console.print(
-                f"step {last['step']}/{steps}  loss {last['loss']:.4g}  gradient norm {last['grad_norm']:.4g}"
-            )
+            last, loss, norm = watcher.steps[-1], watcher.curve("loss")[-1], watcher.curve("grad_norm")[-1]
+            console.print(f"step {last['step']}/{steps}  loss {loss:.4g}  gradient norm {norm:.4g}")
         for item in watcher.findings:
             if item["id"] not in shown:
                 shown.add(item["id"])

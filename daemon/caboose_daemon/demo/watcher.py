@@ -47,5 +47,9 @@ class Watcher:
             return json.load(answer)
 
     def curve(self, name: str) -> list[float]:
-        """One column of the steps."""
-        return [to_float(step.get(name)) for step in self.steps]
+        """One column of the steps; what is not taken on every step stands until it is taken again."""
+        values: list[float] = []
+        for step in self.steps:
+            value = step.get(name)
+            values.append(values[-1] if value is None and values else to_float(value))
+        return values

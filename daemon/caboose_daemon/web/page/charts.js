@@ -100,9 +100,10 @@ function drawLoss(model, rows, current, steps) {
 
 function drawNorm(model, rows, current, steps) {
   const has = (row) => row.norm !== null && row.norm > 0;
+  const pauses = (row) => row.norm === null && !row.numBad;
   const traces = [];
   for (const [isCurrent, part] of byAttempt(rows, current)) {
-    const parts = segments(part, has);
+    const parts = segments(part, has, pauses);
     traces.push(bandTrace(parts, (row) => row.norm, (row) => row.normMax, isCurrent));
     const hover = (row) => `${stepName(row)}<br>gradient norm ${decimal(row.norm)}` + (row.numSteps > 1 ? `<br>at most ${decimal(row.normMax)}` : "");
     traces.push(...lineTraces(parts, (row) => row.norm, hover, isCurrent));

@@ -1,13 +1,21 @@
 /* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document, no plotly. */
 
-/** Runs of neighbouring rows of one attempt in which `has` holds; a hole in the data is never bridged. */
-export function segments(rows, has) {
+const LONGEST_PAUSE = 16;
+
+/**
+ * Runs of neighbouring rows of one attempt in which `has` holds; a hole in the data is never bridged. A row that
+ * `pauses` is no hole: a value that is taken on every few steps only. Of many pauses in a row the last makes a hole.
+ */
+export function segments(rows, has, pauses = () => false) {
   const found = [];
   let current = null;
   let before = null;
+  let numPauses = 0;
   for (const row of rows) {
     if (before === null || row.attempt !== before.attempt) current = null;
-    if (!has(row)) current = null;
+    numPauses = pauses(row) ? numPauses + 1 : 0;
+    if (numPauses && numPauses < LONGEST_PAUSE) { /* neither drawn nor a hole */ }
+    else if (!has(row)) current = null;
     else if (current) current.push(row);
     else found.push((current = [row]));
     before = row;
