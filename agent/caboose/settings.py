@@ -18,7 +18,7 @@ VARIABLES = (
 )
 """Every variable the agent reads beside the launchers' own."""
 
-SAMPLE_EVERY = 50
+SAMPLE_EVERY = 100
 OVERHEAD_BUDGET = 0.01
 
 

@@ -14,7 +14,7 @@ from support.training import finish, training
 @pytest.mark.slow
 def test_local_norms_are_the_ones_each_rank_computes_alone(listening: Collector, tmp_path: Path) -> None:
     env = {"CABOOSE_ENDPOINT": listening.endpoint, "CABOOSE_JOB": "train"}
-    with training(tmp_path, "--steps", "21", env=env) as job:
+    with training(tmp_path, "--steps", "21", "--sample-every", "10", env=env) as job:
         ranks = finish(job, tmp_path)
     reports = listening.wait_for(StepReport, 42)
     local = [r for r in reports if "local_grad_norm" in r.arrays]

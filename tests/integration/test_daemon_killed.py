@@ -38,8 +38,8 @@ def test_the_run_is_bit_identical_and_a_restarted_daemon_goes_on_with_its_histor
     assert len(steps) >= STEPS - 100, "at most what lay in the dead daemon's buffers is lost"
 
     for rank in ranks:
-        # In each step the slowest of the hooks and the boundary, less what the thread had to wait for a core.
-        slowest = sorted(max(boundary, hook) - waited for boundary, hook, waited in rank["calls"])
-        assert slowest[int(len(slowest) * 0.99)] < 0.001
-        assert slowest[-1] < 0.005
+        calls = sorted(rank["calls"])  # of all hooks and boundaries, less what the thread had to wait for a core
+        assert len(calls) >= 4 * STEPS
+        assert calls[int(len(calls) * 0.99)] < 0.001
+        assert calls[-1] < 0.005
         assert rank["closing"] < 1.0
