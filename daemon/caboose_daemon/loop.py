@@ -32,7 +32,7 @@ from caboose_wire.codec import MAX_FRAME_BYTES
 logger = logging.getLogger("caboose.daemon")
 
 POLL_MS = 100
-MAX_PER_TURN = 2000
+MAX_PER_TURN = 500
 
 
 class Outlet:

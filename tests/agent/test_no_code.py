@@ -223,7 +223,14 @@ def script(tmp_path: Path) -> Path:
 
 
 def printed(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    """The objects in a text; ranks share a pipe, so two of them may stand on one line."""
+    found = []
+    start = text.find("{")
+    while start >= 0:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+        found.append(value)
+        start = text.find("{", end)
+    return found
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -32,17 +33,16 @@ def lean_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         yield process
 
 
-def settled(daemon: DaemonProcess, step: int) -> int:
-    """The daemon's resident size once it has taken everything up to a step."""
+def wait_for_step(daemon: DaemonProcess, step: int) -> None:
+    """Waits until the daemon has taken everything up to a step."""
     assert wait_until(lambda: daemon.get("/api/v1/jobs/train")["step"] >= step, 600, every=0.2)
-    time.sleep(0.5)
-    return int(psutil.Process(daemon.process.pid).memory_info().rss)
 
 
 def test_the_daemons_size_does_not_grow_with_the_run(lean_daemon: DaemonProcess, num_steps: int) -> None:
     draw = random.Random(0)
     began = time.monotonic()
-    half = 0
+    process = psutil.Process(lean_daemon.process.pid)
+    sizes: list[int] = []
     with simulated_ranks(lean_daemon.endpoint, world=2) as ranks:
         for step in range(1, num_steps + 1):
             loss = 2.0 + 3.0 * math.exp(-step / 5000) + draw.gauss(0, 0.05)
@@ -51,13 +51,14 @@ def test_the_daemons_size_does_not_grow_with_the_run(lean_daemon: DaemonProcess,
             report = a_report(step=step, loss=loss)
             for rank in ranks:
                 rank.send(report)
-            if step == num_steps // 2:
-                half = settled(lean_daemon, step)
-        full = settled(lean_daemon, num_steps)
+            if step % (num_steps // 100) == 0:
+                sizes.append(process.memory_info().rss)
+        wait_for_step(lean_daemon, num_steps)
         for rank in ranks:
             rank.send(Bye(attempt=0, step=num_steps, time=time.time()))
         assert wait_until(lambda: lean_daemon.get("/api/v1/jobs/train")["state"] == "ended", 30)
     seconds = time.monotonic() - began
+    half, full = median(sizes[45:55]), median(sizes[90:])  # an allocator's size trembles by a percent or two
     print(f"\n{num_steps} steps in {seconds:.0f} s; resident {half / 2**20:.1f} -> {full / 2**20:.1f} MiB")
     detail = lean_daemon.get("/api/v1/jobs/train")
     assert detail["num_steps"] == num_steps
