@@ -58,7 +58,7 @@ class JournalConfig:
     """`[journal]`: how much is kept."""
 
     max_steps: int = 2_000_000
-    """Steps kept per job; the oldest go first. A million take about 120 MB."""
+    """Steps kept per job; the oldest go first. A million take about 100 MB."""
     retention_days: float = 90.0
     """Days after which steps, events and closed episodes are deleted."""
 
