@@ -8,12 +8,16 @@ closer looks (`sample_every`), or the norms of all gradients (`norm_every`: betw
 learning rate, phases and what a clipper computed itself are seen, which costs next to nothing). Well under budget
 for several periods, it goes back by half, never below what was asked for.
 
+What the agent can time is not all it costs (it takes the caches and the interpreter from the step as well), so it
+aims at `AIM` of the budget.
+
 Both cadences only double and halve, so the steps of ranks with different cadences stay aligned: the coarser one's
 are among the finer one's.
 """
 
 from dataclasses import dataclass
 
+AIM = 0.75
 MAX_STRETCH = 64
 MAX_NORM_EVERY = 16
 CALM_PERIODS = 4
@@ -32,7 +36,7 @@ class Governor:
 
     def __init__(self, sample_every: int, budget: float) -> None:
         self._base = sample_every
-        self._budget = budget
+        self._budget = budget * AIM
         self._stretch = 1
         self._period = _Period()
         self._num_calm = 0

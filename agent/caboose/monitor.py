@@ -171,6 +171,7 @@ class Monitor:
             batch=observer.batches.describe(),
             host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if seen.is_sampled else None,
             device_bytes=observer.device_bytes() if seen.is_sampled else None,
+            device_phases=self.clock.device_phases.take() if self.clock.device_phases is not None else None,
             seen=seen,
             on_bad_number=lambda report: self._look_at_the_batch(report, held),
         )
@@ -249,6 +250,7 @@ class Monitor:
             since_step_seconds=time.monotonic() - self._boundary,
             num_dropped=self._sender.num_dropped if self._sender else 0,
             num_failures=self.guard.num_failures,
+            utilization=self._observer.utilization.read() if self._observer is not None else None,
             state="disabled" if self.guard.is_tripped else "training",
         )
 

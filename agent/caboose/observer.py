@@ -32,7 +32,7 @@ from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
 from caboose.pieces import Pieces, Vector
 from caboose.placement import own
-from caboose.readback import memory_bytes
+from caboose.readback import Utilization, device_phases, memory_bytes
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
 from caboose_wire import Mode
@@ -97,6 +97,8 @@ class Observer:
         self._fingerprint = Fingerprint(self.table.parameters) if is_reduced and self.table.is_replicated else None
         self._modes = Modes(model)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
+        clock.device_phases = device_phases(self._device)
+        self.utilization = Utilization(self._device)
         self._activations = self._activations_of(model, protect)
         self._before_update: dict[int, torch.Tensor] = {}
         protect("warm-up", warm_up)(self._device)

@@ -5,14 +5,18 @@ Design
 One clock, one current phase: each mark adds the time since the last mark to the phase that was current. So
 phases never overlap, need no nesting, and with several micro-batches simply add up. What follows the forward is
 counted as backward (the loss, `backward()` and the all-reduce inside it) until the optimizer or the next forward
-begins. On an accelerator these are host times: no device is asked to finish.
+begins. An accelerator works behind the host's back, so there its own clock is marked as well (`device_phases`), and
+the sender puts the device's times in the place of the host's once they can be read; nothing waits for them.
 """
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from caboose_wire import Phases
+
+if TYPE_CHECKING:
+    from caboose.readback import DevicePhases
 
 Phase = Literal["other", "data", "forward", "backward", "optimizer"]
 
@@ -25,6 +29,8 @@ class PhaseClock:
         self._current: Phase = "other"
         self._since = clock()
         self._seconds: dict[Phase, float] = {}
+        self.device_phases: DevicePhases | None = None
+        """The device's own clock, where there is one."""
 
     @property
     def current(self) -> Phase:
@@ -38,6 +44,8 @@ class PhaseClock:
         seconds[self._current] = seconds.get(self._current, 0.0) + (now - self._since)
         self._current = phase
         self._since = now
+        if self.device_phases is not None:
+            self.device_phases.mark(phase)
 
     def take(self) -> Phases:
         """The phases of the step that ends now; the next step begins."""

@@ -1,15 +1,23 @@
-"""Gets values off their device without making the training thread wait.
+"""Everything that differs between devices: getting values and times off one without making the training thread wait.
 
 Design
 ------
 A tensor is copied to host memory without blocking and an event is recorded behind the copy; the sender's thread
-asks the event later. On CPU the value is there already. These are the only lines that differ between devices.
+asks the event later. On CPU the value is there already. Phases are timed on an accelerator by events of their own,
+recorded where the host changes phase and read by the sender as well, since the host runs ahead of the device.
 """
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 
 from caboose_wire.messages import Float32
+
+logger = logging.getLogger("caboose")
 
 
 class Readback:
@@ -35,6 +43,67 @@ class Readback:
         """The values; only when ready."""
         result: Float32 = self._host.numpy().astype(np.float32, copy=False)
         return result
+
+
+class Mark(Protocol):
+    """A moment in a device's stream of work, as `torch.Event` is."""
+
+    def elapsed_time(self, later: Self, /) -> float:
+        """Milliseconds from this moment to a later one."""
+
+
+Marks = Sequence[tuple[str, Mark]]
+
+
+class DevicePhases:
+    """When the device itself came to each phase of a step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[tuple[str, Mark]] = []
+
+    def mark(self, phase: str) -> None:
+        """What the device is given from now on belongs to this phase."""
+        event = torch.Event(self._device, enable_timing=True)
+        event.record()
+        self._marks.append((phase, event))
+
+    def take(self) -> Marks:
+        """The marks of the step that ends now; its last one begins the next step."""
+        marks, self._marks = self._marks, self._marks[-1:]
+        return marks
+
+
+def device_phases(device: torch.device) -> DevicePhases | None:
+    """A clock of the device's own; None on the CPU, where host and device are one."""
+    return None if device.type == "cpu" else DevicePhases(device)
+
+
+def seconds_by_phase(marks: Marks) -> dict[str, float]:
+    """How long the device spent in each phase; only once it has passed the last mark."""
+    seconds: dict[str, float] = {}
+    for (phase, begin), (_, end) in itertools.pairwise(marks):
+        seconds[phase] = seconds.get(phase, 0.0) + begin.elapsed_time(end) / 1000.0
+    return seconds
+
+
+class Utilization:
+    """How busy the device is, as its driver's library tells it; asked by the sender's thread at each heartbeat."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._can_tell = device.type in ("cuda", "hip")
+
+    def read(self) -> float | None:
+        """A share between 0 and 1; None where there is no such device, or no library to ask."""
+        if not self._can_tell:
+            return None
+        try:
+            return float(torch.cuda.utilization(self._device)) / 100.0
+        except Exception as error:  # noqa: BLE001 - the library raises errors of its own; without it nothing is lost
+            logger.info("caboose: the device's utilisation cannot be read: %r", error)
+            self._can_tell = False
+            return None
 
 
 def memory_bytes(device: torch.device) -> int | None:

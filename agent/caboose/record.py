@@ -44,12 +44,14 @@ class StepRecord:
     batch: Batch | None
     host_bytes: int | None
     device_bytes: int | None
+    device_phases: Any
+    """The device's own marks of the phases (`readback.Marks`), where it has a clock of its own."""
     seen: Any  # an observer.Seen; naming its type here would import torch
     on_bad_number: Callable[[StepReport], StepReport]
     """Called, on the sender's thread, with a report that holds one that is not finite."""
 
     def is_ready(self) -> bool:
-        """Whether the values have come off the device."""
+        """Whether the values have come off the device; the marks of its phases were recorded before them."""
         return self.seen.vector is None or self.seen.vector.is_ready()
 
     def message(self, num_dropped: int) -> StepReport:
@@ -73,7 +75,7 @@ class StepRecord:
             lr=seen.lr,
             settings=seen.settings,
             num_scheduler_steps=self.num_scheduler_steps,
-            phases=self.phases,
+            phases=self._phases(),
             metrics=self.metrics,
             grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
@@ -110,6 +112,16 @@ class StepRecord:
             arrays["activation_order"] = _spread(np.arange(len(order), dtype=np.float32), order, 0, self.num_modules)
         return arrays, slices
 
+    def _phases(self) -> Phases:
+        """The host's times, or where the device has a clock of its own, the device's: the host runs ahead of it."""
+        if not self.device_phases:
+            return self.phases
+        from caboose.readback import seconds_by_phase
+
+        times = seconds_by_phase(self.device_phases)
+        times.pop("other", None)
+        return msgspec.structs.replace(self.phases, **times)
+
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped
         if clipped.max_norm is None and clipped.max_value is None:
@@ -117,9 +129,9 @@ class StepRecord:
         return Clipping(clipped.max_norm, _scalar(values, "clip_total_norm"), clipped.max_value)
 
     def _batch(self, values: Values) -> Batch | None:
-        low, high, bad = (_scalar(values, f"batch_{name}") for name in ("low", "high", "bad"))
-        if self.batch is None or bad is None:
+        if self.batch is None or "batch_bad" not in values:
             return self.batch
+        low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))
         return msgspec.structs.replace(self.batch, num_bad=int(bad), lowest=low, highest=high)
 
 
@@ -161,9 +173,8 @@ def _spread(found: Float32, rows: Sequence[int], first: int, last: int) -> Float
 def _total(values: Values, name: str) -> float | None:
     if name not in values:
         return None
-    norms = values[name][1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(np.sum(np.square(norms, dtype=np.float64))))
+    norms = values[name][1].astype(np.float64)
+    return math.sqrt(norms @ norms)
 
 
 def _fingerprint(values: Values) -> int | None:

@@ -3,7 +3,8 @@
 Design
 ------
 The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread looks
-every `POLL_SECONDS`, so a burst of fast steps travels in one go and an idle one costs next to nothing.
+every `POLL_SECONDS`, so several steps travel in one go (waking up costs more than a report does, and each wake takes
+the interpreter from the training thread) and an idle one costs next to nothing.
 
 Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The
 socket itself holds few (`SNDHWM`), and none for a daemon that is not connected (`IMMEDIATE`), so that what is
@@ -39,7 +40,7 @@ from caboose_wire.codec import MAX_HEADER_BYTES
 
 logger = logging.getLogger("caboose")
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4

@@ -3,7 +3,11 @@
 import math
 from itertools import chain, repeat
 
+import pytest
+import torch
+
 from caboose.phases import PhaseClock
+from caboose.readback import Utilization, device_phases, seconds_by_phase
 
 
 def ticking(*times: float) -> PhaseClock:
@@ -38,3 +42,32 @@ def test_a_phase_that_was_not_seen_is_nan_and_nothing_carries_over() -> None:
     assert math.isnan(phases.forward)
     assert math.isnan(phases.data)
     assert phases.total == 1
+
+
+class Moment:
+    """A moment of a device's clock, as an event of torch's gives it: in milliseconds."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self.milliseconds = milliseconds
+
+    def elapsed_time(self, later: "Moment", /) -> float:
+        return later.milliseconds - self.milliseconds
+
+
+def test_a_device_is_timed_by_its_own_marks() -> None:
+    marks = [("other", 0), ("forward", 100), ("backward", 400), ("forward", 1000), ("backward", 1300), ("other", 2000)]
+    times = seconds_by_phase([(phase, Moment(at)) for phase, at in marks])
+    assert times == pytest.approx({"other": 0.1, "forward": 0.6, "backward": 1.3})
+
+
+def test_on_the_cpu_host_and_device_are_one() -> None:
+    device = torch.device("cpu")
+    assert device_phases(device) is None
+    assert Utilization(device).read() is None
+
+
+def test_a_driver_library_that_is_not_there_is_asked_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="caboose")
+    utilization = Utilization(torch.device("cuda"))
+    assert [utilization.read(), utilization.read()] == [None, None]
+    assert len(caplog.records) == 1

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def wrap(model: torch.nn.Module, mode: str, world: int) -> torch.nn.Module:
     if mode in ("ddp", "accumulate", "amp", "clip", "clip_by_name"):
         return torch.nn.parallel.DistributedDataParallel(model)
     if mode == "compile":
-        return torch.compile(model, backend="aot_eager")
+        # Inductor makes C++ here; without a compiler the rest of the way through torch.compile is still taken.
+        return torch.compile(model, backend="inductor" if shutil.which("g++") else "aot_eager")
     if mode.startswith("fsdp1"):
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
