@@ -37,6 +37,8 @@ BLOCK_SECONDS = 2.0
 WORLD_PERIODS = 1
 """Sampling periods that the ranks train; with more ranks than cores, a step takes half a second."""
 JUDGED = "transformer"
+OTHERS_SHARE = 3
+"""The other models are compared in a third of the rounds: their stretched sampling periods make long blocks."""
 
 
 def arguments() -> argparse.Namespace:
@@ -44,7 +46,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS), help="some of: %(default)s")
     parser.add_argument("--variants", default="", help="only these, by key; all by default")
-    parser.add_argument("--pairs", type=int, default=30, help="rounds of comparison (default: %(default)s)")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=30,
+        help="rounds of comparison for the transformer, a third of it for the others (default: %(default)s)",
+    )
     parser.add_argument(
         "--block", type=int, default=0, help="steps per block, made up to whole periods; by default what takes 2 s"
     )
@@ -74,6 +81,7 @@ def progress(text: str) -> None:
 def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Result:
     """Everything about one model."""
     twins = build(name), build(name)
+    rounds = options.pairs if name == JUDGED else -(-options.pairs // OTHERS_SHARE)
     chosen = variants(daemon.endpoint, daemon.process.pid)
     if options.variants:
         chosen = [variant for variant in chosen if variant.key in options.variants]
@@ -86,7 +94,7 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     for variant in chosen:
         progress(f"{name}: counting {variant.key}")
         counts[variant.key] = count(twins[0], variant)
-    pairs = compare(twins, chosen, rounds=options.pairs, block=block, progress=progress)
+    pairs = compare(twins, chosen, rounds=rounds, block=block, progress=progress)
     return Result(twins[0], chosen, pairs, counts, block)
 
 
