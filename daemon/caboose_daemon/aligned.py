@@ -1,21 +1,20 @@
 """One step with all its ranks side by side, reduced once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.merging import UNSEEN, global_norm, merge
+from caboose_daemon.merging import MISSING, UNSEEN, global_norm, merge
 from caboose_wire import Layer, StepReport
 
 Float64 = NDArray[np.float64]
 PHASES = ("total", "data", "forward", "backward", "optimizer")
 
 
-@dataclass(frozen=True)
-class AlignedStep:
+class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     """What all ranks reported about one step. Arrays have one row per rank; NaN where `present` is False."""
 
     attempt: int
@@ -27,6 +26,9 @@ class AlignedStep:
     present: NDArray[np.bool_]
     has_loss: NDArray[np.bool_]
     loss: Float64
+    mean_loss: float
+    """Mean over ranks, weighted by samples; NaN if any rank's loss is, and where nobody reported one."""
+    is_loss_known: bool
     weight: Float64
     """How much each rank's loss counts in the mean: its samples, or 1."""
     lr: tuple[float, ...]
@@ -41,9 +43,13 @@ class AlignedStep:
     has_grad_norm: bool
     layer_grad_norm: Float64
     """One value per layer over all ranks; -1 where the layer had no gradient, -2 where nobody looked at it."""
-    local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = {}
     """By rank, on sampled steps: each layer's gradient before the all-reduce."""
-    reports: Mapping[int, StepReport] = field(default_factory=dict)
+    num_samples: int | None = None
+    """Samples of all ranks together; None where a rank did not say."""
+    metrics: Mapping[str, float] = {}
+    """The user's own, means over the ranks that gave them."""
+    reports: Mapping[int, StepReport] = {}
     """What the ranks sent, by rank, for what is looked at more rarely than every step."""
     layers: Sequence[Layer] = ()
 
@@ -51,6 +57,22 @@ class AlignedStep:
         """One of the sampled arrays over all layers; None if no rank sent it in this step."""
         width = next((int(v.size // len(v)) for r in self.reports.values() if (v := _filled(r, name)) is not None), 0)
         return merge(name, self.reports, self.layers, self.world, width=width) if width else None
+
+    def module_values(self, name: str) -> tuple[list[int], Float64] | None:
+        """One of the activation arrays, ranks x modules, with the ranks of its rows; None if no rank sent it."""
+        found = {rank: v for rank, report in self.reports.items() if (v := _filled(report, name)) is not None}
+        if not found:
+            return None
+        longest = max(len(v) for v in found.values())  # a rank may not have told of a new functional call yet
+        values = np.full((len(found), longest), MISSING)
+        for row, array in enumerate(found.values()):
+            values[row, : len(array)] = array if array.ndim == 1 else array[:, 0]
+        return list(found), values
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether any rank looked closely in this step."""
+        return any(report.is_sampled for report in self.reports.values())
 
     @property
     def num_unseen_layers(self) -> int:
@@ -76,19 +98,9 @@ class AlignedStep:
         return int(self.present.sum())
 
     @cached_property
-    def mean_loss(self) -> float:
-        """Mean over ranks, weighted by samples; NaN if any rank's loss is, None has no place here."""
-        seen = self.has_loss
-        if not seen.any():
-            return float("nan")
-        weight = self.weight[seen] if self.weight[seen].any() else np.ones(int(seen.sum()))
-        with np.errstate(invalid="ignore", over="ignore"):
-            return float(np.sum(self.loss[seen] * weight) / np.sum(weight))
-
-    @cached_property
     def bad_loss_ranks(self) -> tuple[int, ...]:
         """Ranks whose loss is NaN or infinite."""
-        return tuple(int(r) for r in np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)))
+        return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
 
     def phase_seconds(self, phase: str) -> float:
         """Mean over ranks of one phase; NaN if no rank saw it."""
@@ -140,6 +152,8 @@ def combine(
         present=present,
         has_loss=has_loss,
         loss=loss,
+        mean_loss=_mean_loss(loss, has_loss, weight),
+        is_loss_known=bool(has_loss.any()),
         weight=weight,
         lr=first.lr,
         phases=phases,
@@ -151,9 +165,29 @@ def combine(
         has_grad_norm=total is not None,
         layer_grad_norm=layer_norm,
         local_layer_grad_norm=local_layers,
+        num_samples=_num_samples(reports),
+        metrics=_metrics(reports),
         reports=reports,
         layers=layers,
     )
+
+
+def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float:
+    if not seen.any():
+        return float("nan")
+    weights = weight[seen] if weight[seen].any() else np.ones(int(seen.sum()))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.sum(loss[seen] * weights) / np.sum(weights))
+
+
+def _num_samples(reports: Mapping[int, StepReport]) -> int | None:
+    counts = [report.num_samples for report in reports.values()]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _metrics(reports: Mapping[int, StepReport]) -> dict[str, float]:
+    names = {name for report in reports.values() for name in report.metrics}
+    return {name: float(np.mean([r.metrics[name] for r in reports.values() if name in r.metrics])) for name in names}
 
 
 def _filled(report: StepReport, name: str) -> NDArray[np.float32] | None:

@@ -7,6 +7,7 @@ rank belongs to an attempt by its incarnation; which Hello begins a new attempt 
 """
 
 import itertools
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -14,9 +15,11 @@ from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.alignment import Aligner
 from caboose_daemon.engine import Engine
 from caboose_daemon.episodes import EpisodeLog
+from caboose_daemon.regimes import Regime, RegimeTracker
 from caboose_daemon.summary import StepSummary
-from caboose_daemon.view import JobView, RankState, RankView
-from caboose_wire import Event, Group, Hello, Layer
+from caboose_daemon.view import AlignmentFacts, JobView, RankState, RankView
+from caboose_wire import Event, Group, Hello, Layer, Module
+from caboose_wire.messages import Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
@@ -68,13 +71,35 @@ class Attempt:
     agent_attempt: int
     aligner: Aligner
     engine: Engine
+    regimes: RegimeTracker
     members: dict[int, Member] = field(default_factory=dict)
+
+    @property
+    def alignment(self) -> AlignmentFacts:
+        """What went wrong in bringing the ranks' reports together."""
+        return AlignmentFacts(
+            num_late=self.aligner.num_late,
+            num_duplicate=self.aligner.num_duplicate,
+            num_incomplete=self.aligner.num_incomplete,
+            num_missed=sum(member.num_missed for member in self.members.values()),
+            num_dropped=sum(member.num_dropped for member in self.members.values()),
+        )
 
     @property
     def expected(self) -> set[int]:
         """Ranks whose report a step waits for."""
         gone = {rank for rank, member in self.members.items() if member.state in ("left", "failed")}
         return set(range(self.world)) - gone
+
+
+def _regime(regimes: RegimeTracker, step: AlignedStep, events: tuple[Event, ...]) -> Regime:
+    seconds = step.phase_seconds("total")
+    return regimes.observe(
+        lr=max(step.lr) if step.lr else None,
+        num_samples=step.num_samples,
+        step_seconds=None if math.isnan(seconds) else seconds,
+        events=events,
+    )
 
 
 @dataclass
@@ -89,7 +114,9 @@ class Job:
     groups: tuple[Group, ...] = ()
     visible: frozenset[str] = frozenset()
     blind: dict[str, str] = field(default_factory=dict)
-    config: dict[str, object] = field(default_factory=dict)
+    config: dict[str, Scalar] = field(default_factory=dict)
+    facts: dict[str, Scalar] = field(default_factory=dict)
+    modules: tuple[Module, ...] = ()
     wrapper: str = ""
     last: AlignedStep | None = None
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
@@ -107,18 +134,25 @@ class Job:
         """A read-only look at this job now."""
         attempt = self.attempt
         assert attempt is not None, "a job is looked at once it has an attempt"
+        events = tuple(event for event in self.pending_events if step is not None and event.step < step.step)
         return JobView(
             job=self.name,
             attempt=attempt.number,
             world=attempt.world,
             now=now,
             attempt_began=attempt.began,
-            ranks={rank: member.view() for rank, member in attempt.members.items()},
+            look_at_ranks=lambda: {rank: member.view() for rank, member in attempt.members.items()},
             layers=self.layers,
             groups=self.groups,
             visible=self.visible,
             step=step,
-            events=tuple(event for event in self.pending_events if step is not None and event.step < step.step),
+            events=events,
+            modules=self.modules,
+            facts=self.facts,
+            config=self.config,
+            blind=self.blind,
+            regime=Regime() if step is None else _regime(attempt.regimes, step, events),
+            alignment=attempt.alignment,
         )
 
     @property

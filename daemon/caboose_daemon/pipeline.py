@@ -14,6 +14,7 @@ from caboose_daemon.alignment import Aligner
 from caboose_daemon.engine import Engine
 from caboose_daemon.episodes import Episode
 from caboose_daemon.job import Attempt, Job, Member
+from caboose_daemon.regimes import RegimeTracker
 from caboose_daemon.rules.finding import Finding
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary, summarize
@@ -59,6 +60,8 @@ class Pipeline:
                 self._sink.episode_changed(job, episode)
         job.num_attempts += 1
         job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
+        if hello.start_step > 0:
+            job.attempt.regimes = RegimeTracker(is_resumed=True)
         job.last = None
         job.pending_events.clear()
         self._sink.attempt_began(job)
@@ -73,6 +76,7 @@ class Pipeline:
             agent_attempt=agent_attempt,
             aligner=Aligner(number, min_deadline=self._min_deadline, deadline_steps=self._deadline_steps),
             engine=Engine(self._state.rule_configs, self._state.rule_stats),
+            regimes=RegimeTracker(is_resumed=number > 1),
         )
 
     def admit(self, job: Job, hello: Hello, now: float) -> Member:
@@ -88,6 +92,7 @@ class Pipeline:
             job.layers, job.groups = hello.layers, hello.groups
             job.visible, job.blind = frozenset(hello.visible), dict(hello.blind)
             job.config, job.wrapper = dict(hello.config), hello.wrapper
+            job.facts, job.modules = dict(hello.facts), hello.modules
         self._sink.member_changed(job, member)
         return member
 

@@ -1,11 +1,16 @@
 """The read-only view of a job that rules, pages and exporters look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from caboose_daemon.aligned import AlignedStep
-from caboose_wire import Event, Group, Layer
+from caboose_daemon.regimes import Regime
+from caboose_wire import Event, Group, Layer, Module
+from caboose_wire.messages import Scalar
 
 RankState = Literal["expected", "live", "left", "failed"]
 """expected: not heard of yet. left: said good-bye. failed: left because of an error."""
@@ -27,7 +32,21 @@ class RankView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class AlignmentFacts:
+    """What went wrong in bringing the ranks' reports together, counted since the attempt began."""
+
+    num_late: int = 0
+    """Reports that came after their step was closed."""
+    num_duplicate: int = 0
+    num_incomplete: int = 0
+    """Steps that were closed without some rank."""
+    num_missed: int = 0
+    """Reports that never arrived: gaps in the ranks' sequence numbers."""
+    num_dropped: int = 0
+    """Reports that the agents themselves gave up, because nobody took them."""
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     """A job at one moment: who takes part, what its model is, and the step that was just aligned."""
 
     job: str
@@ -35,8 +54,7 @@ class JobView:
     world: int
     now: float
     attempt_began: float
-    ranks: Mapping[int, RankView]
-    """Every rank from which something was ever heard in this attempt."""
+    look_at_ranks: Callable[[], Mapping[int, RankView]]
     layers: Sequence[Layer]
     groups: Sequence[Group]
     visible: frozenset[str]
@@ -44,3 +62,22 @@ class JobView:
     """The step just aligned; None on a tick."""
     events: Sequence[Event] = ()
     """Declared between the step before and this one; a report may come later than what was declared after it."""
+    modules: Sequence[Module] = ()
+    facts: Mapping[str, Scalar] = {}
+    """What the agent told of model, optimizer and data in Hello."""
+    config: Mapping[str, Scalar] = {}
+    """What the user told, at attach."""
+    blind: Mapping[str, str] = {}
+    """What the agent cannot see, with reasons."""
+    regime: Regime = Regime()
+    alignment: AlignmentFacts = AlignmentFacts()
+
+    @cached_property
+    def ranks(self) -> Mapping[int, RankView]:
+        """Every rank from which something was ever heard in this attempt; made when first asked for."""
+        return self.look_at_ranks()
+
+    def setting(self, name: str) -> float | None:
+        """A number the user gave, or the agent found, under this name; None where there is none."""
+        value = self.config.get(name, self.facts.get(name))
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -247,7 +247,7 @@ def test_a_declared_change_ends_what_was_open() -> None:
 
     episode = story.only("loss_spike")
     assert episode.last.state == "resolved"
-    assert episode.last.summary == "a declared change begins a new baseline"
+    assert episode.last.summary == "data switch: a new baseline begins"
 
 
 # Blindness

@@ -55,7 +55,7 @@ def views(losses: NDArray[np.float64], norms: NDArray[np.float64]) -> Iterator[J
             world=1,
             now=float(i),
             attempt_began=0.0,
-            ranks={0: RankView(rank=0, state="live", last_seen=float(i))},
+            look_at_ranks=lambda i=i: {0: RankView(rank=0, state="live", last_seen=float(i))},
             layers=LAYERS[:1],
             groups=(),
             visible=frozenset({"loss", "gradients"}),

@@ -1,7 +1,8 @@
 """A finding: one rule's verdict on one step."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 
 class Severity(StrEnum):
@@ -20,8 +21,7 @@ class Severity(StrEnum):
 _ORDER = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule saw, where, since when, and the numbers that made it say so."""
 
     rule: str
@@ -37,4 +37,4 @@ class Finding:
     """input, forward, backward or update, where that is known."""
     state: str = "open"
     """open, recovering, lingering, diverging; resolved when the rule saw it end."""
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = {}

@@ -23,8 +23,6 @@ from caboose_daemon.view import JobView
 WITNESS_STEPS = 5
 """How long before the loss a jump of the gradient norm still counts as its witness."""
 LINGERING_STEPS = 30
-REBASELINE = ("data_switch", "batch_ramp", "resume")
-"""Declared events after which the loss may lie elsewhere for a good reason."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,10 @@ class LossSpike(Rule[LossSpikeConfig]):
     name = "loss_spike"
     config_class = LossSpikeConfig
     needs = frozenset({"loss"})
+    forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: LossSpikeConfig) -> None:
         super().__init__(config)
-        self._begin()
-
-    def _begin(self) -> None:
         self._loss = Baseline(self.config.warmup_steps)
         self._norm = Baseline(self.config.warmup_steps)
         self._last_norm_jump = -math.inf
@@ -78,11 +74,6 @@ class LossSpike(Rule[LossSpikeConfig]):
         step = view.step
         if step is None:
             return None
-        if any(event.kind in REBASELINE for event in view.events):
-            ended = self._episode
-            self._begin()
-            if ended is not None:
-                return self._resolved(ended, step.step, step.mean_loss, "a declared change begins a new baseline")
         if not math.isfinite(step.mean_loss):
             return None  # a loss that is not a number is non_finite's
         self._watch_norm(step.step, step.grad_norm)

@@ -8,7 +8,9 @@ constant in size, because the view holds one step and not the history; there is 
 so a restart begins with fresh baselines. While a condition lasts the rule returns a finding at every call, with
 the same `onset_step`; joining them is not its work.
 
-`needs` names what must be visible; without it the rule abstains, and the job's page says so.
+`needs` names what must be visible; without it the rule abstains, and the job's page says so. In the regimes of
+`muted_in` (see `regimes`) it is not asked; when one of `forgets_after` begins, it is made anew, and what it had found
+ends there.
 """
 
 from abc import ABC, abstractmethod
@@ -47,6 +49,8 @@ class Rule(ABC, Generic[C]):
     config_class: ClassVar[type[RuleConfig]]
     trigger: ClassVar[Trigger] = "step"
     needs: ClassVar[frozenset[str]] = frozenset()
+    muted_in: ClassVar[frozenset[str]] = frozenset()
+    forgets_after: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, config: C) -> None:
         self.config = config
