@@ -1,0 +1,1 @@
+"""`caboose replay`: the rules, run over the log of a run that is over."""
