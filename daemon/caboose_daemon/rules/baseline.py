@@ -9,6 +9,10 @@ The scatter is taken twice, and the larger counts: from the differences of neigh
 run's first fall would otherwise blind the baseline for hundreds of steps), and from the excess over the level, which
 slow wandering cannot hide from as it does in differences. The caller decides what to learn from; sorting a window
 at every step would cost more and not see more.
+
+How far the series reaches above its level now and then is learned as well (`tail`, in scales: what one value in a
+hundred exceeds). Some losses have outliers as a part of normal life; six scales are rare in one run and daily in
+another, and only the run itself can tell.
 """
 
 import math
@@ -19,10 +23,14 @@ MEMORY = 32.0
 CLIP = 2.5
 TO_SIGMA = 1.2533
 """Mean absolute deviation to standard deviation, for a normal distribution."""
+TAIL_SHARE = 0.01
+TAIL_RATE = 0.25
+NORMAL_TAIL = 2.33
+"""What one normal value in a hundred exceeds, in scales; the tail is never taken to be lighter."""
 
 
 class Baseline:
-    """Level and scale of a series."""
+    """Level, scale and tail of a series."""
 
     def __init__(self, warmup: int = WARMUP, memory: float = MEMORY) -> None:
         self._first: list[float] = []
@@ -33,6 +41,7 @@ class Baseline:
         self._excess = 0.0
         self.level = float("nan")
         self.scale = float("nan")
+        self.tail = NORMAL_TAIL
 
     @property
     def is_ready(self) -> bool:
@@ -60,13 +69,18 @@ class Baseline:
         self._set_scale()
 
     def _follow(self, value: float) -> None:
+        above = value - self.level
+        is_beyond = above > self.tail * self.scale
+        self.tail *= 1.0 + TAIL_RATE * ((1.0 - TAIL_SHARE) if is_beyond else -TAIL_SHARE)
+        if self.tail < NORMAL_TAIL:
+            self.tail = NORMAL_TAIL
         most = CLIP * self.scale
-        self.level += self._rate * min(value - self.level, most)
+        self.level += self._rate * (above if above < most else most)
         above = value - self.level
         if above > 0:
-            self._excess += self._rate * (min(above, most) * TO_SIGMA - self._excess)
-        jump = min(abs(value - self._last) / math.sqrt(2), most)
-        self._jitter += self._rate * (jump * TO_SIGMA - self._jitter)
+            self._excess += self._rate * ((above if above < most else most) * TO_SIGMA - self._excess)
+        jump = abs(value - self._last) / 1.4142135623730951
+        self._jitter += self._rate * ((jump if jump < most else most) * TO_SIGMA - self._jitter)
         self._set_scale()
 
     def _set_scale(self) -> None:
