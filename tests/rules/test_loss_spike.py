@@ -1,5 +1,6 @@
 """loss_spike: what is high, how urgent it is, what becomes of it, and what is never learned."""
 
+import functools
 import math
 
 import pytest
@@ -7,7 +8,10 @@ import pytest
 from caboose_daemon.rules.loss_spike import LINGERING_STEPS, WITNESS_STEPS, LossSpikeConfig
 from caboose_wire import Event
 from support.ranks import a_report
-from support.scenario import NAN, scenario
+from support.scenario import NAN
+from support.scenario import scenario as of_all_rules
+
+scenario = functools.partial(of_all_rules, about="loss_spike")
 
 SWINGING = (1.9, 2.1) * 20
 """A level of 2.0 with neighbours 0.2 apart: a scale of about 0.18, so 6 scales are about 1.06."""

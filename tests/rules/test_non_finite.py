@@ -1,10 +1,15 @@
 """non_finite: when it speaks, how urgently, and whom it names."""
 
+import functools
+
 import pytest
 
 from caboose_daemon.rules.non_finite import NonFiniteConfig
 from support.ranks import LAYERS, a_report
-from support.scenario import INF, NAN, scenario
+from support.scenario import INF, NAN
+from support.scenario import scenario as of_all_rules
+
+scenario = functools.partial(of_all_rules, about="non_finite")
 
 
 def test_is_silent_while_every_number_is_finite_however_large() -> None:

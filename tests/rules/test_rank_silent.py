@@ -1,10 +1,15 @@
 """rank_silent: who is missed, after how long, and what only looks like silence."""
 
+import functools
+
 import pytest
 
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 from support.ranks import a_hello
-from support.scenario import Scenario, scenario
+from support.scenario import Scenario
+from support.scenario import scenario as of_all_rules
+
+scenario = functools.partial(of_all_rules, about="rank_silent")
 
 
 def a_running_job(ranks: int = 4, **settings: object) -> Scenario:

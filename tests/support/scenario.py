@@ -3,11 +3,14 @@
     story = scenario(ranks=8).healthy(40).loss_spike(at=41, height=3.0).healthy(5)
     assert story.only("loss_spike").severity == "warning"
 
+`scenario(about="loss_spike")` switches the other rules off: a story told for one rule may look ill to another.
+
 Every method plays its part at once and returns the scenario. `at` names the step where something happens; the
 steps before it are healthy. Time is counted, never waited for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,15 @@ def views(losses: NDArray[np.float64], norms: NDArray[np.float64]) -> Iterator[J
             visible=frozenset({"loss", "gradients"}),
             step=combine({0: report}, attempt=1, step=i, world=1, layers=LAYERS[:1]),
         )
+
+
+def watching(about: str, rules: Mapping[str, RuleConfig]) -> dict[str, RuleConfig]:
+    """The configuration of a story about one rule (the others are switched off), or about all if none is named."""
+    configs = {**Config().rules, **rules}
+    return {
+        name: config if not about or name in about.split() else replace(config, enabled=False)
+        for name, config in configs.items()
+    }
 
 
 class JournaledCore(Core):
@@ -118,6 +130,7 @@ class Scenario:
         self,
         ranks: int,
         *,
+        about: str = "",
         rules: Mapping[str, RuleConfig] | None = None,
         level: float = 2.0,
         noise: float = 0.0,
@@ -129,7 +142,7 @@ class Scenario:
         **hello: Any,
     ) -> None:
         self.ranks = ranks
-        self.core = core or Core(Config(rules={**Config().rules, **(rules or {})}))
+        self.core = core or Core(Config(rules=watching(about, rules or {})))
         self.level = level
         self.noise = noise
         self.scatter = scatter

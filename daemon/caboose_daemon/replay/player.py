@@ -128,7 +128,7 @@ def _plain(log: Log, name: str) -> list[float | None]:
     column = log.columns.get(name)
     if column is None:
         return [None] * len(log.steps)
-    values = column.values.tolist()
+    values: list[float | None] = column.values.tolist()
     if column.is_logged.all():
         return values
     return [v if has else None for v, has in zip(values, column.is_logged.tolist(), strict=True)]

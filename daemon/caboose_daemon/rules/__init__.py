@@ -1,10 +1,28 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.divergence import Divergence
+from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.non_finite import NonFinite
+from caboose_daemon.rules.not_learning import NotLearning
+from caboose_daemon.rules.oscillation import Oscillation
+from caboose_daemon.rules.overfitting import Overfitting
+from caboose_daemon.rules.plateau import Plateau
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.rule import AnyRule
+from caboose_daemon.rules.underfitting import Underfitting
 
-RULES: tuple[type[AnyRule], ...] = (NonFinite, LossSpike, RankSilent)
+RULES: tuple[type[AnyRule], ...] = (
+    NonFinite,
+    GradientExplosion,
+    LossSpike,
+    Divergence,
+    NotLearning,
+    Plateau,
+    Oscillation,
+    Overfitting,
+    Underfitting,
+    RankSilent,
+)
 
 __all__ = ["RULES", "AnyRule"]

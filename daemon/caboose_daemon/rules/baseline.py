@@ -3,10 +3,11 @@
 Design
 ------
 The level follows the series with an exponential memory. Downwards it follows as it is: a loss that falls fast is no
-outlier. Upwards each value moves it by no more than `CLIP` scales, so an outlier cannot pull it far.
+outlier; and a level that the last `BELOW` values all lie under is out of date, and drops to the highest of them.
+Upwards each value moves it by no more than `CLIP` scales, so an outlier cannot pull it far.
 
-The scatter is taken twice, and the larger counts: from the differences of neighbours, which a trend does not inflate (a
-run's first fall would otherwise blind the baseline for hundreds of steps), and from the excess over the level, which
+The scatter is taken twice, and the larger counts: from second differences, which neither a trend nor a run's first
+fall inflates (it would otherwise blind the baseline for hundreds of steps), and from the excess over the level, which
 slow wandering cannot hide from as it does in differences. The caller decides what to learn from; sorting a window
 at every step would cost more and not see more.
 
@@ -21,6 +22,9 @@ from statistics import fmean, median
 WARMUP = 20
 MEMORY = 32.0
 CLIP = 2.5
+BELOW = 8
+TO_ONE = math.sqrt(6)
+"""A second difference of independent values scatters this much more than one of them."""
 TO_SIGMA = 1.2533
 """Mean absolute deviation to standard deviation, for a normal distribution."""
 TAIL_SHARE = 0.01
@@ -37,6 +41,9 @@ class Baseline:
         self._warmup = warmup
         self._rate = 1.0 / memory
         self._last = float("nan")
+        self._last_jump = float("nan")
+        self._num_below = 0
+        self._highest_below = -math.inf
         self._jitter = float("nan")
         self._excess = 0.0
         self.level = float("nan")
@@ -56,6 +63,7 @@ class Baseline:
             self._first.append(value)
             if len(self._first) == self._warmup:
                 self._begin()
+        self._last_jump = value - self._last
         self._last = value
 
     def excess(self, value: float) -> float:
@@ -64,8 +72,9 @@ class Baseline:
 
     def _begin(self) -> None:
         self.level = median(self._first[-5:])
-        jumps = [abs(b - a) for a, b in zip(self._first, self._first[1:], strict=False)] or [0.0]
-        self._jitter = fmean(jumps) / math.sqrt(2) * TO_SIGMA
+        half = self._first[len(self._first) // 2 :]  # the first values of a run fall like no later ones
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(half, half[1:], half[2:], strict=False)] or [0.0]
+        self._jitter = fmean(bends) / TO_ONE * TO_SIGMA
         self._set_scale()
 
     def _follow(self, value: float) -> None:
@@ -79,9 +88,17 @@ class Baseline:
         above = value - self.level
         if above > 0:
             self._excess += self._rate * ((above if above < most else most) * TO_SIGMA - self._excess)
-        jump = abs(value - self._last) / 1.4142135623730951
-        self._jitter += self._rate * ((jump if jump < most else most) * TO_SIGMA - self._jitter)
+        bend = abs(value - self._last - self._last_jump) / TO_ONE
+        self._jitter += self._rate * ((bend if bend < most else most) * TO_SIGMA - self._jitter)
         self._set_scale()
+        if above >= 0:
+            self._num_below, self._highest_below = 0, -math.inf
+            return
+        self._num_below += 1
+        if value > self._highest_below:
+            self._highest_below = value
+        if self._num_below >= BELOW:
+            self.level, self._num_below, self._highest_below = self._highest_below, 0, -math.inf
 
     def _set_scale(self) -> None:
         self.scale = max(self._jitter, self._excess, abs(self.level) * 1e-3, 1e-12)

@@ -2,14 +2,17 @@
 
 Design
 ------
-A step is high when the mean loss exceeds its baseline by scale *and* by ratio. The first high step opens an
-episode, which freezes the baseline: no high step is ever learned (an outlier cannot hide the next one), and the
-episode ends only when the loss is back near the level it had at the onset, so a divergence is never learned as
-normal. What is declared (a data switch, a new batch size) begins a new baseline instead.
+A step is high when the mean loss exceeds its baseline by scale *and* by ratio, and by more than this run's own
+outliers do now and then (the baseline's tail). The first high step opens an episode, which freezes the baseline: no
+high step of it is learned (an outlier cannot hide the next one), and the episode ends only when the loss is back near
+the level it had at the onset, so a divergence is never learned as normal. An outlier of one step that was no spike is
+learned when it is over: what a run does every day is its nature. What is declared (a data switch, a new batch size)
+begins a new baseline instead.
 
-One high step is a warning. It is critical when the gradient norm jumped with it or just before (a second witness),
-or when it stays high for `persist_steps`. Triage, by how the excess compares with its peak: recovering,
-lingering, diverging.
+One high step is an outlier batch and for the record only, unless it stands at `outlier_ratio` times the level. It is a
+warning when a second high step comes, or when the gradient norm jumped with it or just before (a second witness); it is
+critical with that witness and a second high step, or when it stays high for `persist_steps`. Triage, by how the excess
+compares with its peak: recovering, lingering, diverging.
 """
 
 import math
@@ -33,6 +36,10 @@ class LossSpikeConfig(RuleConfig):
     """How many scales of the recent scatter above the level count as high. Raise it for very noisy losses."""
     ratio: float = 1.25
     """How many times the level the loss must reach as well; guards runs whose scatter is tiny."""
+    outlier_ratio: float = 2.0
+    """How many times the level a single step must reach to be a warning on its own."""
+    tails: float = 2.0
+    """How many times as far as this run's own outliers (one step in a hundred) a step must reach to count as high."""
     persist_steps: int = 3
     """Steps the loss stays high before it is critical without a second witness."""
     calm_steps: int = 3
@@ -46,12 +53,13 @@ class _Episode:
     onset: int
     level: float
     scale: float
+    tail: float
     peak: float
     peak_step: int
     num_high: int = 0
     num_calm: int = 0
     has_witness: bool = False
-    was_critical: bool = False
+    worst: Severity = Severity.INFO
 
 
 class LossSpike(Rule[LossSpikeConfig]):
@@ -80,11 +88,17 @@ class LossSpike(Rule[LossSpikeConfig]):
         loss = step.mean_loss
         if self._episode is not None:
             return self._follow(self._episode, step.step, loss)
-        if not self._loss.is_ready or not self._is_high(loss, self._loss.level, self._loss.scale):
-            self._loss.learn(loss)
+        baseline = self._loss
+        if not baseline.is_ready or not self._is_high(loss, baseline.level, baseline.scale, baseline.tail):
+            baseline.learn(loss)
             return None
         self._episode = _Episode(
-            onset=step.step, level=self._loss.level, scale=self._loss.scale, peak=loss, peak_step=step.step
+            onset=step.step,
+            level=baseline.level,
+            scale=baseline.scale,
+            tail=baseline.tail,
+            peak=loss,
+            peak_step=step.step,
         )
         return self._follow(self._episode, step.step, loss)
 
@@ -94,15 +108,17 @@ class LossSpike(Rule[LossSpikeConfig]):
             onset=finding.onset_step,
             level=finding.values["level"],
             scale=finding.values["scale"],
+            tail=finding.values["tail"],
             peak=finding.values["peak"],
             peak_step=finding.onset_step,
             num_high=int(finding.values["num_high"]),
-            was_critical=finding.severity is Severity.CRITICAL,
+            worst=finding.severity,
         )
 
-    def _is_high(self, loss: float, level: float, scale: float) -> bool:
-        by_ratio = loss > level * self.config.ratio if level > 0 else True
-        return (loss - level) / scale > self.config.scales and by_ratio
+    def _is_high(self, loss: float, level: float, scale: float, tail: float) -> bool:
+        if level > 0 and loss <= level * self.config.ratio:
+            return False
+        return (loss - level) / scale > max(self.config.scales, self.config.tails * tail)
 
     def _watch_norm(self, step: int, norm: float) -> None:
         if not math.isfinite(norm) or norm <= 0:
@@ -118,18 +134,23 @@ class LossSpike(Rule[LossSpikeConfig]):
         near = max(3.0 * episode.scale, 0.05 * abs(episode.level))
         is_near = loss <= episode.level + near
         episode.num_calm = episode.num_calm + 1 if is_near else 0
-        if self._is_high(loss, episode.level, episode.scale):
+        if self._is_high(loss, episode.level, episode.scale, episode.tail):
             episode.num_high += 1
         episode.has_witness |= step - self._last_norm_jump <= WITNESS_STEPS
         if episode.num_calm >= self.config.calm_steps:
             return self._end(episode, step, loss)
-        is_critical = episode.num_high > 0 and (episode.has_witness or episode.num_high >= self.config.persist_steps)
-        episode.was_critical |= is_critical
-        severity = Severity.CRITICAL if episode.was_critical else Severity.WARNING
+        severity = episode.worst = max(episode.worst, self._severity(episode), key=lambda s: s.rank)
         excess = (loss - episode.level) / episode.scale
         witness = "; the gradient norm jumped with it" if episode.has_witness else ""
         summary = f"loss {loss:.4g} against a level of {episode.level:.4g}, {excess:.0f} scales above{witness}"
         return self._finding(episode, step, loss, severity, self._triage(episode, step, loss), summary)
+
+    def _severity(self, episode: _Episode) -> Severity:
+        num = episode.num_high
+        if num >= self.config.persist_steps or (episode.has_witness and num >= 2):
+            return Severity.CRITICAL
+        is_tall = episode.level > 0 and episode.peak > self.config.outlier_ratio * episode.level
+        return Severity.WARNING if num >= 2 or episode.has_witness or is_tall else Severity.INFO
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:
         if step == episode.onset:
@@ -143,6 +164,8 @@ class LossSpike(Rule[LossSpikeConfig]):
 
     def _end(self, episode: _Episode, step: int, loss: float) -> Finding:
         self._episode = None
+        if episode.num_high == 1:
+            self._loss.learn(episode.peak)
         self._loss.learn(loss)
         num = step - episode.onset
         why = f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, {num} steps after it began"
@@ -165,6 +188,7 @@ class LossSpike(Rule[LossSpikeConfig]):
                 "loss": loss,
                 "level": episode.level,
                 "scale": episode.scale,
+                "tail": episode.tail,
                 "peak": episode.peak,
                 "num_high": float(episode.num_high),
             },

@@ -1,0 +1,161 @@
+"""gradient_explosion: the gradient norm far above its own history, or doubling step after step.
+
+Design
+------
+How large a healthy norm is differs by orders of magnitude between models, and between a loss that is a mean and one
+that is a sum; so the norm is judged against itself, in logarithms: by scales of its recent scatter, by what its own
+outliers reach (the baseline's tail), and by ratio. A norm that at least doubles on each of three consecutive points
+needs no history at all: that is how a blow-up begins, also in a run that was attached to in the middle.
+
+One high norm is one batch, which the clipper takes care of: for the record only, unless it is `outlier_ratio` times
+the level. What lasts, doubles on or is that high is a warning. It is critical when the loss has left its level too, or
+when the norm stays high for long. Silent while nothing is known yet: the first steps, and the warm-up of the learning
+rate, in which norms move by themselves.
+"""
+
+import math
+from dataclasses import dataclass
+
+from caboose_daemon.rules.baseline import Baseline
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting import Lasting
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+DOUBLED = math.log(2.0)
+MIN_SCALE = 0.05
+"""Logarithms: a norm that varies by less than 5 % is not taken to be known any better."""
+
+
+@dataclass(frozen=True)
+class GradientExplosionConfig(RuleConfig):
+    """Thresholds of gradient_explosion."""
+
+    scales: float = 6.0
+    """How many scales of the recent scatter of the norm's logarithm above its level count as high."""
+    ratio: float = 3.0
+    """How many times its level the norm must be as well."""
+    outlier_ratio: float = 10.0
+    """How many times its level a single norm must be to be a warning on its own."""
+    tails: float = 2.0
+    """How many times as far as this run's own outliers (one norm in a hundred) it must reach."""
+    doublings: int = 3
+    """Consecutive norms that each at least double the one before: a warning without any history."""
+    persist_steps: int = 3
+    """High norms in a row that are a warning."""
+    critical_steps: int = 10
+    """High norms in a row that are critical, also while the loss holds."""
+    calm_steps: int = 5
+    """Norms back near the level before it is over."""
+    warmup_steps: int = 20
+    """Norms to learn the level from."""
+
+
+class GradientExplosion(Rule[GradientExplosionConfig]):
+    """A norm that blows up."""
+
+    name = "gradient_explosion"
+    config_class = GradientExplosionConfig
+    needs = frozenset({"gradients"})
+    forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
+
+    def __init__(self, config: GradientExplosionConfig) -> None:
+        super().__init__(config)
+        self._norm = Baseline(config.warmup_steps)
+        self._loss = Baseline(config.warmup_steps)
+        self._last = math.nan
+        self._num_doubled = 0
+        self._lasting = Lasting(1, config.calm_steps)
+        self._num_high = 0
+        self._level = math.nan
+        self._scale = math.nan
+        self._peak = 0.0
+        self._worst = Severity.INFO
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every step of an explosion."""
+        step = view.step
+        if step is None or not step.has_grad_norm:
+            return None
+        norm = step.grad_norm
+        if not (math.isfinite(norm) and norm > 0):
+            return None  # what is not a number is non_finite's; an exact zero says nothing about explosions
+        value = math.log(norm)
+        self._num_doubled = self._num_doubled + 1 if value - self._last >= DOUBLED else 0
+        before, self._last = self._last, value
+        is_high = self._is_high(value)
+        is_doubling = self._num_doubled >= self.config.doublings and "startup" not in view.regime.active
+        is_loss_high = self._is_loss_high(step.mean_loss)
+        was_open = self._lasting.is_open
+        if not was_open:
+            self._level, self._scale = self._norm.level, self._norm.scale
+            if is_doubling and not is_high:
+                self._level, self._scale = before - (self.config.doublings - 1) * DOUBLED, MIN_SCALE
+        verdict = self._lasting.judge(step.step, is_high or is_doubling)
+        if verdict == "quiet":
+            self._norm.learn(value)
+            return None
+        self._peak = max(self._peak, norm)
+        if verdict == "resolved":
+            return self._end(step.step, norm)
+        self._num_high = self._num_high + 1 if is_high or is_doubling else 0
+        now = self._severity(norm, is_doubling=is_doubling, is_loss_high=is_loss_high)
+        self._worst = max(self._worst, now, key=lambda s: s.rank)
+        level = math.exp(self._level)
+        how = f", doubling {self._num_doubled} times in a row" if is_doubling else ""
+        loss = "; the loss has left its level too" if is_loss_high else ""
+        summary = f"gradient norm {norm:.3g} against a level of {level:.3g}, {norm / level:.3g} times{how}{loss}"
+        return self._finding(step.step, norm, self._worst, "open", summary)
+
+    def resume(self, finding: Finding) -> None:
+        """The level to come back to is in the finding."""
+        self._level, self._scale = math.log(finding.values["level"]), finding.values["scale"]
+        self._peak, self._worst = finding.values["peak"], finding.severity
+        self._lasting.take_up(finding.onset_step)
+
+    def _is_high(self, value: float) -> bool:
+        is_open = self._lasting.is_open
+        level, scale = (self._level, self._scale) if is_open else (self._norm.level, self._norm.scale)
+        if not is_open and not self._norm.is_ready:
+            return False
+        above = value - level
+        if above <= math.log(self.config.ratio):
+            return False
+        return above > max(self.config.scales, self.config.tails * self._norm.tail) * max(scale, MIN_SCALE)
+
+    def _is_loss_high(self, loss: float) -> bool:
+        if not math.isfinite(loss):
+            return False
+        baseline = self._loss
+        is_high = baseline.is_ready and baseline.excess(loss) > max(self.config.scales, baseline.tail)
+        if not (is_high and self._lasting.is_open):
+            baseline.learn(loss)
+        return is_high
+
+    def _severity(self, norm: float, *, is_doubling: bool, is_loss_high: bool) -> Severity:
+        num, ratio = self._num_high, norm / math.exp(self._level)
+        if num >= self.config.critical_steps or (is_loss_high and num >= self.config.persist_steps):
+            return Severity.CRITICAL
+        is_told = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
+        return Severity.WARNING if is_told else Severity.INFO
+
+    def _end(self, step: int, norm: float) -> Finding:
+        onset = self._lasting.onset
+        summary = f"gradient norm is back at {norm:.3g} after a peak of {self._peak:.3g}"
+        finding = self._finding(step, norm, Severity.INFO, "resolved", summary)
+        if onset is not None and self._num_high <= 1:
+            self._norm.learn(math.log(self._peak))
+        self._norm.learn(math.log(norm))
+        self._num_high, self._peak, self._worst = 0, 0.0, Severity.INFO
+        return finding
+
+    def _finding(self, step: int, norm: float, severity: Severity, state: str, summary: str) -> Finding:
+        return Finding(
+            rule=self.name,
+            severity=self.capped(severity),
+            step=step,
+            onset_step=self._lasting.onset if self._lasting.onset is not None else step,
+            summary=summary,
+            state=state,
+            values={"grad_norm": norm, "level": math.exp(self._level), "scale": self._scale, "peak": self._peak},
+        )
