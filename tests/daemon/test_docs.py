@@ -51,6 +51,12 @@ def test_every_rule_and_its_thresholds_are_in_the_rules_page() -> None:
         assert [key for key in own if f"`{key}`" not in section] == []
 
 
+def test_the_flags_of_the_rules_command_are_in_the_daemons_page() -> None:
+    options = [option for parameter in caboose.commands["rules"].params for option in parameter.opts]
+    assert options
+    assert [option for option in options if f"`{option}" not in page("docs/daemon.md")] == []
+
+
 # The generated tables
 
 
