@@ -6,7 +6,7 @@ KEEP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts wheel-test soak bench-overhead tools clean
+.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ types: setup ## check types
 
 contracts: setup ## check who may import whom
 	@$(BIN)/lint-imports
+
+docs: setup ## write the generated parts of docs/ anew
+	@$(BIN)/python docs/generate.py
 
 wheel-test: setup tools ## build the wheel and run the tests against it, installed (all but the slow ones, and the page)
 	@requirements/wheel-test.sh $(BIN)/python -m "not slow" tests

@@ -4,6 +4,9 @@ Design
 ------
 Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. `Daemon` can
 be embedded: construct, `start`, use `endpoint` and `url`, `serve` until something sets `stop`. Ports may be 0.
+
+SIGHUP reads the file's thresholds again. It is also what a terminal sends, when it closes, to the daemon that runs in
+it, and that still ends it: the two are told apart by whether the terminal is still there.
 """
 
 import asyncio
@@ -21,7 +24,7 @@ import zmq
 
 from caboose_daemon import history, keys
 from caboose_daemon.clock import SteadyClock
-from caboose_daemon.config import Config
+from caboose_daemon.config import Config, ConfigError, changed_keys
 from caboose_daemon.context import Context
 from caboose_daemon.history import HistoryReader
 from caboose_daemon.journal import Journal, JournalError
@@ -30,6 +33,7 @@ from caboose_daemon.loop import Loop, Outlet
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.receiver import Receiver
 from caboose_daemon.state import State
+from caboose_daemon.thresholds import Thresholds
 from caboose_daemon.web.application import make_application
 from caboose_daemon.web.security import read_or_make_token
 from caboose_wire.endpoints import is_loopback, split_http, split_tcp
@@ -42,10 +46,11 @@ class StartError(RuntimeError):
 
 
 class Daemon:
-    """A whole daemon, embeddable."""
+    """A whole daemon, embeddable; `reread` gives the configuration as it would be if it were started now."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
         self._config = config
+        self._reread = reread
         self._check_exposure()
         if zmq.zmq_version_info() < (4, 3, 5):
             raise StartError(f"libzmq {zmq.zmq_version()} has known holes; upgrade pyzmq to one with 4.3.5 or later")
@@ -76,11 +81,13 @@ class Daemon:
         except JournalError as error:
             raise StartError(str(error)) from None
         self._clock = clock
+        self._thresholds = Thresholds(config, self.state, pipeline, clock)
         self._loop = Loop(self.state, Receiver(self.state, pipeline), pipeline, outlet, keys=self._keys(), clock=clock)
         self._history = HistoryReader(journal_path)
         self._context = Context(
             state=self.state,
             pipeline=pipeline,
+            thresholds=self._thresholds,
             broker=self._broker,
             history=self._history,
             clock=clock,
@@ -185,6 +192,7 @@ class Daemon:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up, os.isatty(0))
         serving = asyncio.create_task(self._server.serve(sockets=[self._http_socket]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.01)
@@ -195,6 +203,26 @@ class Daemon:
                 self.stop()
             await asyncio.wait([serving], timeout=0.5)
         await serving
+
+    def _hang_up(self, had_terminal: bool) -> None:
+        if had_terminal and not os.isatty(0):
+            self.stop()
+        else:
+            self.reload()
+
+    def reload(self) -> None:
+        """Reads the configuration again: the rules' thresholds count at once, all else at the next start."""
+        if self._reread is None:
+            return
+        try:
+            config = self._reread()
+            self._thresholds.replace_file(config)
+        except ConfigError as error:
+            logger.error("%s; the thresholds stay as they were", error)
+            return
+        changed = changed_keys(self._config, config)
+        if changed:
+            logger.warning("%s: %s changed; that needs a restart", config.file or "configuration", ", ".join(changed))
 
     def stop(self) -> None:
         """Asks `serve` to return; safe to call twice."""

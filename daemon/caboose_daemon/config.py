@@ -4,7 +4,8 @@ Design
 ------
 Sections are frozen dataclasses; their fields, types and docstrings are the whole specification. Loading is strict:
 an unknown key, a wrong type or a value out of range ends the start with one line that names file, key and value, and
-for an unknown key the nearest valid one. Flags and environment variables are merged in by the command line.
+for an unknown key the nearest valid one. Flags and environment variables are merged in by the command line. What
+is posted to a running daemon goes through the same checks (`build_rules`).
 """
 
 import difflib
@@ -20,6 +21,10 @@ from caboose_daemon.rules.rule import RuleConfig
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, split_tcp
 
 S = TypeVar("S")
+Tables = Mapping[str, Mapping[str, Any]]
+"""Thresholds as someone set them, by rule: what is not set is not there."""
+SECTIONS = ("daemon", "journal", "alignment")
+"""What is beside the rules; these take a restart to change."""
 
 
 class ConfigError(ValueError):
@@ -91,6 +96,10 @@ class Config:
     journal: JournalConfig = field(default_factory=JournalConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
     rules: Mapping[str, RuleConfig] = field(default_factory=_default_rules)
+    rule_tables: Tables = field(default_factory=dict, compare=False)
+    """What the file itself sets of `rules`; anything else there is a default."""
+    file: str = field(default="", compare=False)
+    """The file it was read from; empty if there was none."""
 
 
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -105,33 +114,63 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not valid TOML: {error}") from None
     rules = table.pop("rules", {})
-    _check_keys(name, "", table, [f.name for f in fields(Config)])
+    _check_keys(name, "", table, [*SECTIONS, "rules"])
     sections = {
         f.name: _section(name, f.name, f.default_factory, table.get(f.name, {}))
         for f in fields(Config)
-        if f.name != "rules" and f.default_factory is not MISSING
+        if f.name in SECTIONS and f.default_factory is not MISSING
     }
     if overrides:
         base = {f.name: getattr(sections["daemon"], f.name) for f in fields(DaemonConfig)}
         sections["daemon"] = _build("command line", "daemon", DaemonConfig, {**base, **overrides})
-    return Config(**sections, rules=_rules(name, rules))
-
-
-def _rules(file: str, table: Any) -> Mapping[str, RuleConfig]:
-    classes = {rule.name: rule.config_class for rule in RULES}
-    if not isinstance(table, dict):
-        raise ConfigError(f"{file}: rules = {table!r}: expected a section [rules.<name>] for each rule")
-    _check_keys(file, "rules.", table, list(classes))
-    return MappingProxyType(
-        {name: _section(file, f"rules.{name}", cls, table.get(name, {})) for name, cls in classes.items()}
+    return Config(
+        **sections, rules=build_rules(name, rules), rule_tables=rules, file=str(path) if path is not None else ""
     )
 
 
+def changed_keys(before: Config, after: Config) -> list[str]:
+    """The keys beside the rules' in which two configurations differ."""
+    return [
+        f"{section}.{f.name}"
+        for section in SECTIONS
+        for f in fields(getattr(before, section))
+        if getattr(getattr(before, section), f.name) != getattr(getattr(after, section), f.name)
+    ]
+
+
+def check_rule_keys(source: str, table: Any) -> None:
+    """Whether this names rules and their thresholds, whatever the values; ConfigError says what it names instead."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{source}: rules = {table!r}: expected a section [rules.<name>] for each rule")
+    _check_keys(source, "rules.", table, [rule.name for rule in RULES])
+    for rule in RULES:
+        _check_section(source, f"rules.{rule.name}", rule.config_class, table.get(rule.name, {}))
+
+
+def build_rules(source: str, *tables: Any) -> Mapping[str, RuleConfig]:
+    """The thresholds of every rule from tables laid over each other, the last on top; `source` is named in errors."""
+    for table in tables:
+        check_rule_keys(source, table)
+    configs: dict[str, RuleConfig] = {}
+    for rule in RULES:
+        values = {key: value for table in tables for key, value in table.get(rule.name, {}).items()}
+        configs[rule.name] = _build(source, f"rules.{rule.name}", rule.config_class, values)
+        try:
+            rule(configs[rule.name])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not wait for the next attempt
+            raise ConfigError(f"{source}: rules.{rule.name}: the rule cannot work with this: {error}") from None
+    return MappingProxyType(configs)
+
+
 def _section(file: str, prefix: str, cls: Any, table: Any) -> Any:
+    _check_section(file, prefix, cls, table)
+    return _build(file, prefix, cls, table)
+
+
+def _check_section(file: str, prefix: str, cls: Any, table: Any) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: {prefix} = {table!r}: expected a section [{prefix}]")
     _check_keys(file, f"{prefix}.", table, [f.name for f in fields(cls)])
-    return _build(file, prefix, cls, table)
 
 
 def _build(file: str, prefix: str, cls: type[S], table: Mapping[str, Any]) -> S:
@@ -153,7 +192,10 @@ def _typed(where: str, hint: Any, value: Any) -> Any:
             raise ConfigError(f"{where} = {value!r}: expected a list of strings")
         return tuple(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{where}: too large for a number") from None
     if type(value) is not hint:
         raise ConfigError(
             f"{where} = {value!r}: expected {_NAMES[hint]}, got {_NAMES.get(type(value), 'something else')}"

@@ -9,6 +9,7 @@ from caboose_daemon.history import HistoryReader
 from caboose_daemon.live import Broker
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.state import State
+from caboose_daemon.thresholds import Thresholds
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Context:
 
     state: State
     pipeline: Pipeline
+    thresholds: Thresholds
     broker: Broker
     history: HistoryReader
     clock: Callable[[], float]

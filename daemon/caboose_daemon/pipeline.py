@@ -7,6 +7,7 @@ rows, live updates) is handed to a `Sink`, so the same pipeline runs under a dae
 """
 
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 from caboose_daemon.aligned import AlignedStep
@@ -16,6 +17,7 @@ from caboose_daemon.episodes import Episode
 from caboose_daemon.job import Attempt, Job, Member
 from caboose_daemon.regimes import RegimeTracker
 from caboose_daemon.rules.finding import Finding
+from caboose_daemon.rules.rule import RuleConfig
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary, summarize
 from caboose_wire import Event, Hello
@@ -78,6 +80,13 @@ class Pipeline:
             engine=Engine(self._state.rule_configs, self._state.rule_stats),
             regimes=RegimeTracker(is_resumed=number > 1),
         )
+
+    def configure(self, configs: Mapping[str, RuleConfig], now: float) -> None:
+        """New thresholds for all jobs and attempts, present and coming; rules switched off end what they had found."""
+        self._state.rule_configs = configs
+        for job in self._state.jobs.values():
+            if job.attempt is not None:
+                self._found(job, job.attempt.engine.configure(configs), now)
 
     def admit(self, job: Job, hello: Hello, now: float) -> Member:
         """A rank takes its place in the current attempt, or takes it again."""

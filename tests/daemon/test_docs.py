@@ -1,6 +1,8 @@
 """The docs name everything people type or scrape, and no picture or link in the README is missing."""
 
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from caboose.settings import VARIABLES
 from caboose_daemon.cli import caboose
 from caboose_daemon.config import AlignmentConfig, DaemonConfig, JournalConfig
 from caboose_daemon.rules import RULES
+from support.processes import clean_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +49,83 @@ def test_every_rule_and_its_thresholds_are_in_the_rules_page() -> None:
         section = text.partition(f"## {rule.name}\n")[2].partition("\n## ")[0]
         own = {field.name for field in fields(rule.config_class)} - {"enabled", "severity"}
         assert [key for key in own if f"`{key}`" not in section] == []
+
+
+def test_the_flags_of_the_rules_command_are_in_the_daemons_page() -> None:
+    options = [option for parameter in caboose.commands["rules"].params for option in parameter.opts]
+    assert options
+    assert [option for option in options if f"`{option}" not in page("docs/daemon.md")] == []
+
+
+# The generated tables
+
+
+def generate(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+
+
+def test_the_tables_of_thresholds_are_what_the_rules_say() -> None:
+    ended = generate("--check")
+
+    assert ended.returncode == 0, f"{ended.stderr}run: make docs"
+
+
+def test_a_table_that_is_not_current_is_told_and_left_alone(tmp_path: Path) -> None:
+    copy = tmp_path / "rules.md"
+    stale = page("docs/rules.md").replace("| `ratio` | 1.25 |", "| `ratio` | 9 |")
+    copy.write_text(stale)
+
+    ended = generate("--check", str(copy))
+
+    assert ended.returncode == 1
+    assert ended.stderr == f"{copy} is not what the rules say; run: make docs\n"
+    assert copy.read_text() == stale
+
+
+BY_HAND = """# The rules
+
+Prose at the top.
+
+## loss_spike
+
+Prose of the rule.
+
+| key | default | meaning |
+|---|---|---|
+| `ratio` | 7 | by hand |
+
+*What to do*: act.
+
+## rank_silent
+
+More prose.
+
+*What to do*: look.
+
+## something_else
+
+| key | default | meaning |
+|---|---|---|
+| `kept` | 1 | as it is |
+"""
+
+
+def test_tables_come_to_their_places_and_the_prose_stays(tmp_path: Path) -> None:
+    copy = tmp_path / "rules.md"
+    copy.write_text(BY_HAND)
+
+    assert generate(str(copy)).returncode == 0
+    text = copy.read_text()
+
+    assert "| `ratio` | 1.25 | How many times the level" in text
+    assert "by hand" not in text
+    assert text.index("More prose.") < text.index("| `warn_seconds` | 10 |") < text.index("*What to do*: look.")
+    assert "| `kept` | 1 | as it is |" in text
+    assert "## non_finite\n\nNaN or infinity" in text, "a rule without a section gets one"
+    for line in BY_HAND.splitlines():
+        assert "by hand" in line or line in text
+    assert generate("--check", str(copy)).returncode == 0, "a second run changes nothing"
 
 
 def test_what_the_readme_points_at_is_there() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from caboose_daemon.app import Daemon, StartError
-from caboose_daemon.config import ConfigError, load
+from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
 
 EXIT_USAGE = 2
@@ -20,6 +20,12 @@ def fail(message: str) -> NoReturn:
     """One line to standard error, and exit code 2: the user has to change something."""
     click.echo(f"caboose: {message}", err=True)
     sys.exit(EXIT_USAGE)
+
+
+def default_file() -> Path | None:
+    """The configuration file that is read unasked, if it is there."""
+    path = Path("caboose.toml")
+    return path if path.exists() else None
 
 
 @click.command()
@@ -50,17 +56,21 @@ def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **
         torchrun --nproc-per-node 2 train.py        # its agents find the daemon by themselves
 
     A flag goes before an environment variable (CABOOSE_LISTEN, ...), that before caboose.toml. Ctrl-C or SIGTERM
-    ends it. Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
+    ends it; SIGHUP reads the rules' thresholds again. Exit codes: 0 ended as asked, 1 failed, 2 cannot start as
+    configured.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     overrides: dict[str, Any] = {name: value for name, value in given.items() if value}
     if insecure:
         overrides["insecure"] = True
-    if config_file is None and Path("caboose.toml").exists():
-        config_file = Path("caboose.toml")
+    config_file = config_file or default_file()
+
+    def reread() -> Config:
+        return load(config_file or default_file(), overrides)
+
     try:
         config = load(config_file, overrides)
-        running = Daemon(config)
+        running = Daemon(config, reread)
         try:
             running.start()
         except BaseException:

@@ -11,13 +11,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from caboose_daemon import shapes
+from caboose_daemon.config import ConfigError
 from caboose_daemon.context import Context
+from caboose_daemon.engine import RuleStats
 from caboose_daemon.job import Job
+from caboose_daemon.rules import RULES
+from caboose_daemon.rules.describe import describe
 from caboose_daemon.version import __version__
 from caboose_daemon.web.security import error
 from caboose_wire import Event
 
 MAX_POINTS = 5000
+MAX_ERROR = 500
+"""Characters of an error that repeats what was sent."""
+LASTS = "what is posted lasts until the daemon restarts; put it into caboose.toml to keep it"
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -46,6 +53,9 @@ class Api:
             Route("/api/v1/jobs/{job}/findings", self.findings),
             Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
             Route("/api/v1/jobs/{job}", self.job),
+            Route("/api/v1/rules", self.rules),
+            Route("/api/v1/config", self.config),
+            Route("/api/v1/config", self.configure, methods=["POST"]),
         ]
 
     async def metrics(self, request: Request) -> Response:
@@ -118,6 +128,43 @@ class Api:
             )
             self._context.pipeline.declare(job, event)
         return JSONResponse(shapes.event(event), status_code=201)
+
+    async def rules(self, request: Request) -> Response:
+        """Every rule: its thresholds, what it needs, how it does in each job."""
+        about = await run_in_threadpool(lambda: [describe(rule) for rule in RULES])  # reads their sources, once
+        state, force = self._context.state, self._context.thresholds
+        with state.lock:
+            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
+            states = [shapes.rule_states(job, force.in_force) for job in jobs]
+            rows = [
+                {
+                    **shapes.rule(rule, force.in_force[rule.name], force.origins(rule.name)),
+                    **shapes.rule_stats(state.rule_stats.get(rule.name, RuleStats())),
+                    "jobs": [of_job[rule.name] for of_job in states],
+                }
+                for rule in about
+            ]
+        return JSONResponse({"file": force.file or None, "rules": rows})
+
+    async def config(self, request: Request) -> Response:
+        """The thresholds in force, and where each comes from."""
+        return JSONResponse(self._config())
+
+    async def configure(self, request: Request) -> Response:
+        """Changes thresholds while everything runs."""
+        try:
+            changed = self._context.thresholds.post(msgspec.json.decode(await request.body()))
+        except (msgspec.MsgspecError, RecursionError) as problem:
+            return error(400, f'expected {{"rules": {{"<name>": {{"<key>": value}}}}}}: {problem}')
+        except ConfigError as problem:
+            return error(400, str(problem)[:MAX_ERROR])
+        return JSONResponse({"changed": changed, **self._config()})
+
+    def _config(self) -> shapes.Json:
+        force = self._context.thresholds
+        with self._context.state.lock:
+            rules = {name: shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
+            return {"file": force.file or None, "rules": rules, "note": LASTS}
 
     def _with_job(self, request: Request, shape: Any) -> Response:
         name = request.path_params["job"]
