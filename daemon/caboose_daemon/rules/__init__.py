@@ -3,6 +3,9 @@
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.loss_spike import LossSpike
+from caboose_daemon.rules.lr_too_high import LrTooHigh
+from caboose_daemon.rules.lr_too_low import LrTooLow
+from caboose_daemon.rules.metric_divergence import MetricDivergence
 from caboose_daemon.rules.non_finite import NonFinite
 from caboose_daemon.rules.not_learning import NotLearning
 from caboose_daemon.rules.oscillation import Oscillation
@@ -22,6 +25,9 @@ RULES: tuple[type[AnyRule], ...] = (
     Oscillation,
     Overfitting,
     Underfitting,
+    MetricDivergence,
+    LrTooHigh,
+    LrTooLow,
     RankSilent,
 )
 

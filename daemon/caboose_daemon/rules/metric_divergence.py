@@ -1,0 +1,140 @@
+"""metric_divergence: loss and metric of the validation tell different stories, or the validation tells none.
+
+Design
+------
+Four ways in which the two come apart, each over several evaluations:
+
+- the loss rises while accuracy holds: the model is over-confident, its probabilities are no longer calibrated;
+- the loss falls on while accuracy stands still, below what it could be: what is learned is not what is measured;
+- the loss is exactly the same between evaluations while the weights moved: something is cached, or not evaluated;
+- the metric is at chance while the loss is good: the metric itself is wrong.
+
+Exact equality is looked for in the numbers as they were given; a rounded log may repeat one by chance, hence more than
+twice in a row. Accuracy is the first metric whose name says that higher is better.
+"""
+
+import math
+from dataclasses import dataclass
+
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.rules.validation import Validation, of_events
+from caboose_daemon.view import JobView
+
+CEILING = 0.95
+"""A score above this has little room to move."""
+
+
+@dataclass(frozen=True)
+class MetricDivergenceConfig(RuleConfig):
+    """Thresholds of metric_divergence."""
+
+    evaluations: int = 3
+    """Evaluations in a row that must say the same."""
+    rise: float = 0.1
+    """How far above its best the loss must stand while the metric holds, as a share."""
+    fall: float = 0.2
+    """How far the loss must have fallen since the metric last moved, as a share."""
+    hold: float = 0.01
+    """How near its best the metric counts as holding, and how little counts as standing still, as a share."""
+    chance: float = 1.2
+    """Times chance (1 / num_classes) below which a metric is at chance."""
+
+
+class MetricDivergence(Rule[MetricDivergenceConfig]):
+    """Two numbers about one thing that disagree."""
+
+    name = "metric_divergence"
+    config_class = MetricDivergenceConfig
+    needs = frozenset({"loss"})
+    forgets_after = frozenset({"data_switch"})
+
+    def __init__(self, config: MetricDivergenceConfig) -> None:
+        super().__init__(config)
+        self._best_loss = math.inf
+        self._best_score = -math.inf
+        self._last_loss = math.nan
+        self._last_step = -1
+        self._still_since: tuple[float, float] | None = None
+        """Score and loss when the score last moved."""
+        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance"), 0)
+        self._onset: int | None = None
+        self._summary = ""
+        self._values: dict[str, float] = {}
+
+    def observe(self, view: JobView) -> Finding | None:
+        """Judged at each evaluation; a finding at every step until the two agree again."""
+        step = view.step
+        if step is None:
+            return None
+        if not view.events:
+            return self._finding(step.step, "open") if self._onset is not None else None
+        for validation in of_events(view.events):
+            self._evaluate(validation, step.step, view.setting("num_classes"))
+        told = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
+        if told is not None:
+            self._onset = self._onset if self._onset is not None else step.step
+            self._summary = self._explain(told)
+        elif self._onset is not None:
+            finding = self._finding(step.step, "resolved")
+            self._onset = None
+            return finding
+        return self._finding(step.step, "open") if self._onset is not None else None
+
+    def resume(self, finding: Finding) -> None:
+        """Since when, and what was said; the next evaluations decide."""
+        self._onset, self._summary, self._values = finding.onset_step, finding.summary, dict(finding.values)
+
+    def _evaluate(self, validation: Validation, step: int, num_classes: float | None) -> None:
+        loss, scored = validation.loss, validation.score
+        self._count("equal", loss == self._last_loss and step > self._last_step)
+        self._last_loss, self._last_step = loss, step
+        if math.isfinite(loss):
+            self._best_loss = min(self._best_loss, loss)
+        if scored is None or not (math.isfinite(loss) and math.isfinite(scored[1])):
+            return
+        score = scored[1]
+        self._best_score = max(self._best_score, score)
+        self._values = {"loss": loss, "score": score, "best_loss": self._best_loss, "best_score": self._best_score}
+        holds = score >= self._best_score - self.config.hold * abs(self._best_score)
+        self._count("calibration", holds and loss > (1 + self.config.rise) * self._best_loss > 0)
+        self._count("stalled", self._is_stalled(score, loss))
+        is_known = num_classes is not None and num_classes >= 2
+        is_at_chance = is_known and score < self.config.chance / (num_classes or 1)
+        self._count("chance", is_at_chance and loss < 0.5 * math.log(num_classes or 1))
+
+    def _is_stalled(self, score: float, loss: float) -> bool:
+        still = self._still_since
+        if still is None or abs(score - still[0]) > self.config.hold * max(abs(still[0]), 1e-12):
+            self._still_since = (score, loss)
+            return False
+        return score < CEILING and 0 < loss < (1 - self.config.fall) * still[1]
+
+    def _count(self, name: str, is_true: bool) -> None:
+        self._counts[name] = self._counts[name] + 1 if is_true else 0
+
+    def _explain(self, told: str) -> str:
+        v = self._values
+        if told == "equal":
+            num = self._counts["equal"] + 1
+            return f"validation loss was exactly {self._last_loss:.6g} {num} times in a row: is it evaluated at all?"
+        if told == "calibration":
+            return (
+                f"validation loss rose to {v['loss']:.4g} from {v['best_loss']:.4g} while the metric holds at"
+                f" {v['score']:.4g}: over-confident"
+            )
+        if told == "stalled":
+            return f"validation loss fell to {v['loss']:.4g} while the metric stands still at {v['score']:.4g}"
+        return f"the metric is at chance ({v['score']:.4g}) while the loss is good ({v['loss']:.4g}): a metric bug?"
+
+    def _finding(self, step: int, state: str) -> Finding:
+        is_over = state == "resolved"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.INFO if is_over else Severity.WARNING),
+            step=step,
+            onset_step=self._onset if self._onset is not None else step,
+            summary="loss and metric agree again" if is_over else self._summary,
+            state=state,
+            values=self._values,
+        )
