@@ -6,7 +6,7 @@ KEEP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead tools clean
+.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead bench-detection tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ soak: setup ## a million simulated steps: the daemon's memory must stay flat (ta
 bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
 	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[bench]'
 	@$(BIN)/python bench/overhead.py $(ARGS)
+
+bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; ARGS=--check)
+	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-detection CORPUS=DIR"; exit 2; }
+	@$(BIN)/python bench/detection.py $(CORPUS) $(ARGS)
 
 clean: ## remove the environment and what tools left behind
 	rm -rf $(VENV) .venv-wheel dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -30,6 +30,10 @@ class Episode:
     detected_time: float
     last_time: float
     is_open: bool
+    worst: Finding
+    """The first finding at the highest severity: what it was told for."""
+    told_step: int
+    """The step of the first finding above info; of the first finding while there is none."""
 
     @property
     def rule(self) -> str:
@@ -65,16 +69,20 @@ class EpisodeLog:
                 detected_time=now,
                 last_time=now,
                 is_open=True,
+                worst=finding,
+                told_step=finding.step,
             )
             self._next_id += 1
         else:
-            worst = max(current.severity, finding.severity, key=lambda s: s.rank)
+            is_worse = finding.severity.rank > current.severity.rank
             current = replace(
                 current,
                 last=finding,
-                severity=worst,
+                severity=finding.severity if is_worse else current.severity,
                 num_findings=current.num_findings + 1,
                 last_time=now,
+                worst=finding if is_worse else current.worst,
+                told_step=finding.step if is_worse and current.severity is Severity.INFO else current.told_step,
             )
         self._open[finding.rule] = current
         changed.append(self._close(current) if finding.state == "resolved" else current)

@@ -110,20 +110,25 @@ def _episodes(connection: sqlite3.Connection, number: int) -> list[Episode]:
         "FROM (SELECT * FROM episodes WHERE job = ? ORDER BY id DESC LIMIT 200) ORDER BY id",
         (number,),
     )
-    return [
-        Episode(
-            id=id_,
-            attempt=attempt,
-            first=msgspec.msgpack.decode(first, type=Finding),
-            last=msgspec.msgpack.decode(last, type=Finding),
-            severity=Severity(severity),
-            num_findings=num,
-            detected_time=detected,
-            last_time=seen,
-            is_open=bool(is_open),
+    episodes = []
+    for id_, attempt, severity, num, detected, seen, is_open, *blobs in rows:
+        first, last = (msgspec.msgpack.decode(blob, type=Finding) for blob in blobs)
+        episodes.append(
+            Episode(
+                id=id_,
+                attempt=attempt,
+                first=first,
+                last=last,
+                severity=Severity(severity),
+                num_findings=num,
+                detected_time=detected,
+                last_time=seen,
+                is_open=bool(is_open),
+                worst=first if first.severity == severity else last,
+                told_step=first.step,
+            )
         )
-        for id_, attempt, severity, num, detected, seen, is_open, first, last in rows
-    ]
+    return episodes
 
 
 def _events(connection: sqlite3.Connection, number: int) -> list[Event]:

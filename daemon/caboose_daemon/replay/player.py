@@ -4,14 +4,15 @@ Design
 ------
 A logged row becomes an aligned step of one rank: what the log does not hold is not visible, so rules that need it
 abstain. A validation in a row is known to the rules with that row. A step that goes back means that the run was
-started again: a new attempt, with fresh rules, as live. The clock stands still at one second a row, since few logs tell
-the time.
+started again: a new attempt, with fresh rules, as live. The clock goes on by a second a row, since few logs tell the
+time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caboose_daemon.aligned import PHASES, AlignedStep
 from caboose_daemon.engine import Engine, RuleStats
@@ -30,7 +31,7 @@ _NONE = np.full(1, np.nan)
 _YES, _NO = np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
 _NO_PHASES = np.full((1, len(PHASES)), np.nan)
 _NO_LAYERS = np.zeros(0)
-KNOWN = ("loss", "grad_norm", "lr", "val_loss")
+KNOWN = ("loss", "grad_norm", "lr", "val_loss", "step_seconds", "data_seconds")
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Row:
     grad_norm: float | None
     lr: float | None
     val_loss: float | None
+    step_seconds: float | None
+    data_seconds: float | None
     metrics: Mapping[str, float]
 
 
@@ -66,7 +69,7 @@ def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int
     attempt, last_step = 0, -1
     engine, regimes = Engine(configs, judged.stats), RegimeTracker()
     for number, row in enumerate(rows(log)):
-        if row.step < last_step or not attempt:
+        if row.step < last_step or number in log.restarts or not attempt:
             attempt += 1
             _keep(judged, episodes.close_all())
             is_resumed = attempt > 1 or row.step > max(1, 2 * _typical_gap(log))
@@ -74,7 +77,7 @@ def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int
         last_step = row.step
         now = float(number)
         step = _aligned(row, attempt, now)
-        events = _events(row, now)
+        events = _events(row, now, log.events.get(number, ()))
         view = JobView(
             job=log.file,
             attempt=attempt,
@@ -87,7 +90,7 @@ def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int
             visible=visible,
             step=step,
             events=events,
-            regime=regimes.observe(lr=row.lr, num_samples=None, step_seconds=None, events=events),
+            regime=regimes.observe(lr=row.lr, num_samples=None, step_seconds=row.step_seconds, events=events),
         )
         for finding in engine.run(view, "step"):
             if finding.severity is not Severity.INFO:
@@ -105,8 +108,8 @@ def _keep(judged: Judged, episodes: "Iterator[Episode] | list[Episode]") -> None
 
 
 def _visible(log: Log) -> frozenset[str]:
-    names = {"loss": "loss", "grad_norm": "gradients", "lr": "lr", "val_loss": "validation"}
-    return frozenset(names[name] for name in KNOWN if name in log.columns)
+    names = {"loss": "loss", "grad_norm": "gradients", "lr": "lr", "step_seconds": "phases"}
+    return frozenset(visible for name, visible in names.items() if name in log.columns)
 
 
 def _typical_gap(log: Log) -> int:
@@ -119,9 +122,9 @@ def rows(log: Log) -> Iterator[Row]:
     columns = [_plain(log, name) for name in KNOWN]
     others = {name: _plain(log, name) for name in log.columns if name not in KNOWN}
     nothing: dict[str, float] = {}
-    for i, (step, loss, norm, lr, val) in enumerate(zip(log.steps.tolist(), *columns, strict=True)):
+    for i, (step, loss, norm, lr, val, total, data) in enumerate(zip(log.steps.tolist(), *columns, strict=True)):
         metrics = {name: v for name, c in others.items() if (v := c[i]) is not None} if others else nothing
-        yield Row(step, loss, norm, lr, val, metrics)
+        yield Row(step, loss, norm, lr, val, total, data, metrics)
 
 
 def _plain(log: Log, name: str) -> list[float | None]:
@@ -149,7 +152,7 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         is_loss_known=has_loss,
         weight=_ONE,
         lr=() if row.lr is None else (row.lr,),
-        phases=_NO_PHASES,
+        phases=_NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds),
         rank_grad_norm=_NONE,
         local_grad_norm=_NONE,
         agent_seconds=_NONE,
@@ -161,7 +164,15 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
     )
 
 
-def _events(row: Row, now: float) -> tuple[Event, ...]:
+def _phases(total: float, data: float | None) -> NDArray[np.float64]:
+    phases = _NO_PHASES.copy()
+    phases[0, PHASES.index("total")] = total
+    phases[0, PHASES.index("data")] = np.nan if data is None else data
+    return phases
+
+
+def _events(row: Row, now: float, declared: tuple[Event, ...]) -> tuple[Event, ...]:
     if row.val_loss is None:
-        return ()
-    return (Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields={"loss": row.val_loss}),)
+        return declared
+    validation = Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields={"loss": row.val_loss})
+    return (*declared, validation)

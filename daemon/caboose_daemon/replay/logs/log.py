@@ -1,9 +1,12 @@
 """What a training log says, whatever wrote it: a row per logged step, and the one error a file can be refused with."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from caboose_wire import Event
 
 
 class LogError(Exception):
@@ -31,3 +34,7 @@ class Log:
     """A step that goes back, where the run was resumed, is kept as it is."""
     columns: dict[str, Column]
     """`loss`, and where they were logged `grad_norm`, `lr` and `val_loss`; every other quantity by its own name."""
+    restarts: frozenset[int] = frozenset()
+    """Rows with which another launch of the run begins, where the log tells so beside a step that goes back."""
+    events: Mapping[int, tuple[Event, ...]] = field(default_factory=dict)
+    """What was declared before a row, where the log tells."""

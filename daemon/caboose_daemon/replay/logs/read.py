@@ -13,6 +13,8 @@ from pathlib import Path
 from caboose_daemon.replay.logs.comma_separated import read_comma_separated
 from caboose_daemon.replay.logs.content import encoding, head
 from caboose_daemon.replay.logs.event_files import NAME, is_event_file, read_event_files
+from caboose_daemon.replay.logs.journal_file import MAGIC, read_journal
+from caboose_daemon.replay.logs.journal_file import NAME as JOURNAL
 from caboose_daemon.replay.logs.json_text import read_json
 from caboose_daemon.replay.logs.log import Log, LogError
 from caboose_daemon.replay.logs.table import Table, to_log
@@ -34,6 +36,21 @@ def read_log(path: Path) -> Log:
         raise LogError(f"{path}: damaged or unfinished gzip ({error}); unpack what is there with gzip -dc") from None
     except csv.Error as error:
         raise LogError(f"{path}: not CSV ({error}); expected {FORMATS}") from None
+
+
+def read_logs(path: Path) -> list[Log]:
+    """The log of a file; of a journal of Caboose's own, that of each job in it."""
+    journal = path / JOURNAL if path.is_dir() and (path / JOURNAL).is_file() else path
+    try:
+        is_journal = journal.is_file() and _starts_as_journal(journal)
+    except (OSError, ValueError):
+        is_journal = False  # `read_log` says what is wrong with it
+    return read_journal(journal) if is_journal else [read_log(path)]
+
+
+def _starts_as_journal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _in_directory(path: Path) -> Table:

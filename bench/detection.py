@@ -1,0 +1,303 @@
+"""How good the rules are on labelled logs of real runs: false alarms, recall and delay, beside other systems' rules.
+
+    python bench/detection.py CORPUS                the table
+    python bench/detection.py CORPUS --check        exit code 1 if a goal is missed
+    make bench-detection CORPUS=DIR
+
+The corpus is a directory of your own:
+
+    index.csv       a row per run; columns id, label, onset, repo, excerpt are read. label: healthy, ambiguous (left out),
+                    or kinds joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored apart
+    events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither a
+                    hit nor false; `best_before_divergence` is where a divergence may first be seen
+    runs/<id>.csv   step, loss, grad_norm, lr, val_loss; empty: not logged; nan and inf are literal
+    peer_detectors.py   optional: other systems' rules, as RULES = {name: rule}, rule(columns) -> indices, with read(path)
+
+Design
+------
+A healthy run counts as alarmed if anything above info is raised in it outside its minor events: page, if critical. A
+label is caught by an alarm of a rule that names it, from three points before its onset on; NaN and divergence only by a
+page. Other systems' rules know no names and no severities: whatever they raise counts for every label as a page.
+"""
+
+import argparse
+import bisect
+import csv
+import importlib.util
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caboose_daemon.config import Config, ConfigError, load
+from caboose_daemon.replay.logs import LogError, read_log
+from caboose_daemon.replay.player import play
+
+ANY = "*"
+SLACK = 3
+"""Points before an onset, and around a minor event, that an alarm may lie."""
+BROKEN = {"loss_spike", "divergence", "gradient_explosion", "non_finite", "lr_too_high", ANY}
+NAMES: dict[str, set[str]] = {
+    "loss_spike": BROKEN | {"oscillation"},
+    "divergence": BROKEN | {"overfitting"},
+    "transient_divergence": BROKEN | {"oscillation"},
+    "nan": {"non_finite", ANY},
+    "grad_nan": {"non_finite", ANY},
+    "val_nan": {"non_finite", ANY},
+    "loss_zero_collapse": {"non_finite", ANY},
+    "grad_spike": {"gradient_explosion", "loss_spike", ANY},
+    "overfitting": {"overfitting"},
+    "plateau": {"plateau", "not_learning", "lr_too_low", "underfitting"},
+    "oscillation": {"oscillation", "lr_too_high"},
+}
+"""Which rules name which label."""
+SUDDEN = ("loss_spike", "divergence", "nan")
+SLOW = ("overfitting", "plateau", "oscillation")
+NEED_A_PAGE = ("nan", "divergence")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something raised: by which rule, when, and whether it pages."""
+
+    rule: str
+    step: float
+    is_page: bool = True
+
+
+@dataclass
+class Run:
+    """One labelled run."""
+
+    id: str
+    labels: list[str]
+    onsets: dict[str, float]
+    is_excerpt: bool
+    steps: list[float]
+    minor: list[tuple[str, float | None]]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.labels == ["healthy"]
+
+    def place(self, step: float) -> int:
+        """The index of the first point at or after a step."""
+        return bisect.bisect_left(self.steps, step)
+
+    def is_minor(self, alarm: Alarm) -> bool:
+        """Whether an alarm falls on an event of little weight."""
+        at = self.place(alarm.step)
+        for kind, onset in self.minor:
+            if kind == "init_transient":
+                if at <= max(10, len(self.steps) // 50):
+                    return True
+            elif onset is not None and abs(at - self.place(onset)) <= SLACK:
+                return True
+        return False
+
+
+@dataclass
+class Score:
+    """How one set of rules did."""
+
+    name: str
+    paged: list[str] = field(default_factory=list)
+    alarmed: list[str] = field(default_factory=list)
+    num_healthy: int = 0
+    total: Counter[str] = field(default_factory=Counter)
+    caught: Counter[str] = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+    delays: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def recall(self, kinds: Sequence[str]) -> tuple[int, int]:
+        """Caught, of how many, over these labels."""
+        return sum(self.caught[kind] for kind in kinds), sum(self.total[kind] for kind in kinds)
+
+
+def number(text: str) -> float | None:
+    """A cell as a number, if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def read_corpus(root: Path) -> list[Run]:
+    """The runs that are not ambiguous."""
+    events = defaultdict(list)
+    with (root / "events.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            events[row["id"]].append(row)
+    runs = []
+    with (root / "index.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            labels = row["label"].split(";")
+            if "ambiguous" in labels:
+                continue
+            steps = read_log(root / "runs" / f"{row['id']}.csv").steps.astype(float).tolist()
+            onsets: dict[str, float] = {}
+            for part in filter(None, row["onset"].split(";")):
+                kind, _, at = part.partition("@")
+                onsets[kind] = number(at) or (steps[0] if steps else 0.0)
+            for event in events[row["id"]]:
+                best = number(event["onset_step"])
+                if event["kind"] == "best_before_divergence" and "divergence" in labels and best is not None:
+                    onsets["divergence"] = min(onsets.get("divergence", best), best)
+            minor = [(e["kind"], number(e["onset_step"])) for e in events[row["id"]] if e["severity"] == "minor"]
+            runs.append(Run(row["id"], labels, onsets, row["excerpt"] == "1", steps, minor))
+    return runs
+
+
+def judge(name: str, runs: Sequence[Run], alarms: Mapping[str, Sequence[Alarm]]) -> tuple[Score, Score]:
+    """The score over whole runs, and the one over excerpts."""
+    whole, excerpts = Score(name), Score(name)
+    for run in runs:
+        score = excerpts if run.is_excerpt else whole
+        raised = alarms.get(run.id, ())
+        if run.is_healthy:
+            false = [alarm for alarm in raised if not run.is_minor(alarm)]
+            score.num_healthy += 1
+            if false:
+                score.alarmed.append(f"{run.id} ({false[0].rule})")
+            if any(alarm.is_page for alarm in false):
+                score.paged.append(run.id)
+            continue
+        for label in run.labels:
+            if label in NAMES:
+                _judge_label(score, run, label, raised)
+    return whole, excerpts
+
+
+def _judge_label(score: Score, run: Run, label: str, raised: Sequence[Alarm]) -> None:
+    onset = run.place(run.onsets.get(label, run.steps[0] if run.steps else 0.0))
+    fitting = [
+        run.place(alarm.step)
+        for alarm in raised
+        if alarm.rule in NAMES[label]
+        and run.place(alarm.step) >= onset - SLACK
+        and (alarm.is_page or label not in NEED_A_PAGE)
+    ]
+    score.total[label] += 1
+    if fitting:
+        score.caught[label] += 1
+        score.delays[label].append(min(fitting) - onset)
+    else:
+        score.missed.append(f"{run.id} ({label})")
+
+
+def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, list[Alarm]]:
+    """What our rules raise."""
+    alarms = {}
+    for done, run in enumerate(runs):
+        if sys.stderr.isatty():
+            print(f"\r\033[K{done} of {len(runs)}: {run.id}", end="", file=sys.stderr, flush=True)
+        judged = play(read_log(root / "runs" / f"{run.id}.csv"), config.rules)
+        alarms[run.id] = [Alarm(f.rule, float(f.step), f.severity == "critical") for f in judged.findings]
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return alarms
+
+
+def of_peers(root: Path, runs: Sequence[Run]) -> dict[str, dict[str, list[Alarm]]]:
+    """What other systems' rules raise, by system, where the corpus brings them."""
+    path = root / "peer_detectors.py"
+    if not path.exists():
+        return {}
+    spec = importlib.util.spec_from_file_location("peer_detectors", path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    alarms: dict[str, dict[str, list[Alarm]]] = {name: {} for name in module.RULES}
+    for run in runs:
+        columns = module.read(root / "runs" / f"{run.id}.csv")
+        for name, rule in module.RULES.items():
+            alarms[name][run.id] = [Alarm(ANY, columns["step"][i] or 0.0) for i in rule(columns)]
+    return alarms
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Markdown, ours first."""
+    lines = [
+        "| rules | healthy runs paged | healthy runs with any alarm | spike, divergence, NaN | overfitting, plateau,"
+        " oscillation |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for score in scores:
+        sudden, slow = score.recall(SUDDEN), score.recall(SLOW)
+        lines.append(
+            f"| {score.name} | {len(score.paged)} / {score.num_healthy} | {len(score.alarmed)} / {score.num_healthy} |"
+            f" {sudden[0]} / {sudden[1]} | {slow[0]} / {slow[1]} |"
+        )
+    return "\n".join(lines)
+
+
+def details(score: Score, excerpts: Score) -> str:
+    """By label: caught, and the median delay in logged points; then what was missed and what was raised for nothing."""
+    lines = ["| label | caught | median delay, points |", "| --- | ---: | ---: |"]
+    for label in sorted(score.total):
+        delay = statistics.median(score.delays[label]) if score.delays[label] else float("nan")
+        lines.append(f"| {label} | {score.caught[label]} / {score.total[label]} | {delay:g} |")
+    pasted = ", ".join(
+        f"{label} {excerpts.caught[label]} / {excerpts.total[label]}" for label in sorted(excerpts.total)
+    )
+    lines += ["", f"Excerpts of a few pasted lines, apart: {pasted}.", f"Missed: {', '.join(score.missed) or 'none'}."]
+    lines += [f"Healthy runs with an alarm: {', '.join(score.alarmed) or 'none'}."]
+    return "\n".join(lines)
+
+
+def goals(score: Score, bloom: Sequence[Alarm] | None) -> list[tuple[str, bool]]:
+    """What has to be reached, and whether it is."""
+    sudden, slow = score.recall(SUDDEN), score.recall(SLOW)
+    allowed = max(1, score.num_healthy // 91), max(1, 9 * score.num_healthy // 91)
+    reached = [
+        (f"pages on {len(score.paged)} healthy runs, at most {allowed[0]}", len(score.paged) <= allowed[0]),
+        (f"any alarm on {len(score.alarmed)} healthy runs, at most {allowed[1]}", len(score.alarmed) <= allowed[1]),
+        (f"spike, divergence, NaN {sudden[0]} of {sudden[1]}, at least 14 of 15", sudden[0] * 15 >= 14 * sudden[1]),
+        (f"overfitting, plateau, oscillation {slow[0]} of {slow[1]}, at least 11 of 14", slow[0] * 14 >= 11 * slow[1]),
+    ]
+    if bloom is not None:
+        early = [a for a in bloom if a.rule == "gradient_explosion" and a.step < 31_219]
+        reached.append(("BLOOM-176B: the gradient norm warns before the loss peaks at 31,219", bool(early)))
+    return reached
+
+
+def main() -> int:
+    """Scores, prints, judges."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="directory of labelled logs, as described above")
+    parser.add_argument("--config", type=Path, help="thresholds to judge by; the defaults otherwise")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
+    parser.add_argument("--bloom", default="bigsci_03", help="id of the BLOOM-176B excerpt (default: %(default)s)")
+    options = parser.parse_args()
+    missing = [name for name in ("index.csv", "events.csv", "runs") if not (options.corpus / name).exists()]
+    if missing:
+        parser.error(f"{options.corpus}: no {', '.join(missing)} there; --help says what a corpus holds")
+    try:
+        config = load(options.config)
+        runs = read_corpus(options.corpus)
+    except (ConfigError, LogError, KeyError) as error:
+        parser.error(str(error))
+    start = time.process_time()
+    ours = of_caboose(options.corpus, runs, config)
+    seconds = time.process_time() - start
+    score, excerpts = judge("**Caboose**", runs, ours)
+    others = [judge(name, runs, alarms)[0] for name, alarms in of_peers(options.corpus, runs).items()]
+    points = sum(len(run.steps) for run in runs)
+    verdicts = goals(score, ours.get(options.bloom))
+    print(f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s of CPU.\n")
+    print(table([score, *others]))
+    print()
+    print(details(score, excerpts))
+    print()
+    for text, is_met in verdicts:
+        print(f"{'ok    ' if is_met else 'MISSED'} {text}")
+    return 0 if not options.check or all(is_met for _, is_met in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

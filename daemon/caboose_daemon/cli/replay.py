@@ -1,0 +1,104 @@
+"""`caboose replay`."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from caboose_daemon.cli.daemon import EXIT_USAGE, default_file, fail
+from caboose_daemon.config import ConfigError, load
+from caboose_daemon.replay import comparison, report
+from caboose_daemon.replay.logs import Log, LogError, read_logs
+from caboose_daemon.replay.player import Judged, play
+from caboose_daemon.rules.rule import RuleConfig
+
+Configs = Mapping[str, RuleConfig]
+PIPED_WIDTH = 200
+"""Where there is no terminal, a finding stays on its line."""
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, for programs.")
+@click.option(
+    "--config",
+    "other_file",
+    type=click.Path(path_type=Path),
+    help="Compare with this configuration: what it would gain and lose.",
+)
+def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> None:
+    """Run the rules over logs of runs that are over: what would have been raised, and when.
+
+    Reads CSV (step, loss, grad_norm, lr, val_loss), Hugging Face's trainer_state.json, JSONL, Lightning's metrics.csv,
+    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's own journal.sqlite. The
+    thresholds are those of caboose.toml (or of CABOOSE_CONFIG), or the defaults.
+
+    \b
+    Example:
+        caboose replay trainer_state.json
+        caboose replay runs/*.csv --config stricter.toml
+        caboose replay caboose-data/journal.sqlite --json | jq .incidents
+
+    Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration could not be read.
+    """
+    named = os.environ.get("CABOOSE_CONFIG")
+    ours = _rules(Path(named) if named else default_file())
+    other = _rules(other_file) if other_file is not None else None
+    all_judged, differences = [], []
+    is_broken = False
+    out, errors = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH), Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as progress:
+        for path in files:
+            try:
+                for log in read_logs(path):
+                    judged = _played(log, ours, progress)
+                    difference = None if other is None else comparison.compare(judged, _played(log, other, progress))
+                    all_judged.append(judged)
+                    if difference is not None:
+                        differences.append(difference)
+                    if as_json:
+                        extra = {} if difference is None else {"compared": difference.as_object()}
+                        click.echo(json.dumps({**report.as_object(judged), **extra}))
+                    elif difference is None:
+                        out.print(report.as_text(judged))
+            except LogError as error:
+                is_broken = True
+                errors.print(f"caboose: {error}", markup=False, highlight=False, soft_wrap=True)
+    if not as_json:
+        for line in _last_lines(all_judged, differences, str(other_file)):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+    sys.exit(EXIT_USAGE if is_broken else 0)
+
+
+def _played(log: Log, configs: Configs, progress: Progress) -> Judged:
+    task = progress.add_task(Path(log.file).name[-40:], total=len(log.steps))
+    judged = play(log, configs, lambda done: progress.update(task, completed=done))
+    progress.remove_task(task)
+    return judged
+
+
+def _last_lines(all_judged: list[Judged], differences: list[comparison.Difference], name: str) -> Iterator[str]:
+    if len(all_judged) > 1 or differences:
+        yield report.total(all_judged)
+    if differences:
+        yield from comparison.lines(differences, name)
+
+
+def _rules(path: Path | None) -> Configs:
+    try:
+        return load(path).rules
+    except ConfigError as error:
+        fail(str(error))
