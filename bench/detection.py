@@ -6,12 +6,12 @@
 
 The corpus is a directory of your own:
 
-    index.csv       a row per run; columns id, label, onset, repo, excerpt are read. label: healthy, ambiguous (left out),
-                    or kinds joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored apart
-    events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither a
-                    hit nor false; `best_before_divergence` is where a divergence may first be seen
+    index.csv       a row per run; id, label, onset and excerpt are read. label: healthy, ambiguous (left out), or kinds
+                    joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored apart
+    events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither
+                    a hit nor false; `best_before_divergence` is where a divergence may first be seen
     runs/<id>.csv   step, loss, grad_norm, lr, val_loss; empty: not logged; nan and inf are literal
-    peer_detectors.py   optional: other systems' rules, as RULES = {name: rule}, rule(columns) -> indices, with read(path)
+    peer_detectors.py   optional: other systems' rules, RULES = {name: rule}, rule(columns) -> indices, and read(path)
 
 Design
 ------
@@ -190,16 +190,19 @@ def _judge_label(score: Score, run: Run, label: str, raised: Sequence[Alarm]) ->
         score.missed.append(f"{run.id} ({label})")
 
 
+def progress(text: str) -> None:
+    """One line on a terminal that keeps being rewritten."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, list[Alarm]]:
     """What our rules raise."""
     alarms = {}
     for done, run in enumerate(runs):
-        if sys.stderr.isatty():
-            print(f"\r\033[K{done} of {len(runs)}: {run.id}", end="", file=sys.stderr, flush=True)
+        progress(f"Caboose, {done} of {len(runs)}: {run.id}")
         judged = play(read_log(root / "runs" / f"{run.id}.csv"), config.rules)
         alarms[run.id] = [Alarm(f.rule, float(f.step), f.severity == "critical") for f in judged.findings]
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
     return alarms
 
 
@@ -209,11 +212,13 @@ def of_peers(root: Path, runs: Sequence[Run]) -> dict[str, dict[str, list[Alarm]
     if not path.exists():
         return {}
     spec = importlib.util.spec_from_file_location("peer_detectors", path)
-    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    assert spec is not None, "a file that exists has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     alarms: dict[str, dict[str, list[Alarm]]] = {name: {} for name in module.RULES}
-    for run in runs:
+    for done, run in enumerate(runs):
+        progress(f"other systems, {done} of {len(runs)}: {run.id}")
         columns = module.read(root / "runs" / f"{run.id}.csv")
         for name, rule in module.RULES.items():
             alarms[name][run.id] = [Alarm(ANY, columns["step"][i] or 0.0) for i in rule(columns)]
@@ -287,6 +292,7 @@ def main() -> int:
     seconds = time.process_time() - start
     score, excerpts = judge("**Caboose**", runs, ours)
     others = [judge(name, runs, alarms)[0] for name, alarms in of_peers(options.corpus, runs).items()]
+    progress("")
     points = sum(len(run.steps) for run in runs)
     verdicts = goals(score, ours.get(options.bloom))
     print(f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s of CPU.\n")
