@@ -47,6 +47,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """By rank, on sampled steps: each layer's gradient before the all-reduce."""
     num_samples: int | None = None
     """Samples of all ranks together; None where a rank did not say."""
+    num_tokens: int | None = None
+    """Likewise."""
     metrics: Mapping[str, float] = {}
     """The user's own, means over the ranks that gave them."""
     reports: Mapping[int, StepReport] = {}
@@ -69,7 +71,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
             values[row, : len(array)] = array if array.ndim == 1 else array[:, 0]
         return list(found), values
 
-    @property
+    @cached_property
     def is_sampled(self) -> bool:
         """Whether any rank looked closely in this step."""
         return any(report.is_sampled for report in self.reports.values())
@@ -79,7 +81,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         """Layers whose gradient nobody looked at in this step: the hole a silent rank leaves."""
         return int(np.sum(self.layer_grad_norm == UNSEEN)) if self.has_layers else 0
 
-    @property
+    @cached_property
     def has_layers(self) -> bool:
         """Whether any rank sent gradient norms in this step."""
         return any("grad_norm" in report.arrays for report in self.reports.values())
@@ -102,11 +104,31 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         """Ranks whose loss is NaN or infinite."""
         return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
 
+    @cached_property
+    def typical_phases(self) -> Float64:
+        """Each phase's median over the ranks that saw it, in the order of PHASES; NaN if none did."""
+        if np.isfinite(self.phases).all():
+            return middle(self.phases)
+        columns = (column[np.isfinite(column)] for column in self.phases.T)
+        return np.array([middle(column) if len(column) else np.nan for column in columns])
+
+    @cached_property
+    def epoch(self) -> int | None:
+        """How often the watched loader has started over on the first rank; None if no loader is watched."""
+        batch = self.reports[min(self.reports)].batch if self.reports else None
+        return None if batch is None else batch.epoch
+
     def phase_seconds(self, phase: str) -> float:
         """Mean over ranks of one phase; NaN if no rank saw it."""
         column = self.phases[:, PHASES.index(phase)]
         seen = column[np.isfinite(column)]
         return float(seen.mean()) if len(seen) else float("nan")
+
+
+def middle(values: Float64) -> Float64:
+    """The lower median along the first axis: a value that was really there, found without sorting everything."""
+    at = (len(values) - 1) // 2
+    return np.asarray(np.partition(values, at, axis=0)[at])
 
 
 def combine(
@@ -165,7 +187,8 @@ def combine(
         has_grad_norm=total is not None,
         layer_grad_norm=layer_norm,
         local_layer_grad_norm=local_layers,
-        num_samples=_num_samples(reports),
+        num_samples=_total([report.num_samples for report in reports.values()]),
+        num_tokens=_total([report.num_tokens for report in reports.values()]),
         metrics=_metrics(reports),
         reports=reports,
         layers=layers,
@@ -180,8 +203,7 @@ def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float
         return float(np.sum(loss[seen] * weights) / np.sum(weights))
 
 
-def _num_samples(reports: Mapping[int, StepReport]) -> int | None:
-    counts = [report.num_samples for report in reports.values()]
+def _total(counts: list[int | None]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 

@@ -57,6 +57,7 @@ class Member:
             since_step_seconds=self.since_step_seconds,
             num_dropped=self.num_dropped,
             error=self.error,
+            agent_state=self.agent_state,
         )
 
 
@@ -129,12 +130,14 @@ class Job:
     num_refused: int = 0
     refused_detail: str = ""
     """Who else claimed to be this job, if anyone did."""
+    previous_lr: float | None = None
+    """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
 
     def view(self, now: float, step: AlignedStep | None = None) -> JobView:
         """A read-only look at this job now."""
         attempt = self.attempt
         assert attempt is not None, "a job is looked at once it has an attempt"
-        events = tuple(event for event in self.pending_events if step is not None and event.step < step.step)
+        events = tuple(event for event in self.pending_events if step is None or event.step < step.step)
         return JobView(
             job=self.name,
             attempt=attempt.number,
@@ -153,7 +156,14 @@ class Job:
             blind=self.blind,
             regime=Regime() if step is None else _regime(attempt.regimes, step, events),
             alignment=attempt.alignment,
+            previous_lr=self.previous_lr,
+            look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
         )
+
+    def lr_at(self, step: int) -> float | None:
+        """The first group's learning rate at a step, by whichever attempt took it last, or just before it."""
+        known = (s for s in reversed(self.recent) if s.step <= step and s.lr is not None)
+        return next((summary.lr for summary in known), None)
 
     @property
     def state(self) -> str:

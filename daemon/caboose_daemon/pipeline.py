@@ -64,6 +64,7 @@ class Pipeline:
         job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
         if hello.start_step > 0:
             job.attempt.regimes = RegimeTracker(is_resumed=True)
+        job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
         job.last = None
         job.pending_events.clear()
         self._sink.attempt_began(job)

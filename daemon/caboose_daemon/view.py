@@ -16,9 +16,8 @@ RankState = Literal["expected", "live", "left", "failed"]
 """expected: not heard of yet. left: said good-bye. failed: left because of an error."""
 
 
-@dataclass(frozen=True)
-class RankView:
-    """One rank as the daemon last knew it."""
+class RankView(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank as the daemon last knew it; thousands are made at every tick."""
 
     rank: int
     state: RankState
@@ -29,6 +28,8 @@ class RankView:
     since_step_seconds: float = 0.0
     num_dropped: int = 0
     error: str = ""
+    agent_state: str = "training"
+    """As its heartbeats say: training, or disabled after repeated failures of the agent itself."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     step: AlignedStep | None
     """The step just aligned; None on a tick."""
     events: Sequence[Event] = ()
-    """Declared between the step before and this one; a report may come later than what was declared after it."""
+    """Declared between the step before and this one (on a tick: since the last step).
+
+    A report may come later than what was declared after it.
+    """
     modules: Sequence[Module] = ()
     facts: Mapping[str, Scalar] = {}
     """What the agent told of model, optimizer and data in Hello."""
@@ -71,6 +75,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     """What the agent cannot see, with reasons."""
     regime: Regime = Regime()
     alignment: AlignmentFacts = AlignmentFacts()
+    previous_lr: float | None = None
+    """Where this attempt resumed an earlier one: the first group's learning rate at that step, as it was then."""
+    look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict
+    """Rules that cannot judge this job, with what they miss."""
 
     @cached_property
     def ranks(self) -> Mapping[int, RankView]:

@@ -69,8 +69,11 @@ def test_a_rule_that_is_switched_off_is_not_run() -> None:
 def test_rules_that_cannot_see_are_listed_with_what_they_miss() -> None:
     engine = Engine(Config().rules, {})
 
-    assert engine.abstaining(frozenset({"loss"})) == {}
-    assert engine.abstaining(frozenset({"gradients"})) == {"non_finite": ["loss"], "loss_spike": ["loss"]}
+    everything = frozenset(need for rule in RULES for need in rule.needs)
+    assert engine.abstaining(everything) == {}
+    without = engine.abstaining(everything - {"loss"})
+    assert without == {rule.name: ["loss"] for rule in RULES if "loss" in rule.needs}
+    assert {"non_finite", "loss_spike"} <= without.keys()
 
 
 def test_the_time_each_rule_takes_is_counted() -> None:

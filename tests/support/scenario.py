@@ -149,7 +149,9 @@ class Scenario:
         self.random = np.random.default_rng(seed)
         self.step_seconds = step_seconds
         self.step = 0
-        self.now = 1000.0
+        self.now = self.boundary = 1000.0
+        self.heartbeats: dict[int, dict[str, Any]] = {}
+        self.num_lost: dict[int, int] = {}
         self.talking = set(range(ranks) if joined is None else joined)
         self._hello = hello
         for rank in sorted(self.talking):
@@ -161,6 +163,12 @@ class Scenario:
         """The run goes on as it should."""
         for _ in range(steps):
             self._play(self._losses())
+        return self
+
+    def plays(self, steps: int, **changes: Any) -> "Scenario":
+        """Healthy steps whose reports say what is named here: values, or functions of (rank, step)."""
+        for _ in range(steps):
+            self._play(self._losses(), changes=changes)
         return self
 
     def losses(self, *values: float) -> "Scenario":
@@ -246,8 +254,18 @@ class Scenario:
             if self.now >= next_beat:
                 next_beat = self.now + HEARTBEAT_SECONDS
                 for rank in sorted(self.talking):
-                    self.says(rank, Heartbeat(attempt=0, step=self.step, time=self.now))
+                    self.says(rank, self._heartbeat(rank))
             self.core.pass_time(self.now)
+        return self
+
+    def beats(self, rank: int, **changes: Any) -> "Scenario":
+        """From now on this rank's heartbeats say what is named here."""
+        self.heartbeats[rank] = changes
+        return self
+
+    def skips(self, rank: int, *, reports: int) -> "Scenario":
+        """So many reports of this rank are lost before its next one: its sequence has a gap."""
+        self.num_lost[rank] = self.num_lost.get(rank, 0) + reports
         return self
 
     def daemon_sleeps(self, seconds: float) -> "Scenario":
@@ -319,9 +337,11 @@ class Scenario:
         bad_layers: Sequence[int] = (),
         bad_value: float = NAN,
         bad_local: Mapping[int, Sequence[int]] | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
         self.step += 1
         self.now += self.step_seconds
+        self.boundary = self.now
         norms = NORMS * grad_scale * np.exp(self.noise * self.scatter(self.random, 1))
         reduced = norms.astype(np.float32)
         reduced[list(bad_layers)] = bad_value
@@ -330,8 +350,17 @@ class Scenario:
             if bad_local is not None:
                 arrays["local_grad_norm"] = norms.astype(np.float32)
                 arrays["local_grad_norm"][list(bad_local.get(rank, ()))] = bad_value
-            self.says(rank, a_report(self.step, time=self.now, loss=float(losses[rank]), arrays=arrays))
+            seq = self.step + self.num_lost.get(rank, 0)
+            fields = {"time": self.now, "seq": seq, "loss": float(losses[rank]), "arrays": arrays}
+            for name, value in (changes or {}).items():
+                fields[name] = value(rank, self.step) if callable(value) else value
+            self.says(rank, a_report(self.step, **fields))
         self.core.pass_time(self.now)
+
+    def _heartbeat(self, rank: int) -> Heartbeat:
+        fields: dict[str, Any] = {"attempt": 0, "step": self.step, "time": self.now}
+        fields["since_step_seconds"] = self.now - self.boundary
+        return Heartbeat(**{**fields, **self.heartbeats.get(rank, {})})
 
     def _hello_of(self, rank: int) -> Hello:
         return a_hello(rank=rank, world=self.ranks, **self._hello)
