@@ -12,6 +12,7 @@ from caboose_daemon.rules.oscillation import Oscillation
 from caboose_daemon.rules.overfitting import Overfitting
 from caboose_daemon.rules.plateau import Plateau
 from caboose_daemon.rules.rank_silent import RankSilent
+from caboose_daemon.rules.replica_desync import ReplicaDesync
 from caboose_daemon.rules.rule import AnyRule
 from caboose_daemon.rules.underfitting import Underfitting
 
@@ -28,6 +29,7 @@ RULES: tuple[type[AnyRule], ...] = (
     MetricDivergence,
     LrTooHigh,
     LrTooLow,
+    ReplicaDesync,
     RankSilent,
 )
 
