@@ -11,6 +11,7 @@ from caboose_daemon.rules.not_learning import NotLearning
 from caboose_daemon.rules.oscillation import Oscillation
 from caboose_daemon.rules.overfitting import Overfitting
 from caboose_daemon.rules.plateau import Plateau
+from caboose_daemon.rules.rank_outlier import RankOutlier
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.replica_desync import ReplicaDesync
 from caboose_daemon.rules.rule import AnyRule
@@ -30,6 +31,7 @@ RULES: tuple[type[AnyRule], ...] = (
     LrTooHigh,
     LrTooLow,
     ReplicaDesync,
+    RankOutlier,
     RankSilent,
 )
 

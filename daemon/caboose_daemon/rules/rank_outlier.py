@@ -1,0 +1,220 @@
+"""rank_outlier: one rank's loss or own gradient stays apart from its peers'.
+
+Design
+------
+Ranks see different batches, so at every step some rank is highest: among 4,096 healthy ranks the largest loss lies 3.5
+standard deviations out at every single step. What no healthy rank does is to *stay* there. So each step is put in
+units of the ranks' own scatter in it (median and median absolute deviation, the latter smoothed over steps because
+that of a few ranks is unsteady), cut off at `CLIP`, and averaged per rank with an exponential memory. The average of
+i.i.d. noise stays within a few tenths of zero however many ranks there are; a bad shard's stays where the shard is.
+
+A rank must stand out three times over: by the scatter of the steps, by the scatter of the ranks' averages (where every
+rank has a domain of its own, all averages are wide and none is an outlier), and by its size, because with huge batches
+the scatter is so small that a harmless difference is many scales. The gradient before the all-reduce, seen on sampled
+steps, is judged in the same way on its logarithm, with a memory of fewer but rarer looks.
+
+It is never critical: a rank that destroys numbers is `non_finite`'s or `replica_desync`'s, and shards read file by file
+look like this for a while. Those who feed ranks differently on purpose set `config={"heterogeneous_data": True}`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.aligned import AlignedStep, Float64, middle
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+CLIP = 4.0
+TO_SIGMA = 1.4826
+"""Median absolute deviation to standard deviation, for a normal distribution."""
+SPREADS = 6.0
+"""How far among the ranks' averages an outlier stands, in their own scatter."""
+MIN_RANKS = 3
+MAX_NAMED = 64
+
+
+@dataclass(frozen=True)
+class RankOutlierConfig(RuleConfig):
+    """Thresholds of rank_outlier."""
+
+    scales: float = 2.0
+    """How far from its peers a rank stays on average, in scales of the ranks' scatter within a step."""
+    loss_share: float = 0.1
+    """And by which share of the typical loss."""
+    gradient_ratio: float = 1.5
+    """And by which factor, for the gradient before the all-reduce."""
+    memory_steps: int = 32
+    """How many steps the average of the loss remembers; longer is more patient."""
+    memory_looks: int = 8
+    """How many sampled steps the average of the gradient remembers."""
+
+
+class _Witness:
+    """One number of each rank, and how far each rank has stayed from its peers."""
+
+    def __init__(self) -> None:
+        self.apart = np.zeros(0)
+        """Average of each rank's distance from the median, in scales."""
+        self.distance = np.zeros(0)
+        """The same in the number's own unit."""
+        self._scale = 0.0
+        self._weight = 0.0
+
+    def learn(self, values: Float64, is_seen: NDArray[np.bool_], memory: int, least: float) -> bool:
+        """Takes the ranks' values of one step; whether there were enough of them.
+
+        One step counts for no more than `CLIP` scales, or as many times the least distance that matters.
+        """
+        if len(self.apart) != len(values):
+            self.apart, self.distance = np.zeros(len(values)), np.zeros(len(values))
+        is_everyone = bool(is_seen.all())
+        seen = values if is_everyone else values[is_seen]
+        if len(seen) < MIN_RANKS:
+            return False
+        rate = 1.0 / memory
+        away = seen - middle(seen)
+        self._scale += rate * (TO_SIGMA * float(middle(np.abs(away))) - self._scale)
+        self._weight += rate * (1.0 - self._weight)
+        scale = max(self._scale / self._weight, 1e-9 * float(np.abs(seen).max()), 1e-12)
+        reach = CLIP * max(scale, least)
+        distance = np.clip(away, -reach, reach)
+        apart = np.clip(away / scale, -CLIP, CLIP)
+        if is_everyone:
+            self.distance += rate * (distance - self.distance)
+            self.apart += rate * (apart - self.apart)
+        else:
+            self.distance[is_seen] += rate * (distance - self.distance[is_seen])
+            self.apart[is_seen] += rate * (apart - self.apart[is_seen])
+        return True
+
+    def outliers(self, scales: float, least: float, memory: int, *, is_known: bool) -> frozenset[int]:
+        """Ranks that stay apart, by all three measures; half of each suffices to stay one that is known."""
+        ease = 0.5 if is_known else 1.0
+        off = np.abs(self.apart - middle(self.apart))
+        if float(off.max(initial=0.0)) <= ease * scales:
+            return frozenset()
+        of_noise = 1.0 / math.sqrt(2.0 * memory - 1.0)
+        spread = SPREADS * max(TO_SIGMA * float(middle(off)), of_noise)
+        is_far = (off > ease * max(scales, spread)) & (np.abs(self.distance) > ease * least)
+        return frozenset(np.flatnonzero(is_far).tolist())
+
+
+class RankOutlier(Rule[RankOutlierConfig]):
+    """A rank that stays apart from its peers."""
+
+    name = "rank_outlier"
+    config_class = RankOutlierConfig
+    needs = frozenset({"loss"})
+    forgets_after = frozenset({"data_switch", "resume"})
+
+    def __init__(self, config: RankOutlierConfig) -> None:
+        super().__init__(config)
+        self._loss = _Witness()
+        self._gradient = _Witness()
+        self._level = 0.0
+        self._by_loss: frozenset[int] = frozenset()
+        self._by_gradient: frozenset[int] = frozenset()
+        self._num_held_steps = 0
+        self._num_held_looks = 0
+        self._onset: int | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every step while a rank stays apart."""
+        step = view.step
+        if step is None or step.world < MIN_RANKS or view.config.get("heterogeneous_data"):
+            return None
+        self._watch_loss(step)
+        if step.is_sampled:
+            self._watch_gradient(step)
+        ranks = tuple(sorted(self._by_loss | self._by_gradient))
+        if not ranks:
+            return self._over(step)
+        if self._onset is None:
+            self._onset = step.step
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING),
+            step=step.step,
+            onset_step=self._onset,
+            summary=self._summary(ranks),
+            ranks=ranks[:MAX_NAMED],
+            phase="backward" if not self._by_loss else "forward",
+            values=self._values(ranks[0]),
+        )
+
+    def resume(self, finding: Finding) -> None:
+        """Who stays apart shows anew; until enough was seen for that, it is taken to be who it was."""
+        self._onset = finding.onset_step
+        self._num_held_steps, self._num_held_looks = self.config.memory_steps, self.config.memory_looks
+        self._by_loss = frozenset(finding.ranks) if finding.phase == "forward" else frozenset()
+        self._by_gradient = frozenset(finding.ranks) if finding.phase == "backward" else frozenset()
+
+    def _watch_loss(self, step: AlignedStep) -> None:
+        config = self.config
+        is_seen = np.isfinite(step.loss)
+        if not is_seen.any():
+            return
+        level = abs(float(middle(step.loss if is_seen.all() else step.loss[is_seen])))
+        self._level += (level - self._level) / config.memory_steps if self._level else level
+        least = config.loss_share * self._level
+        if not self._loss.learn(step.loss, is_seen, config.memory_steps, least):
+            return
+        if self._num_held_steps > 0:
+            self._num_held_steps -= 1
+            return
+        is_known = bool(self._by_loss)
+        self._by_loss = self._loss.outliers(config.scales, least, config.memory_steps, is_known=is_known)
+
+    def _watch_gradient(self, step: AlignedStep) -> None:
+        config = self.config
+        norms = step.local_grad_norm
+        is_seen = np.isfinite(norms) & (norms > 0)
+        if not is_seen.any():
+            return
+        logs = np.log(np.where(is_seen, norms, 1.0))
+        least = math.log(config.gradient_ratio)
+        if not self._gradient.learn(logs, is_seen, config.memory_looks, least):
+            return
+        if self._num_held_looks > 0:
+            self._num_held_looks -= 1
+            return
+        is_known = bool(self._by_gradient)
+        self._by_gradient = self._gradient.outliers(config.scales, least, config.memory_looks, is_known=is_known)
+
+    def _over(self, step: AlignedStep) -> Finding | None:
+        onset, self._onset = self._onset, None
+        if onset is None:
+            return None
+        return Finding(
+            rule=self.name,
+            severity=Severity.INFO,
+            step=step.step,
+            onset_step=onset,
+            summary="every rank is among its peers again",
+            state="resolved",
+        )
+
+    def _values(self, rank: int) -> dict[str, float]:
+        found = {"rank": float(rank), "loss_level": self._level}
+        for name, witness in (("loss", self._loss), ("gradient", self._gradient)):
+            if rank < len(witness.apart):
+                found[f"{name}_scales"] = float(witness.apart[rank])
+                found[f"{name}_distance"] = float(witness.distance[rank])
+        return found
+
+    def _summary(self, ranks: tuple[int, ...]) -> str:
+        worst = ranks[0]
+        parts = []
+        if worst in self._by_loss and worst < len(self._loss.apart):
+            away, scales = float(self._loss.distance[worst]), float(self._loss.apart[worst])
+            side = "above" if away > 0 else "below"
+            parts.append(f"loss stays {abs(away):.3g} {side} its peers' {self._level:.3g} ({abs(scales):.1f} scales)")
+        if worst in self._by_gradient and worst < len(self._gradient.apart):
+            factor = math.exp(float(self._gradient.distance[worst]))
+            parts.append(f"own gradient stays at {factor:.2g} times its peers'")
+        others = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
+        return f"rank {worst}{others}: {', and its '.join(parts) or 'still apart from its peers'}"
