@@ -15,6 +15,7 @@ from caboose_daemon.rules.rank_outlier import RankOutlier
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.replica_desync import ReplicaDesync
 from caboose_daemon.rules.rule import AnyRule
+from caboose_daemon.rules.straggler import Straggler
 from caboose_daemon.rules.underfitting import Underfitting
 
 RULES: tuple[type[AnyRule], ...] = (
@@ -32,6 +33,7 @@ RULES: tuple[type[AnyRule], ...] = (
     LrTooLow,
     ReplicaDesync,
     RankOutlier,
+    Straggler,
     RankSilent,
 )
 

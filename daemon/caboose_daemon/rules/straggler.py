@@ -1,0 +1,200 @@
+"""straggler: one rank's own work takes longer than its peers', and they wait for it.
+
+Design
+------
+In a synchronous job every rank's step takes equally long, whoever is slow: the fast ones wait inside the all-reduce. So
+the step's duration names nobody. Under DDP the only collective lies in the backward: the time outside it (data,
+forward, optimizer, the loop's own code) is a rank's own, and the backward holds the waiting. The straggler has the
+*longest* time outside the backward and the *shortest* backward, since it arrives last and never waits; both are asked
+for, so a rank that is merely measured differently, or that nobody waits for, is not named. What of its own time
+exceeds its peers' names the phase.
+
+Under FSDP every forward and backward waits for others' shards, and a slow rank cannot be told from those that wait
+for it by times alone. Only the wait for data, before the first collective, is still a rank's own there, and only that
+is judged.
+
+One slow step, a checkpoint written by rank 0, an evaluation: a rank must lag in most steps (a share with an exponential
+memory), by a tenth of the step on average, by more than the noise of its own average, and by more than the ranks
+differ anyway, so that neither the scatter of variable-length batches nor a cluster of two kinds of machines makes
+stragglers. It is a matter for a ticket: a slow run is not a lost one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from caboose_daemon.aligned import PHASES, AlignedStep, Float64, middle
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+DATA, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("data", "forward", "backward", "optimizer"))
+PARTS = ("data", "forward", "optimizer", "other")
+TO_SIGMA = 1.4826
+SIGMAS = 6.0
+"""Of its own noise, and of the ranks' differences: 4,096 ranks over a long run reach five by chance."""
+MOST_STEPS = 0.8
+MAX_NAMED = 64
+
+
+@dataclass(frozen=True)
+class StragglerConfig(RuleConfig):
+    """Thresholds of straggler."""
+
+    lag_share: float = 0.1
+    """By which share of the step a rank's own time exceeds its peers', on average."""
+    memory_steps: int = 25
+    """How many steps the averages remember; it takes about one and a half times as many until a rank is named."""
+
+
+class _Lags:
+    """How far each rank's own time lies above its peers', in shares of a step."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.mean = np.zeros(num_ranks)
+        self.often = np.zeros(num_ranks)
+        """Share of steps with a lag worth the name."""
+        self._square = np.zeros(num_ranks)
+
+    def learn(self, lag: Float64, rate: float, least: float) -> None:
+        """Takes one step; a single one counts for no more than a whole step's time."""
+        lag = np.clip(lag, -1.0, 1.0)
+        self.mean += rate * (lag - self.mean)
+        self._square += rate * (lag * lag - self._square)
+        self.often += rate * ((lag > 0.5 * least) - self.often)
+
+    def stand_out(self, least: float, rate: float) -> Float64:
+        """The ranks' lags above the typical one, where that means something; else 0."""
+        above = self.mean - middle(self.mean)
+        is_slow = (above > least) & (self.often > MOST_STEPS)
+        if not is_slow.any():
+            return np.zeros(len(above))
+        noise = np.sqrt(np.maximum(self._square - self.mean**2, 0.0) * rate / (2.0 - rate))
+        spread = TO_SIGMA * float(middle(np.abs(above)))
+        return np.where(is_slow & (above > SIGMAS * np.maximum(noise, spread)), above, 0.0)
+
+
+class Straggler(Rule[StragglerConfig]):
+    """The rank the others wait for."""
+
+    name = "straggler"
+    config_class = StragglerConfig
+    needs = frozenset({"phases"})
+    muted_in = frozenset({"startup", "resume", "compile", "evaluation"})
+
+    def __init__(self, config: StragglerConfig) -> None:
+        super().__init__(config)
+        self._own = _Lags(0)
+        self._data = _Lags(0)
+        self._parts = np.zeros((0, len(PARTS)))
+        self._wait = np.zeros(0)
+        self._layers: object = None
+        self._is_sharded = False
+        self._num_held = 0
+        self._onset: int | None = None
+        self._where = ""
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every step while others wait for a rank."""
+        step = view.step
+        if step is None or step.num_present < 2 or step.num_present < len(step.present):
+            return None  # whoever is missing may be the one
+        if view.layers is not self._layers:
+            self._layers = view.layers
+            self._is_sharded = any(layer.placement == "sharded" for layer in view.layers)
+        if not self._learn(step):
+            return None
+        if self._num_held > 0:
+            self._num_held -= 1
+            return None
+        return self._judge(view, step)
+
+    def resume(self, finding: Finding) -> None:
+        """Who lags shows anew; until it can, nothing is said."""
+        self._onset = finding.onset_step
+        self._num_held = 2 * self.config.memory_steps
+
+    def _learn(self, step: AlignedStep) -> bool:
+        phases = step.phases
+        if len(self._wait) != len(phases):
+            self._own, self._data = _Lags(len(phases)), _Lags(len(phases))
+            self._parts, self._wait = np.zeros((len(phases), len(PARTS))), np.zeros(len(phases))
+        total = float(step.typical_phases[0])
+        has_data = bool(np.isfinite(phases[:, DATA]).all())
+        has_backward = bool(np.isfinite(phases[:, BACKWARD]).all())
+        if not total > 0 or not (has_data or has_backward):
+            return False
+        rate, least = 1.0 / self.config.memory_steps, self.config.lag_share
+        if has_data:
+            data = phases[:, DATA]
+            self._data.learn((data - middle(data)) / total, rate, least)
+        if has_backward and not self._is_sharded:
+            backward = phases[:, BACKWARD]
+            own = phases[:, 0] - backward
+            self._own.learn((own - middle(own)) / total, rate, least)
+            longest = -middle(-backward)  # the upper median: of two ranks, the one that waits
+            self._wait += rate * (np.clip((longest - backward) / total, -1.0, 1.0) - self._wait)
+            known = np.nan_to_num(phases[:, [DATA, FORWARD, OPTIMIZER]])
+            parts = np.column_stack((known, own - known.sum(axis=1))) / total
+            self._parts += rate * (parts - self._parts)
+        return True
+
+    def _judge(self, view: JobView, step: AlignedStep) -> Finding | None:
+        least, rate = self.config.lag_share, 1.0 / self.config.memory_steps
+        if self._onset is not None:
+            least *= 0.5  # it is over when the lag has halved, not when it scrapes the threshold
+        by_data = self._data.stand_out(least, rate)
+        lags = by_data
+        if not self._is_sharded:
+            by_own = self._own.stand_out(least, rate)
+            lags = np.maximum(by_data, np.where(self._wait >= 0.5 * by_own, by_own, 0.0))
+        slow = np.flatnonzero(lags)
+        if not len(slow) or len(slow) > max(1, len(lags) // 4):
+            return self._over(step)
+        slow = slow[np.argsort(-lags[slow], kind="stable")]
+        worst = int(slow[0])
+        phase = "data" if by_data[worst] >= 0.5 * lags[worst] else self._phase(worst)
+        if self._onset is None:
+            self._onset = step.step
+            rank = view.ranks.get(worst)
+            self._where = f" on {rank.host}" if rank is not None and rank.host else ""
+        lag, total = float(lags[worst]), float(step.typical_phases[0])
+        others = f" and {len(slow) - 1} more are" if len(slow) > 1 else " is"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING),
+            step=step.step,
+            onset_step=self._onset,
+            summary=(
+                f"rank {worst}{self._where}{others} slower than its peers in {_NAMES[phase]}: {lag * total:.3g} s of "
+                f"each step of {total:.3g} s ({lag:.0%}) the others wait"
+            ),
+            ranks=tuple(slow[:MAX_NAMED].tolist()),
+            phase=phase,
+            values={"lag_share": lag, "lag_seconds": lag * total, "step_seconds": total, "num_slow": float(len(slow))},
+        )
+
+    def _phase(self, rank: int) -> str:
+        excess = self._parts[rank] - middle(self._parts)
+        return PARTS[int(np.argmax(excess))]
+
+    def _over(self, step: AlignedStep) -> Finding | None:
+        onset, self._onset = self._onset, None
+        if onset is None:
+            return None
+        return Finding(
+            rule=self.name,
+            severity=Severity.INFO,
+            step=step.step,
+            onset_step=onset,
+            summary="no rank is waited for any more",
+            state="resolved",
+        )
+
+
+_NAMES = {
+    "data": "waiting for its data",
+    "forward": "the forward",
+    "optimizer": "the optimizer",
+    "other": "code outside forward, backward and optimizer",
+}
