@@ -2,6 +2,7 @@
 
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
+from caboose_daemon.rules.job_stalled import JobStalled
 from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
@@ -35,6 +36,7 @@ RULES: tuple[type[AnyRule], ...] = (
     RankOutlier,
     Straggler,
     RankSilent,
+    JobStalled,
 )
 
 __all__ = ["RULES", "AnyRule"]

@@ -1,0 +1,151 @@
+"""job_stalled: every process lives and sends heartbeats, but no step ends any more.
+
+Design
+------
+A collective that one rank never enters stops all of them without a word: processes live, devices may even look busy.
+The agents' heartbeats come from a thread of their own and tell since when no step ended, so the time of the rank that
+moved last counts.
+
+How long is too long only the job can tell: many times its own step time, and several times the longest pause from which
+it came back by itself (a checkpoint, an evaluation), with a floor for jobs of quick steps. Whatever is declared counts
+as movement; after a declared evaluation or checkpoint, and before the first step (start-up, compilation), patience is
+much longer. A rank that is silent, or left with an error, is `rank_silent`'s: the others stop because of it, and one
+cause is told once. Once a rank has said good-bye the job is ending, and nothing more is expected of it.
+
+Ranks that are a step behind the others are named: they are what the others wait for. It is critical after several times
+the patience of the warning: hung jobs do not come back, and every hour of a whole cluster is lost.
+"""
+
+from dataclasses import dataclass
+
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView, RankView
+
+SILENT_SECONDS = 10.0
+"""A rank not heard for so long is rank_silent's."""
+OWN_GAP_SECONDS = 5.0
+MEMORY = 20
+WARN_STEPS, CRITICAL_STEPS = 30.0, 100.0
+WARN_PAUSES, CRITICAL_PAUSES = 3.0, 6.0
+LONG_PAUSES = frozenset({"validation", "evaluation", "checkpoint", "checkpoint_saved"})
+"""Declared kinds that may take long themselves, or announce what does."""
+MAX_NAMED = 64
+
+
+@dataclass(frozen=True)
+class JobStalledConfig(RuleConfig):
+    """Thresholds of job_stalled."""
+
+    warn_seconds: float = 120.0
+    """Without a step for so long is told, if it is also 30 steps' time and three of the job's longest pauses."""
+    critical_seconds: float = 600.0
+    """Pages, if it is also 100 steps' time and six of the longest pauses."""
+    startup_seconds: float = 1800.0
+    """Patience before the first step and after a declared evaluation or checkpoint; pages after twice as long."""
+
+
+class JobStalled(Rule[JobStalledConfig]):
+    """Nothing moves."""
+
+    name = "job_stalled"
+    config_class = JobStalledConfig
+    trigger = "tick"
+
+    def __init__(self, config: JobStalledConfig) -> None:
+        super().__init__(config)
+        self._step: int | None = None
+        self._last_look = 0.0
+        self._moved = 0.0
+        self._has_moved = False
+        self._num_events = 0
+        self._num_advances = 0
+        self._step_seconds = 0.0
+        self._longest_pause = 0.0
+        self._onset: int | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every look while nothing moves."""
+        last_look, self._last_look = self._last_look, view.now
+        if last_look and view.now - last_look > OWN_GAP_SECONDS:
+            self._moved = view.now  # the daemon's own sleep is nobody's stall
+        here = list(view.ranks.values())
+        if any(rank.state == "left" for rank in here):
+            return self._over(view, "the job is ending")
+        if len(here) < view.world or any(
+            rank.state != "live" or view.now - rank.last_seen >= SILENT_SECONDS for rank in here
+        ):
+            return None
+        step = max(rank.step for rank in here)
+        boundary = max(rank.last_seen - rank.since_step_seconds for rank in here)
+        self._follow(step, boundary, len(view.events), view.now)
+        waited = view.now - self._moved
+        warn, critical = self._patience(view)
+        if waited < warn:
+            return self._over(view, f"the job moves again, at step {step}") if self._has_moved else None
+        if self._onset is None:
+            self._onset = step
+        self._has_moved = False
+        return self._finding(here, step, waited, Severity.CRITICAL if waited >= critical else Severity.WARNING)
+
+    def resume(self, finding: Finding) -> None:
+        """Where it stood and since when; it ends once a later step does."""
+        self._onset = finding.onset_step
+        self._step = finding.step
+        self._step_seconds = finding.values["step_seconds"]
+        self._has_moved = False
+
+    def _follow(self, step: int, boundary: float, num_events: int, now: float) -> None:
+        """Notes when something moved last: `boundary` is when the last step ended, as the ranks tell."""
+        if self._step is None:
+            self._step, self._moved = step, boundary
+        elif step > self._step and boundary > self._moved:
+            if self._num_advances:  # the first pause is start-up
+                pause = boundary - self._moved
+                self._longest_pause = max(self._longest_pause, pause)
+                each = pause / (step - self._step)
+                self._step_seconds += (each - self._step_seconds) / min(self._num_advances, MEMORY)
+            self._num_advances += 1
+            self._moved, self._has_moved = boundary, True
+        elif num_events != self._num_events:
+            self._moved, self._has_moved = now, True
+        self._step, self._num_events = max(step, self._step), num_events
+
+    def _patience(self, view: JobView) -> tuple[float, float]:
+        config = self.config
+        is_started = self._num_advances > 0 or self._step_seconds > 0
+        if not is_started or any(event.kind in LONG_PAUSES for event in view.events):
+            return config.startup_seconds, 2.0 * config.startup_seconds
+        longest = min(self._longest_pause, config.startup_seconds / WARN_PAUSES)
+        return (
+            max(config.warn_seconds, WARN_STEPS * self._step_seconds, WARN_PAUSES * longest),
+            max(config.critical_seconds, CRITICAL_STEPS * self._step_seconds, CRITICAL_PAUSES * longest),
+        )
+
+    def _finding(self, live: list[RankView], step: int, waited: float, severity: Severity) -> Finding:
+        assert self._onset is not None, "set by the caller"
+        behind = sorted((rank for rank in live if rank.step < step), key=lambda rank: (rank.step, rank.rank))
+        who = ""
+        if behind and len(behind) < len(live):
+            first = behind[0]
+            more = f" and {len(behind) - 1} more are" if len(behind) > 1 else " is"
+            who = f"; rank {first.rank} on {first.host}{more} behind, at step {first.step}"
+        usual = f"; a step takes {self._step_seconds:.3g} s" if self._step_seconds else "; no step has ended yet"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(severity),
+            step=step,
+            onset_step=self._onset,
+            summary=f"no step has ended for {waited:.0f} s after step {step}, all processes live{usual}{who}",
+            ranks=tuple(rank.rank for rank in behind[:MAX_NAMED]) if len(behind) < len(live) else (),
+            values={"seconds": waited, "step_seconds": self._step_seconds},
+        )
+
+    def _over(self, view: JobView, why: str) -> Finding | None:
+        onset, self._onset = self._onset, None
+        if onset is None:
+            return None
+        step = max((rank.step for rank in view.ranks.values()), default=0)
+        return Finding(
+            rule=self.name, severity=Severity.INFO, step=step, onset_step=onset, summary=why, state="resolved"
+        )
