@@ -1,5 +1,6 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.data_starved import DataStarved
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.job_stalled import JobStalled
@@ -37,6 +38,7 @@ RULES: tuple[type[AnyRule], ...] = (
     Straggler,
     RankSilent,
     JobStalled,
+    DataStarved,
 )
 
 __all__ = ["RULES", "AnyRule"]

@@ -1,0 +1,127 @@
+"""data_starved: the job waits for its data.
+
+Design
+------
+The share is that of time: what the steps waited for data over what they took, both with an exponential memory, each as
+the median over ranks (one rank that waits is a `straggler`). Shares of single steps would not do: loaders with
+workers deliver in bursts, and seven fast steps then hide the eighth that waits for all of them. Yet one long wait is
+not starving either, so a step counts for at most `CLIP` usual ones, and waits must come often enough.
+
+The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not
+a step's. It never pages: a slow run is not a lost one.
+"""
+
+from dataclasses import dataclass
+
+from caboose_daemon.aligned import PHASES, AlignedStep
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+DATA = PHASES.index("data")
+CLIP = 10.0
+OFTEN = 0.06
+"""Share of steps that must wait: a loader of sixteen workers that starves makes one step in sixteen wait."""
+ROUNDING = 1e-9
+CALM = 0.8
+"""It is over below this part of the threshold, so that a job at the threshold is told once."""
+
+
+@dataclass(frozen=True)
+class DataStarvedConfig(RuleConfig):
+    """Thresholds of data_starved."""
+
+    warn_share: float = 0.1
+    """Share of the time that goes to waiting for data, from which on it is told."""
+    severe_share: float = 0.2
+    """Share from which on it is called severe; it stays a warning."""
+    min_steps: int = 20
+    """Steps before anything is judged."""
+    memory_steps: int = 50
+    """How many steps the averages remember."""
+
+
+class DataStarved(Rule[DataStarvedConfig]):
+    """The share of time spent waiting for data."""
+
+    name = "data_starved"
+    config_class = DataStarvedConfig
+    needs = frozenset({"phases"})
+    muted_in = frozenset({"compile", "evaluation"})
+    forgets_after = frozenset({"data_switch", "resume"})
+
+    def __init__(self, config: DataStarvedConfig) -> None:
+        super().__init__(config)
+        self._wait = 0.0
+        self._total = 0.0
+        self._often = 0.0
+        self._weight = 0.0
+        self._num_steps = 0
+        self._epoch: int | None = None
+        self._onset: int | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every step while the job waits too much."""
+        step = view.step
+        if step is None:
+            return None
+        epoch, self._epoch = self._epoch, step.epoch
+        if step.epoch != epoch:
+            return None  # the first batch of an epoch
+        total, wait = float(step.typical_phases[0]), float(step.typical_phases[DATA])
+        if not (total > 0 and wait >= 0):
+            return None
+        self._learn(total, wait)
+        if self._num_steps < self.config.min_steps:
+            return None
+        return self._judge(step)
+
+    def resume(self, finding: Finding) -> None:
+        """Since when; how much shows anew after `min_steps`."""
+        self._onset = finding.onset_step
+
+    def _learn(self, total: float, wait: float) -> None:
+        rate = 1.0 / self.config.memory_steps
+        if self._num_steps >= self.config.min_steps:
+            most = CLIP * self._total / self._weight
+            if total > most:
+                wait, total = wait * most / total, most
+        self._num_steps += 1
+        self._wait += rate * (wait - self._wait)
+        self._total += rate * (total - self._total)
+        self._often += rate * ((wait > self.config.warn_share * total) - self._often)
+        self._weight += rate * (1.0 - self._weight)
+
+    def _judge(self, step: AlignedStep) -> Finding | None:
+        share, seconds = self._wait / self._total, self._total / self._weight
+        is_known = self._onset is not None
+        limit = self.config.warn_share * (CALM if is_known else 1.0)
+        if share - limit <= ROUNDING or (not is_known and self._often / self._weight < OFTEN):
+            return self._over(step, share)
+        if self._onset is None:
+            self._onset = step.step
+        word = "severe: " if share > self.config.severe_share else ""
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING),
+            step=step.step,
+            onset_step=self._onset,
+            summary=f"{word}{share:.0%} of each step of {seconds:.3g} s is spent waiting for data",
+            phase="input",
+            values={"share": share, "step_seconds": seconds, "wait_seconds": share * seconds},
+        )
+
+    def _over(self, step: AlignedStep, share: float) -> Finding | None:
+        onset, self._onset = self._onset, None
+        if onset is None:
+            return None
+        return Finding(
+            rule=self.name,
+            severity=Severity.INFO,
+            step=step.step,
+            onset_step=onset,
+            summary=f"the wait for data is down to {share:.0%} of the step",
+            phase="input",
+            state="resolved",
+            values={"share": share},
+        )
