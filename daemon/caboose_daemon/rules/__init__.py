@@ -18,6 +18,7 @@ from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.replica_desync import ReplicaDesync
 from caboose_daemon.rules.rule import AnyRule
 from caboose_daemon.rules.straggler import Straggler
+from caboose_daemon.rules.throughput_regression import ThroughputRegression
 from caboose_daemon.rules.underfitting import Underfitting
 
 RULES: tuple[type[AnyRule], ...] = (
@@ -39,6 +40,7 @@ RULES: tuple[type[AnyRule], ...] = (
     RankSilent,
     JobStalled,
     DataStarved,
+    ThroughputRegression,
 )
 
 __all__ = ["RULES", "AnyRule"]

@@ -1,0 +1,150 @@
+"""throughput_regression: the job has become slower than it was.
+
+Design
+------
+What counts is work per second: tokens where they are told, else samples, else steps. The job's own baseline is the best
+rate it has sustained (an average over `baseline_steps`, which only ever moves up), because a rate that sinks slowly
+would drag any baseline that follows it along. The rate now is a shorter average of logarithms, in which one slow step,
+whatever it did, counts for no more than a factor of `CLIP`.
+
+A slowdown must exceed a fifth *and* the noise of that average, for as long as the average remembers, so that batches
+of changing length do not look like one. Start-up, compilation and evaluation are left out; a batch ramp, a data switch
+and a resume begin a new baseline. The phase that grew most is named. It never pages: a slow run is not a lost one.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from caboose_daemon.aligned import PHASES, AlignedStep
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting import Lasting
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+CLIP = math.log(3.0)
+SIGMAS = 6.0
+CALM = 0.5
+"""It is over when half of the slowdown that is told is left."""
+
+
+@dataclass(frozen=True)
+class ThroughputRegressionConfig(RuleConfig):
+    """Thresholds of throughput_regression."""
+
+    slowdown: float = 0.2
+    """By which share the rate is below the baseline."""
+    recent_steps: int = 50
+    """Steps the rate now is taken over, and for which it has to stay low."""
+    baseline_steps: int = 200
+    """Steps the baseline is taken over; nothing is judged before half as many."""
+
+
+class ThroughputRegression(Rule[ThroughputRegressionConfig]):
+    """Work per second against the job's own best."""
+
+    name = "throughput_regression"
+    config_class = ThroughputRegressionConfig
+    needs = frozenset({"phases"})
+    muted_in = frozenset({"startup", "resume", "compile", "evaluation"})
+    forgets_after = frozenset({"batch_ramp", "data_switch", "resume"})
+
+    def __init__(self, config: ThroughputRegressionConfig) -> None:
+        super().__init__(config)
+        self._unit = ""
+        self._num_steps = 0
+        self._recent = 0.0
+        self._square = 0.0
+        self._slow = 0.0
+        self._best = -math.inf
+        self._phases = np.zeros(len(PHASES))
+        self._usual_phases = np.zeros(len(PHASES))
+        self._lasting = Lasting(config.recent_steps, config.recent_steps // 2)
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every step while the job is slower than it was."""
+        step = view.step
+        if step is None:
+            return None
+        seconds = float(step.typical_phases[0])
+        unit, work = _work(step)
+        if not (seconds > 0 and work > 0):
+            return None
+        if unit != self._unit:
+            self._unit, self._num_steps, self._best = unit, 0, -math.inf
+        self._learn(math.log(work / seconds), step.typical_phases)
+        if self._num_steps < self.config.baseline_steps // 2:
+            return None
+        return self._judge(step)
+
+    def resume(self, finding: Finding) -> None:
+        """The baseline to come back to is in the finding."""
+        values = finding.values
+        self._unit = next((unit for unit in ("tokens", "samples", "steps") if unit in values), "steps")
+        self._best = math.log(values["baseline"])
+        self._recent = self._slow = math.log(values[self._unit])
+        self._square = self._recent**2
+        self._num_steps = self.config.baseline_steps
+        self._lasting.take_up(finding.onset_step)
+
+    def _learn(self, rate: float, phases: np.ndarray) -> None:
+        config = self.config
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self._recent = self._slow = rate
+            self._square = rate * rate
+        else:
+            rate = min(max(rate, self._slow - CLIP), self._slow + CLIP)
+        recent = 1.0 / min(self._num_steps, config.recent_steps)
+        self._recent += recent * (rate - self._recent)
+        self._square += recent * (rate * rate - self._square)
+        self._slow += (rate - self._slow) / min(self._num_steps, config.baseline_steps)
+        self._phases += recent * (np.minimum(np.nan_to_num(phases), 10.0 * phases[0]) - self._phases)
+        if self._num_steps >= config.baseline_steps // 2 and self._slow > self._best:
+            self._best = self._slow
+            self._usual_phases = self._phases.copy()
+
+    def _judge(self, step: AlignedStep) -> Finding | None:
+        config = self.config
+        below = self._best - self._recent
+        noise = math.sqrt(max(self._square - self._recent**2, 0.0) / (2.0 * config.recent_steps - 1.0))
+        told = -math.log1p(-min(config.slowdown, 0.99))
+        limit = told * CALM if self._lasting.is_open else max(told, SIGMAS * noise)
+        verdict = self._lasting.judge(step.step, below > limit)
+        if verdict == "quiet":
+            return None
+        now, before = math.exp(self._recent), math.exp(self._best)
+        name, grown = self._grown()
+        summary = (
+            f"{now:.3g} {self._unit}/s against {before:.3g} before, {1 - now / before:.0%} slower for "
+            f"{self._lasting.num_true} steps{grown}"
+        )
+        if verdict == "resolved":
+            summary = f"back at {now:.3g} {self._unit}/s, against {before:.3g} before"
+        assert self._lasting.onset is not None, "it has begun"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING) if verdict == "open" else Severity.INFO,
+            step=step.step,
+            onset_step=self._lasting.onset,
+            summary=summary,
+            phase=name,
+            state=verdict,
+            values={self._unit: now, "baseline": before, "slowdown": 1 - now / before},
+        )
+
+    def _grown(self) -> tuple[str, str]:
+        """The phase that takes longer than it did, if one stands for most of it."""
+        more = self._phases - self._usual_phases
+        most = 1 + int(np.argmax(more[1:]))
+        if not self._usual_phases[0] or more[most] < 0.5 * more[0] or more[0] <= 0:
+            return "", ""
+        name = PHASES[most]
+        return name, f"; the {name} phase went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
+
+
+def _work(step: AlignedStep) -> tuple[str, int]:
+    if step.num_tokens is not None:
+        return "tokens", step.num_tokens
+    return ("samples", step.num_samples) if step.num_samples is not None else ("steps", 1)
