@@ -8,6 +8,7 @@ from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
 from caboose_daemon.rules.metric_divergence import MetricDivergence
+from caboose_daemon.rules.monitor_blind import MonitorBlind
 from caboose_daemon.rules.non_finite import NonFinite
 from caboose_daemon.rules.not_learning import NotLearning
 from caboose_daemon.rules.oscillation import Oscillation
@@ -41,6 +42,7 @@ RULES: tuple[type[AnyRule], ...] = (
     JobStalled,
     DataStarved,
     ThroughputRegression,
+    MonitorBlind,
 )
 
 __all__ = ["RULES", "AnyRule"]

@@ -1,0 +1,150 @@
+"""monitor_blind: what the monitor itself cannot see, so that its silence is not taken for health.
+
+Design
+------
+Three kinds of blindness. What the agent says it cannot see from the start (activations of a compiled model, parameters
+that lie in a way not understood) is a fact about the job: told once, for the record, with the rules that abstain. An
+agent that turned itself off, and reports that are lost on the way, mean that something is watched that was not meant to
+be unwatched: a warning. A few lost reports in a long run are nothing; a share of the recent ones is.
+
+Lost are gaps in a rank's sequence numbers, what agents gave up themselves (a gap as well, so the larger of the two
+counts) and what came after its step was closed. It never pages: the run is as well as it was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.view import JobView
+
+MEMORY = 60
+"""Looks, about a second apart, over which reports are counted."""
+CALM_LOOKS = 60
+MAX_NAMED = 64
+
+
+@dataclass(frozen=True)
+class MonitorBlindConfig(RuleConfig):
+    """Thresholds of monitor_blind."""
+
+    lost_share: float = 0.01
+    """Share of the last minute's reports that were lost, from which on it is told."""
+    lost_reports: int = 10
+    """And at least so many of them."""
+
+
+class MonitorBlind(Rule[MonitorBlindConfig]):
+    """Agents that are off, reports that are lost, and what is not visible at all."""
+
+    name = "monitor_blind"
+    config_class = MonitorBlindConfig
+    trigger = "tick"
+
+    def __init__(self, config: MonitorBlindConfig) -> None:
+        super().__init__(config)
+        self._step: int | None = None
+        self._num_lost = 0
+        self._lost = 0.0
+        self._expected = 0.0
+        self._num_calm = 0
+        self._onset: int | None = None
+        self._last_onset = -1
+        self._told: Mapping[str, str] = {}
+        self._is_told_open = False
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding while agents are off or reports are lost; one about what cannot be seen at all."""
+        ranks = view.ranks.values()
+        if not ranks or any(rank.state == "expected" for rank in ranks):
+            self._step = None  # after a restart the counts are known once everybody was heard
+            return None
+        step = max(rank.step for rank in ranks)
+        self._count(view, step)
+        disabled = tuple(r.rank for r in ranks if r.state == "live" and r.agent_state == "disabled")
+        is_losing = self._is_losing()
+        if disabled or is_losing:
+            self._num_calm = 0
+            return self._warn(step, disabled, is_losing=is_losing)
+        if self._onset is not None:
+            return self._calm(step)
+        return self._tell(view, step)
+
+    def resume(self, finding: Finding) -> None:
+        """What was told of static blindness is not told again; what was lost shows anew."""
+        if finding.severity is Severity.INFO:
+            self._is_told_open = True
+            self._last_onset = finding.onset_step
+        else:
+            self._onset = self._last_onset = finding.onset_step
+
+    def _count(self, view: JobView, step: int) -> None:
+        facts = view.alignment
+        num_lost = max(facts.num_missed, facts.num_dropped) + facts.num_late
+        if self._step is None:
+            self._step, self._num_lost = step, num_lost
+        decay = 1.0 - 1.0 / MEMORY
+        self._lost = self._lost * decay + max(0, num_lost - self._num_lost)
+        self._expected = self._expected * decay + max(0, step - self._step) * view.world
+        self._step, self._num_lost = step, num_lost
+
+    def _is_losing(self) -> bool:
+        """By share; a loss without any step is one as well."""
+        return self._lost >= self.config.lost_reports and self._lost > self.config.lost_share * self._expected
+
+    def _warn(self, step: int, disabled: tuple[int, ...], *, is_losing: bool) -> Finding:
+        if self._onset is None:
+            self._onset = self._last_onset = max(step, self._last_onset + 1)  # told apart from what was told before
+            self._is_told_open = False
+        parts = []
+        if disabled:
+            who = f"rank {disabled[0]}" + (f" and {len(disabled) - 1} more" if len(disabled) > 1 else "")
+            parts.append(f"the agent of {who} turned itself off after repeated failures; its log says why")
+        if is_losing:
+            share = min(1.0, self._lost / max(self._expected, 1.0))
+            parts.append(f"about {self._lost:.0f} reports of the last minute were lost ({share:.0%})")
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING),
+            step=step,
+            onset_step=self._onset,
+            summary="; ".join(parts),
+            ranks=disabled[:MAX_NAMED],
+            values={"disabled_agents": float(len(disabled)), "lost_reports": self._lost},
+        )
+
+    def _calm(self, step: int) -> Finding | None:
+        self._num_calm += 1
+        if self._num_calm < CALM_LOOKS or self._onset is None:
+            return None
+        onset, self._onset, self._num_calm = self._onset, None, 0
+        return Finding(
+            rule=self.name,
+            severity=Severity.INFO,
+            step=step,
+            onset_step=onset,
+            summary="every agent reports, and reports arrive",
+            state="resolved",
+        )
+
+    def _tell(self, view: JobView, step: int) -> Finding | None:
+        """What cannot be seen at all: once, and once more if it changed."""
+        if view.blind == self._told:
+            return None
+        was_told, self._told = bool(self._told) or self._is_told_open, dict(view.blind)
+        if not view.blind and not (was_told and self._is_told_open):
+            return None
+        if not self._is_told_open:
+            self._last_onset = max(step, self._last_onset + 1)
+        self._is_told_open = bool(view.blind)
+        reasons = "; ".join(f"{what}: {why}" for what, why in view.blind.items())
+        abstaining = sorted(view.look_at_abstaining())
+        rules = f" (rules that abstain: {', '.join(abstaining)})" if abstaining else ""
+        return Finding(
+            rule=self.name,
+            severity=Severity.INFO,
+            step=step,
+            onset_step=self._last_onset,
+            summary=f"cannot be seen: {reasons}{rules}" if view.blind else "everything can be seen now",
+            state="open" if view.blind else "resolved",
+        )
