@@ -1,5 +1,6 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.batch_size import BatchSize
 from caboose_daemon.rules.data_starved import DataStarved
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
@@ -35,6 +36,7 @@ RULES: tuple[type[AnyRule], ...] = (
     MetricDivergence,
     LrTooHigh,
     LrTooLow,
+    BatchSize,
     ReplicaDesync,
     RankOutlier,
     Straggler,
