@@ -112,9 +112,16 @@ def summary(watcher: Watcher, *, spike_at: int, width: int) -> RenderableType:
     else:
         lines.add_row("detected", Text("nothing: the run ended before the fault showed", style="yellow"))
     others = [f for f in watcher.findings if f not in spikes]
-    lines.add_row("false alarms", ", ".join(f"{f['rule']} at step {f['onset_step']}" for f in others) or "none")
+    beside = [f for f in others if f["onset_step"] >= spike_at]
+    if beside:
+        lines.add_row("seen with it", _listed(beside))
+    lines.add_row("false alarms", _listed([f for f in others if f not in beside]) or "none")
     seconds, agent = to_float(detail["step_seconds"]), to_float(detail["agent_seconds"])
     if math.isfinite(seconds) and math.isfinite(agent):
         cost = f"{agent * 1000:.2f} ms of a {seconds * 1000:.0f} ms step ({agent / seconds:.1%}) on the training thread"
         lines.add_row("agent's cost", cost)
     return Panel(lines, title="Summary", title_align="left", border_style="cyan", width=width)
+
+
+def _listed(findings: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{found['rule']} at step {found['onset_step']}" for found in findings)

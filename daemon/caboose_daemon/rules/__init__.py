@@ -6,6 +6,7 @@ from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.job_stalled import JobStalled
 from caboose_daemon.rules.loss_spike import LossSpike
+from caboose_daemon.rules.lr_schedule import LrSchedule
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
 from caboose_daemon.rules.metric_divergence import MetricDivergence
@@ -36,6 +37,7 @@ RULES: tuple[type[AnyRule], ...] = (
     MetricDivergence,
     LrTooHigh,
     LrTooLow,
+    LrSchedule,
     BatchSize,
     ReplicaDesync,
     RankOutlier,
