@@ -6,7 +6,7 @@ KEEP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead bench-detection tools clean
+.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead bench-detection bench-rules tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=
 bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; ARGS=--check)
 	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-detection CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/detection.py $(CORPUS) $(ARGS)
+
+bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)
+	@$(BIN)/python bench/rules.py $(ARGS)
 
 clean: ## remove the environment and what tools left behind
 	rm -rf $(VENV) .venv-wheel dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
