@@ -2,6 +2,7 @@
 
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
+from caboose_daemon.rules.gradient_vanishing import GradientVanishing
 from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
@@ -18,6 +19,7 @@ from caboose_daemon.rules.underfitting import Underfitting
 RULES: tuple[type[AnyRule], ...] = (
     NonFinite,
     GradientExplosion,
+    GradientVanishing,
     LossSpike,
     Divergence,
     NotLearning,
