@@ -212,6 +212,7 @@ def test_the_names_people_set_are_frozen() -> None:
             "warmup_steps",
         ],
         "rules.gradient_vanishing": ["enabled", "persist_steps", "ratio", "rms", "severity", "update_ratio"],
+        "rules.dead_units": ["critical_share", "enabled", "min_samples", "rise", "severity", "share"],
         "rules.loss_spike": [
             "calm_steps",
             "enabled",

@@ -1,5 +1,6 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
@@ -20,6 +21,7 @@ RULES: tuple[type[AnyRule], ...] = (
     NonFinite,
     GradientExplosion,
     GradientVanishing,
+    DeadUnits,
     LossSpike,
     Divergence,
     NotLearning,
