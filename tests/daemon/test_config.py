@@ -213,6 +213,7 @@ def test_the_names_people_set_are_frozen() -> None:
         ],
         "rules.gradient_vanishing": ["enabled", "persist_steps", "ratio", "rms", "severity", "update_ratio"],
         "rules.dead_units": ["critical_share", "enabled", "min_samples", "rise", "severity", "share"],
+        "rules.saturation": ["enabled", "gradient_ratio", "persist_looks", "severity", "share"],
         "rules.loss_spike": [
             "calm_steps",
             "enabled",

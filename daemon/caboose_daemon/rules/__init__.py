@@ -15,6 +15,7 @@ from caboose_daemon.rules.overfitting import Overfitting
 from caboose_daemon.rules.plateau import Plateau
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.rule import AnyRule
+from caboose_daemon.rules.saturation import Saturation
 from caboose_daemon.rules.underfitting import Underfitting
 
 RULES: tuple[type[AnyRule], ...] = (
@@ -22,6 +23,7 @@ RULES: tuple[type[AnyRule], ...] = (
     GradientExplosion,
     GradientVanishing,
     DeadUnits,
+    Saturation,
     LossSpike,
     Divergence,
     NotLearning,
