@@ -214,6 +214,16 @@ def test_the_names_people_set_are_frozen() -> None:
         "rules.gradient_vanishing": ["enabled", "persist_steps", "ratio", "rms", "severity", "update_ratio"],
         "rules.dead_units": ["critical_share", "enabled", "min_samples", "rise", "severity", "share"],
         "rules.saturation": ["enabled", "gradient_ratio", "persist_looks", "severity", "share"],
+        "rules.activation_collapse": [
+            "collapse_factor",
+            "enabled",
+            "explode_factor",
+            "persist_looks",
+            "relearn_looks",
+            "scales",
+            "severity",
+            "warmup_looks",
+        ],
         "rules.loss_spike": [
             "calm_steps",
             "enabled",

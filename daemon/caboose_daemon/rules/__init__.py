@@ -1,5 +1,6 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.activation_collapse import ActivationCollapse
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
@@ -24,6 +25,7 @@ RULES: tuple[type[AnyRule], ...] = (
     GradientVanishing,
     DeadUnits,
     Saturation,
+    ActivationCollapse,
     LossSpike,
     Divergence,
     NotLearning,
