@@ -224,6 +224,14 @@ def test_the_names_people_set_are_frozen() -> None:
             "severity",
             "warmup_looks",
         ],
+        "rules.loss_scale_collapse": [
+            "calm_steps",
+            "enabled",
+            "halvings",
+            "persist_steps",
+            "settled_steps",
+            "severity",
+        ],
         "rules.loss_spike": [
             "calm_steps",
             "enabled",

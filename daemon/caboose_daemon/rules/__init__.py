@@ -5,6 +5,7 @@ from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
+from caboose_daemon.rules.loss_scale_collapse import LossScaleCollapse
 from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
@@ -26,6 +27,7 @@ RULES: tuple[type[AnyRule], ...] = (
     DeadUnits,
     Saturation,
     ActivationCollapse,
+    LossScaleCollapse,
     LossSpike,
     Divergence,
     NotLearning,
