@@ -286,5 +286,6 @@ def test_the_names_people_set_are_frozen() -> None:
             "worse_than_start",
         ],
         "rules.lr_too_low": ["enabled", "min_update", "near_peak", "samples", "severity"],
+        "rules.frozen_parameters": ["enabled", "persist_looks", "severity", "window_steps"],
         "rules.rank_silent": ["critical_seconds", "enabled", "severity", "startup_seconds", "warn_seconds"],
     }
