@@ -287,5 +287,6 @@ def test_the_names_people_set_are_frozen() -> None:
         ],
         "rules.lr_too_low": ["enabled", "min_update", "near_peak", "samples", "severity"],
         "rules.frozen_parameters": ["enabled", "persist_looks", "severity", "window_steps"],
+        "rules.eval_mode": ["enabled", "evaluations", "persist_steps", "severity"],
         "rules.rank_silent": ["critical_seconds", "enabled", "severity", "startup_seconds", "warn_seconds"],
     }

@@ -3,6 +3,7 @@
 from caboose_daemon.rules.activation_collapse import ActivationCollapse
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
+from caboose_daemon.rules.eval_mode import EvalMode
 from caboose_daemon.rules.frozen_parameters import FrozenParameters
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
@@ -40,6 +41,7 @@ RULES: tuple[type[AnyRule], ...] = (
     LrTooHigh,
     LrTooLow,
     FrozenParameters,
+    EvalMode,
     RankSilent,
 )
 
