@@ -286,6 +286,7 @@ def test_the_names_people_set_are_frozen() -> None:
             "worse_than_start",
         ],
         "rules.lr_too_low": ["enabled", "min_update", "near_peak", "samples", "severity"],
+        "rules.clipping": ["enabled", "memory_steps", "quiet_steps", "ruling_share", "severity", "share"],
         "rules.frozen_parameters": ["enabled", "persist_looks", "severity", "window_steps"],
         "rules.eval_mode": ["enabled", "evaluations", "persist_steps", "severity"],
         "rules.rank_silent": ["critical_seconds", "enabled", "severity", "startup_seconds", "warn_seconds"],

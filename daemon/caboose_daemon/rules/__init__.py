@@ -1,6 +1,7 @@
 """The rules, one file each, as one explicit tuple."""
 
 from caboose_daemon.rules.activation_collapse import ActivationCollapse
+from caboose_daemon.rules.clipping import Clipping
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.eval_mode import EvalMode
@@ -40,6 +41,7 @@ RULES: tuple[type[AnyRule], ...] = (
     MetricDivergence,
     LrTooHigh,
     LrTooLow,
+    Clipping,
     FrozenParameters,
     EvalMode,
     RankSilent,
