@@ -289,5 +289,6 @@ def test_the_names_people_set_are_frozen() -> None:
         "rules.clipping": ["enabled", "memory_steps", "quiet_steps", "ruling_share", "severity", "share"],
         "rules.frozen_parameters": ["enabled", "persist_looks", "severity", "window_steps"],
         "rules.eval_mode": ["enabled", "evaluations", "persist_steps", "severity"],
+        "rules.bad_batch": ["calm_steps", "enabled", "range_widths", "ratio", "scales", "severity"],
         "rules.rank_silent": ["critical_seconds", "enabled", "severity", "startup_seconds", "warn_seconds"],
     }

@@ -1,6 +1,7 @@
 """The rules, one file each, as one explicit tuple."""
 
 from caboose_daemon.rules.activation_collapse import ActivationCollapse
+from caboose_daemon.rules.bad_batch import BadBatch
 from caboose_daemon.rules.clipping import Clipping
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
@@ -44,6 +45,7 @@ RULES: tuple[type[AnyRule], ...] = (
     Clipping,
     FrozenParameters,
     EvalMode,
+    BadBatch,
     RankSilent,
 )
 
