@@ -290,5 +290,6 @@ def test_the_names_people_set_are_frozen() -> None:
         "rules.frozen_parameters": ["enabled", "persist_looks", "severity", "window_steps"],
         "rules.eval_mode": ["enabled", "evaluations", "persist_steps", "severity"],
         "rules.bad_batch": ["calm_steps", "enabled", "range_widths", "ratio", "scales", "severity"],
+        "rules.config_advice": ["enabled", "highest_lr", "look_steps", "lowest_lr", "severity"],
         "rules.rank_silent": ["critical_seconds", "enabled", "severity", "startup_seconds", "warn_seconds"],
     }

@@ -3,6 +3,7 @@
 from caboose_daemon.rules.activation_collapse import ActivationCollapse
 from caboose_daemon.rules.bad_batch import BadBatch
 from caboose_daemon.rules.clipping import Clipping
+from caboose_daemon.rules.config_advice import ConfigAdvice
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.eval_mode import EvalMode
@@ -46,6 +47,7 @@ RULES: tuple[type[AnyRule], ...] = (
     FrozenParameters,
     EvalMode,
     BadBatch,
+    ConfigAdvice,
     RankSilent,
 )
 
