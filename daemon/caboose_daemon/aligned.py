@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.merging import MISSING, UNSEEN, global_norm, merge
-from caboose_wire import Layer, StepReport
+from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
 
 Float64 = NDArray[np.float64]
+Floats = NDArray[np.floating]
 PHASES = ("total", "data", "forward", "backward", "optimizer")
+TRAINING = Mode()
+"""The mode of a model that is trained as it should be."""
 
 
 class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
@@ -53,23 +56,54 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """The user's own, means over the ranks that gave them."""
     reports: Mapping[int, StepReport] = {}
     """What the ranks sent, by rank, for what is looked at more rarely than every step."""
+    scaler: Scaler | None = None
+    """Of the rank with the lowest scale; None where nobody uses a scaler."""
+    has_mode: bool = False
+    """Whether any rank told in which mode it trained."""
+    odd_modes: Mapping[int, Mode] = {}
+    """By rank: the modes that are not plainly train."""
+    bad_inputs: Mapping[int, Batch] = {}
+    """By rank: batches in which somebody looked and found elements that are not finite."""
     layers: Sequence[Layer] = ()
 
     def layer_values(self, name: str) -> Float64 | None:
         """One of the sampled arrays over all layers; None if no rank sent it in this step."""
-        width = next((int(v.size // len(v)) for r in self.reports.values() if (v := _filled(r, name)) is not None), 0)
-        return merge(name, self.reports, self.layers, self.world, width=width) if width else None
+        if name not in self._of_layers:
+            filled = (v for r in self.reports.values() if (v := _filled(r, name)) is not None)
+            width = next((int(v.size // len(v)) for v in filled), 0)
+            merged = merge(name, self.reports, self.layers, self.world, width=width) if width else None
+            self._of_layers[name] = merged
+        return self._of_layers[name]
 
-    def module_values(self, name: str) -> tuple[list[int], Float64] | None:
+    def module_values(self, name: str) -> tuple[list[int], Floats] | None:
         """One of the activation arrays, ranks x modules, with the ranks of its rows; None if no rank sent it."""
-        found = {rank: v for rank, report in self.reports.items() if (v := _filled(report, name)) is not None}
+        if name not in self._of_modules:
+            self._of_modules[name] = self._module_values(name)
+        return self._of_modules[name]
+
+    def _module_values(self, name: str) -> tuple[list[int], Floats] | None:
+        found = {
+            rank: v for rank, report in self.reports.items() if (v := report.arrays.get(name)) is not None and len(v)
+        }
         if not found:
             return None
-        longest = max(len(v) for v in found.values())  # a rank may not have told of a new functional call yet
-        values = np.full((len(found), longest), MISSING)
-        for row, array in enumerate(found.values()):
-            values[row, : len(array)] = array if array.ndim == 1 else array[:, 0]
+        columns = [v if v.ndim == 1 else v[:, 0] for v in found.values()]
+        lengths = set(map(len, columns))
+        if len(lengths) == 1:
+            return list(found), np.concatenate(columns).reshape(len(columns), -1)
+        values = np.full((len(found), max(lengths)), MISSING)  # a rank has not told of a new functional call yet
+        for row, column in zip(values, columns, strict=True):
+            row[: len(column)] = column
         return list(found), values
+
+    @cached_property
+    def _of_layers(self) -> dict[str, Float64 | None]:
+        """What `layer_values` has put together already: several rules ask for the same."""
+        return {}
+
+    @cached_property
+    def _of_modules(self) -> dict[str, tuple[list[int], Floats] | None]:
+        return {}
 
     @cached_property
     def is_sampled(self) -> bool:
@@ -143,6 +177,10 @@ def combine(
     present = np.zeros(rows, dtype=np.bool_)
     has_loss = np.zeros(rows, dtype=np.bool_)
     local_layers: dict[int, NDArray[np.float32]] = {}
+    scaler: Scaler | None = None
+    has_mode = False
+    odd_modes: dict[int, Mode] = {}
+    bad_inputs: dict[int, Batch] = {}
     for rank, report in reports.items():
         present[rank] = True
         agent[rank] = report.agent_seconds
@@ -160,6 +198,14 @@ def combine(
             phases[rank] = (p.total, p.data, p.forward, p.backward, p.optimizer)
         if "local_grad_norm" in report.arrays:
             local_layers[rank] = report.arrays["local_grad_norm"]
+        if report.scaler is not None and (scaler is None or report.scaler.scale < scaler.scale):
+            scaler = report.scaler
+        if report.mode is not None:
+            has_mode = True
+            if report.mode != TRAINING:
+                odd_modes[rank] = report.mode
+        if report.batch is not None and report.batch.num_bad:
+            bad_inputs[rank] = report.batch
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = global_norm(layer_norm, layers)
@@ -191,6 +237,10 @@ def combine(
         num_tokens=_total([report.num_tokens for report in reports.values()]),
         metrics=_metrics(reports),
         reports=reports,
+        scaler=scaler,
+        has_mode=has_mode,
+        odd_modes=odd_modes,
+        bad_inputs=bad_inputs,
         layers=layers,
     )
 

@@ -8,7 +8,7 @@ add up and are divided by how often each shard occurs; shares are averaged. Noth
 looked at, or a shard whose rank is missing, is UNSEEN.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +30,23 @@ def merge(
     """One array over all layers (layers x width if it is wider), from the ranks' parts of it."""
     num = len(layers)
     is_sharded = np.fromiter((layer.placement == "sharded" for layer in layers), dtype=np.bool_, count=num)
+    has_sharded = bool(is_sharded.any())
     largest = np.full((num, width), UNSEEN)
     total = np.zeros((num, width))
     count = np.zeros((num, 1))
-    for report in reports.values():
-        values = report.arrays.get(name)
-        if values is None:
-            continue
-        where = _where(report, name, len(values), num)
-        if where is None or values.size != len(values) * width:
-            continue  # of another layer table than the job's, which changed after the report was taken
-        part = values.reshape(-1, width).astype(np.float64)
-        has = ~(part[:, :1] == MISSING)
-        with np.errstate(over="ignore", invalid="ignore"):
-            total[where] += np.where(has, np.square(part) if name in NORMS else part, 0.0)
-        count[where] += has
-        largest[where] = np.maximum(largest[where], part)  # maximum passes NaN on, as it should
-    if is_sharded.any():
+    for where, parts in _by_place(name, reports, num, width):
+        rows = np.concatenate(parts).reshape(len(parts), -1)
+        largest[where] = np.maximum(largest[where], rows.max(axis=0).reshape(-1, width))  # passes NaN on, as it should
+        if has_sharded:
+            is_missing = rows[:, ::width] == MISSING
+            found = rows.astype(np.float64)
+            if is_missing.any():
+                found[np.repeat(is_missing, width, axis=1)] = 0.0
+            with np.errstate(over="ignore", invalid="ignore"):
+                whole = np.einsum("rl,rl->l", found, found) if name in NORMS else found.sum(axis=0)
+                total[where] += whole.reshape(-1, width)
+            count[where] += (len(parts) - is_missing.sum(axis=0)).reshape(-1, 1)
+    if has_sharded:
         largest[is_sharded] = _sharded(
             total[is_sharded],
             count[is_sharded],
@@ -69,10 +69,19 @@ def _num_with(name: str, reports: Mapping[int, StepReport]) -> int:
     return sum(name in report.arrays for report in reports.values())
 
 
-def _where(report: StepReport, name: str, length: int, num_layers: int) -> slice | None:
-    start, stride = report.slices.get(name, (0, 1))
-    last = start + (length - 1) * stride
-    return slice(start, last + 1, stride) if length and stride and last < num_layers else None
+def _by_place(
+    name: str, reports: Mapping[int, StepReport], num_layers: int, width: int
+) -> Iterator[tuple[slice, list[NDArray[np.float32]]]]:
+    """The ranks' arrays, those of the same layers together, so that each lot is reduced at once."""
+    lots: dict[tuple[int, int, int], list[NDArray[np.float32]]] = {}
+    for report in reports.values():
+        values = report.arrays.get(name)
+        if values is not None and len(values) and values.size == len(values) * width:
+            lots.setdefault((*report.slices.get(name, (0, 1)), len(values)), []).append(values)
+    for (start, stride, length), parts in lots.items():
+        last = start + (length - 1) * stride
+        if stride and last < num_layers:  # else of another layer table than the job's, which has changed since
+            yield slice(start, last + 1, stride), parts
 
 
 def global_norm(layer_norms: Float64, layers: Sequence[Layer]) -> float | None:

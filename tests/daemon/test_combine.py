@@ -8,7 +8,7 @@ import pytest
 
 from caboose_daemon.aligned import AlignedStep, combine
 from caboose_daemon.summary import summarize
-from caboose_wire import Layer, Phases, StepReport
+from caboose_wire import Batch, Layer, Mode, Phases, Scaler, StepReport
 from support.ranks import a_report
 
 NAN, INF = float("nan"), float("inf")
@@ -204,3 +204,37 @@ def test_a_summary_tells_nan_from_nothing() -> None:
 
     none = summarize(combined(a_report(loss=None, phases=None, lr=(), arrays={})))
     assert (none.loss, none.loss_min, none.grad_norm, none.lr, none.step_seconds) == (None,) * 5
+
+
+# What is seen beside the numbers
+
+
+def test_the_lowest_scale_counts() -> None:
+    assert combined(norms(1.0), norms(1.0)).scaler is None
+
+    step = combined(norms(scaler=Scaler(8.0, 1)), norms(scaler=Scaler(4.0, 2)), norms(scaler=None))
+    assert step.scaler == Scaler(4.0, 2)
+
+
+def test_only_modes_that_are_not_plainly_train_are_kept() -> None:
+    assert not combined(norms(1.0)).has_mode
+
+    step = combined(norms(mode=Mode()), norms(mode=Mode(is_training=False)), norms(mode=None))
+    assert (step.has_mode, dict(step.odd_modes)) == (True, {1: Mode(is_training=False)})
+
+
+def test_only_batches_in_which_bad_elements_were_found_are_kept() -> None:
+    bad = Batch(index=7, num_bad=3)
+    step = combined(norms(batch=Batch(index=5)), norms(batch=Batch(index=6, num_bad=0)), norms(batch=bad))
+
+    assert dict(step.bad_inputs) == {2: bad}
+
+
+def test_shares_of_a_sharded_layer_are_means_over_the_ranks_that_have_one() -> None:
+    arrays = [{"update_ratio": np.array(values, dtype=np.float32)} for values in ([0.2, -1.0], [0.4, 0.6], [-1.0, 0.2])]
+    step = combined(*(a_report(arrays=array) for array in arrays), placements=("sharded", "replicated"))
+
+    merged = step.layer_values("update_ratio")
+    assert merged is not None
+    assert merged.tolist() == pytest.approx([0.3, 0.6])
+    assert step.layer_values("update_ratio") is merged

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from caboose_daemon.rules import RULES
 from caboose_wire import Event, Group, Refused
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello, a_report, simulated_ranks
@@ -73,7 +74,8 @@ def test_a_job_tells_everything_but_its_curves(client: httpx.Client) -> None:
 
     assert (job["num_steps"], job["num_non_finite"], job["num_layers"], job["num_parameters"]) == (50, 2, 4, 1000)
     assert (job["wrapper"], job["blind"]) == ("DistributedDataParallel", {"activations": "compiled"})
-    assert job["abstaining"] == {}
+    visible = set(a_hello().visible)
+    assert job["abstaining"] == {rule.name: sorted(rule.needs - visible) for rule in RULES if rule.needs - visible}
     assert [(r["rank"], r["host"], r["state"], r["num_dropped"]) for r in job["ranks"]] == [
         (0, "node0", "live", 0),
         (1, "node1", "live", 1),

@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from caboose_daemon.rules.non_finite import NonFiniteConfig
+from caboose_wire import Batch, Module, Scaler
 from support.ranks import LAYERS, a_report
 from support.scenario import INF, NAN
 from support.scenario import scenario as of_all_rules
@@ -209,3 +210,118 @@ def test_says_nothing_of_steps_without_loss_and_gradients() -> None:
 
 def test_a_layer_without_gradient_is_not_a_bad_one() -> None:
     assert scenario().nan_gradient(1, 2, at=10, value=-1.0).is_silent
+
+
+# Closer looks
+
+MODULES = (Module("stem", "Linear"), Module("relu", "ReLU"), Module("head", "Linear"))
+FINE = {"activation_max": [1.0, 2.0, 3.0], "activation_order": [0, 1, 2], "weight_norm": [1.0] * 4}
+
+
+def bad_at(*rows: int, value: float = NAN) -> list[float]:
+    return [value if row in rows else 1.0 for row in range(3)]
+
+
+def test_the_first_module_in_the_order_of_execution_is_the_origin() -> None:
+    story = scenario(modules=MODULES).sampled(**FINE)
+    story.meanwhile(loss=lambda rank: NAN if rank == 2 else 2.0)
+    arrays = {"activation_max": lambda rank: bad_at(0, 1) if rank == 2 else bad_at(), "activation_order": [2, 0, 1]}
+
+    finding = story.sampled(**arrays).only("non_finite").first
+    assert (finding.ranks, finding.layers, finding.phase) == ((2,), ("relu",), "forward")
+    assert finding.summary == "loss is nan; it began at step 2 in the forward on rank 2, layer relu"
+
+
+def test_a_bad_activation_is_a_warning_before_loss_and_gradient_show_it() -> None:
+    story = scenario(modules=MODULES).sampled(**FINE).sampled(**{**FINE, "activation_max": bad_at(1)})
+
+    episode = story.only("non_finite")
+    assert (episode.severity, episode.first.layers, episode.first.phase) == ("warning", ("relu",), "forward")
+
+    story.healthy(1).nan_loss(0, 1, 2, 3, at=4, spreads=True)
+    (episode,) = story.of("non_finite")
+    assert episode.severity == "critical"
+    assert "it began at step 2, 2 steps before the loss in the forward" in episode.last.summary
+    assert episode.last.values["steps_before_loss"] == 2
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_scores_that_are_masked_by_design_are_nothing(value: float) -> None:
+    masked = {**FINE, "activation_max": bad_at(1, value=value)}
+
+    assert scenario(modules=MODULES).sampled(10, **masked).is_silent
+
+
+def test_what_came_to_nothing_is_not_told_twice() -> None:
+    story = scenario(modules=MODULES).sampled(**FINE)
+    for _ in range(5):
+        story.sampled(**{**FINE, "activation_max": bad_at(1)}).healthy(5)
+
+    episode = story.only("non_finite")
+    assert (episode.severity, episode.last.state) == ("warning", "resolved")
+    assert episode.last.summary == "nothing came of it: loss and gradients stayed finite"
+
+
+def test_a_closer_look_after_the_onset_names_the_module_while_the_weights_are_good() -> None:
+    story = scenario(modules=MODULES).sampled(**FINE).nan_loss(1, at=5)
+    story.meanwhile(loss=lambda rank: NAN if rank == 1 else 2.0)
+    story.sampled(**{**FINE, "activation_max": lambda rank: bad_at(2) if rank == 1 else bad_at()})
+
+    assert story.only("non_finite").first.layers == ()
+    assert story.only("non_finite").last.layers == ("head",)
+
+
+def test_a_closer_look_after_the_onset_names_nothing_once_the_weights_are_bad() -> None:
+    story = scenario(modules=MODULES).sampled(**FINE).nan_loss(1, at=5).meanwhile(loss=NAN)
+    story.sampled(activation_max=bad_at(0, 1, 2), activation_order=[0, 1, 2], weight_norm=[NAN] * 4)
+
+    assert story.only("non_finite").last.layers == ()
+
+
+def test_weights_that_went_bad_alone_name_the_update() -> None:
+    story = scenario(modules=MODULES).sampled(**{**FINE, "weight_norm": [1.0, INF, 1.0, 1.0]})
+
+    finding = story.only("non_finite").first
+    assert (finding.severity, finding.layers, finding.phase) == ("warning", ("blocks.1.weight",), "update")
+    assert story.nan_loss(0, 1, 2, 3, at=2).only("non_finite").severity == "critical"
+    assert "1 step before the loss in the update" in story.only("non_finite").last.summary
+
+
+def test_a_batch_with_bad_elements_behind_a_bad_loss_names_the_input_and_the_batch() -> None:
+    story = scenario().healthy(5)
+    story.meanwhile(batch=lambda rank: Batch(index=70 + rank, num_bad=5 if rank == 3 else 0)).nan_loss(3, at=6)
+
+    (episode,) = story.of("non_finite")
+    finding = episode.first
+    assert (finding.ranks, finding.phase) == ((3,), "input")
+    assert finding.summary.endswith("in the input on rank 3, whose batch 73 holds 5 elements that are not finite")
+
+
+def test_bad_elements_that_the_model_masks_are_nothing() -> None:
+    assert not scenario().meanwhile(batch=Batch(index=1, num_bad=5)).healthy(20).of("non_finite")
+
+
+# The scaler's search
+
+
+def test_gradients_of_steps_that_the_scaler_skips_are_counted_and_no_finding() -> None:
+    story = scenario().meanwhile(scaler=Scaler(65536.0, 0)).healthy(3)
+    for skipped in range(1, 6):
+        story.meanwhile(scaler=Scaler(65536.0 / 2**skipped, skipped)).nan_gradient(0, 1, at=3 + skipped, value=INF)
+    assert not story.of("non_finite")
+
+    story.nan_gradient(0, at=9)
+    assert story.only("non_finite").first.values["skipped_steps"] == 5
+
+
+def test_a_scale_that_falls_shows_the_skip_that_a_fused_optimizer_hides() -> None:
+    story = scenario().meanwhile(scaler=Scaler(65536.0)).healthy(3).meanwhile(scaler=Scaler(32768.0))
+
+    assert story.nan_gradient(0, at=4, value=INF).is_silent
+
+
+def test_a_bad_loss_is_told_also_when_the_scaler_skips_the_step() -> None:
+    story = scenario().meanwhile(scaler=Scaler(65536.0, 0)).healthy(3).meanwhile(scaler=Scaler(32768.0, 1))
+
+    assert story.nan_loss(1, at=4, spreads=True).only("non_finite").severity == "warning"
+    assert story.nan_loss(1, at=5, spreads=True).only("non_finite").severity == "critical"

@@ -9,6 +9,8 @@ import zmq
 
 from caboose_wire import Group, Hello, Layer, Message, Phases, StepReport, decode, encode
 
+EVERYTHING = ("loss", "lr", "phases", "weights", "modes", "gradients", "local_gradients", "activations", "clipping")
+"""What an agent that is blind to nothing says it sees."""
 LAYERS = tuple(Layer(name=f"blocks.{i}.weight", numel=100 * (i + 1), kind="Linear") for i in range(4))
 
 

@@ -139,9 +139,12 @@ class Scenario:
         step_seconds: float = 0.5,
         core: Core | None = None,
         joined: Sequence[int] | None = None,
+        norms: Sequence[float] | NDArray[np.float64] = NORMS,
         **hello: Any,
     ) -> None:
         self.ranks = ranks
+        self.norms = np.asarray(norms, dtype=np.float64)
+        self._also: dict[str, Any] = {}
         self.core = core or Core(Config(rules=watching(about, rules or {})))
         self.level = level
         self.noise = noise
@@ -205,6 +208,22 @@ class Scenario:
         self.until(at)
         for _ in range(steps):
             self._play(self._losses(), bad_layers=layers, bad_value=value, bad_local=local)
+        return self
+
+    def gradients(self, *norms: float) -> "Scenario":
+        """From now on the layers' gradients have these norms."""
+        self.norms = np.array(norms)
+        return self
+
+    def meanwhile(self, **fields: Any) -> "Scenario":
+        """From now on every report carries these as well; a function is asked for each rank; None takes one out."""
+        self._also = {name: value for name, value in {**self._also, **fields}.items() if value is not None}
+        return self
+
+    def sampled(self, steps: int = 1, **arrays: Any) -> "Scenario":
+        """Steps that every rank looks at closely, and what it sees: arrays, or functions that are asked by rank."""
+        for _ in range(steps):
+            self._play(self._losses(), closely=arrays)
         return self
 
     def zero_loss(self, *, at: int, steps: int) -> "Scenario":
@@ -338,11 +357,12 @@ class Scenario:
         bad_value: float = NAN,
         bad_local: Mapping[int, Sequence[int]] | None = None,
         changes: Mapping[str, Any] | None = None,
+        closely: Mapping[str, Any] | None = None,
     ) -> None:
         self.step += 1
         self.now += self.step_seconds
         self.boundary = self.now
-        norms = NORMS * grad_scale * np.exp(self.noise * self.scatter(self.random, 1))
+        norms = self.norms * grad_scale * np.exp(self.noise * self.scatter(self.random, 1))
         reduced = norms.astype(np.float32)
         reduced[list(bad_layers)] = bad_value
         for rank in sorted(self.talking):
@@ -351,10 +371,14 @@ class Scenario:
                 arrays["local_grad_norm"] = norms.astype(np.float32)
                 arrays["local_grad_norm"][list(bad_local.get(rank, ()))] = bad_value
             seq = self.step + self.num_lost.get(rank, 0)
-            fields = {"time": self.now, "seq": seq, "loss": float(losses[rank]), "arrays": arrays}
+            told = {name: _of(rank, value) for name, value in self._also.items()}
+            fields: dict[str, Any] = {"time": self.now, "seq": seq, "loss": float(losses[rank]), **told}
             for name, value in (changes or {}).items():
                 fields[name] = value(rank, self.step) if callable(value) else value
-            self.says(rank, a_report(self.step, **fields))
+            if closely is not None:
+                fields["is_sampled"] = True
+                arrays |= {name: np.array(_of(rank, value), dtype=np.float32) for name, value in closely.items()}
+            self.says(rank, a_report(self.step, **{"arrays": arrays, **fields}))
         self.core.pass_time(self.now)
 
     def _heartbeat(self, rank: int) -> Heartbeat:
@@ -364,3 +388,7 @@ class Scenario:
 
     def _hello_of(self, rank: int) -> Hello:
         return a_hello(rank=rank, world=self.ranks, **self._hello)
+
+
+def _of(rank: int, value: Any) -> Any:
+    return value(rank) if callable(value) else value

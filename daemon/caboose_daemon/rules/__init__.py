@@ -1,10 +1,19 @@
 """The rules, one file each, as one explicit tuple."""
 
+from caboose_daemon.rules.activation_collapse import ActivationCollapse
+from caboose_daemon.rules.bad_batch import BadBatch
 from caboose_daemon.rules.batch_size import BatchSize
+from caboose_daemon.rules.clipping import Clipping
+from caboose_daemon.rules.config_advice import ConfigAdvice
 from caboose_daemon.rules.data_starved import DataStarved
+from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
+from caboose_daemon.rules.eval_mode import EvalMode
+from caboose_daemon.rules.frozen_parameters import FrozenParameters
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
+from caboose_daemon.rules.gradient_vanishing import GradientVanishing
 from caboose_daemon.rules.job_stalled import JobStalled
+from caboose_daemon.rules.loss_scale_collapse import LossScaleCollapse
 from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_schedule import LrSchedule
 from caboose_daemon.rules.lr_too_high import LrTooHigh
@@ -20,6 +29,7 @@ from caboose_daemon.rules.rank_outlier import RankOutlier
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.replica_desync import ReplicaDesync
 from caboose_daemon.rules.rule import AnyRule
+from caboose_daemon.rules.saturation import Saturation
 from caboose_daemon.rules.straggler import Straggler
 from caboose_daemon.rules.throughput_regression import ThroughputRegression
 from caboose_daemon.rules.underfitting import Underfitting
@@ -27,6 +37,11 @@ from caboose_daemon.rules.underfitting import Underfitting
 RULES: tuple[type[AnyRule], ...] = (
     NonFinite,
     GradientExplosion,
+    GradientVanishing,
+    DeadUnits,
+    Saturation,
+    ActivationCollapse,
+    LossScaleCollapse,
     LossSpike,
     Divergence,
     NotLearning,
@@ -37,6 +52,11 @@ RULES: tuple[type[AnyRule], ...] = (
     MetricDivergence,
     LrTooHigh,
     LrTooLow,
+    Clipping,
+    FrozenParameters,
+    EvalMode,
+    BadBatch,
+    ConfigAdvice,
     LrSchedule,
     BatchSize,
     ReplicaDesync,

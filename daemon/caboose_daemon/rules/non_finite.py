@@ -1,11 +1,17 @@
-"""non_finite: NaN or infinity in loss or gradients, and where it began.
+"""non_finite: NaN or infinity in inputs, activations, loss, gradients or weights, and where it began.
 
 Design
 ------
-The all-reduce spreads one rank's NaN to every rank within the step, so the origin is read from what is not yet
-mixed: a rank's own loss (the forward went wrong there), else its own gradients before the reduction where the step
-was sampled. A NaN in the backward flows towards the input, so the layer nearest the output that shows it is where it
-began. Where neither can be seen the layer is named and the rank is left open, not guessed.
+The all-reduce spreads one rank's NaN to every rank within the step, so the origin is read from what is not yet mixed
+(see `origins`), once, at the first bad step, and kept: later everything is NaN everywhere.
+
+Bad elements of the input name the origin but are no fault by themselves: models mask them. An activation that is not
+finite while loss and gradients are is a warning where that module had been finite before. Where it was so at the
+first look, or nothing came of it, it is how the model is built: scores masked with minus infinity, padded rows of a
+softmax.
+
+A GradScaler finds its scale by overflowing: a step that it skipped changed nothing, so bad gradients of that step are
+counted and not reported. A loss that is not finite is reported also then; it does not come from the scale.
 
 A loss that was positive and then stands at exactly 0.0 is how some trainers print NaN.
 """
@@ -17,7 +23,18 @@ from numpy.typing import NDArray
 
 from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.origins import (
+    BadModule,
+    Origin,
+    WatchedModules,
+    bad_local_ranks,
+    bad_weights,
+    locate,
+    module_name,
+    where,
+)
 from caboose_daemon.rules.rule import Rule, RuleConfig
+from caboose_daemon.rules.scaling import SkippedSteps
 from caboose_daemon.view import JobView
 
 
@@ -31,14 +48,23 @@ class NonFiniteConfig(RuleConfig):
     """Finite steps in a row after which the episode is over."""
 
 
-@dataclass
-class _Origin:
-    step: int
-    ranks: tuple[int, ...]
-    layers: tuple[str, ...]
-    phase: str
-    num_bad: int = 0
-    num_calm: int = 0
+@dataclass(frozen=True)
+class _Seen:
+    """What is not finite in one step."""
+
+    loss: bool
+    gradient: bool
+    module: BadModule | None
+    weights: NDArray[np.intp]
+    zero: bool
+
+    @property
+    def is_harmful(self) -> bool:
+        return self.loss or self.gradient or self.zero or bool(len(self.weights))
+
+    @property
+    def is_bad(self) -> bool:
+        return self.is_harmful or self.module is not None
 
 
 class NonFinite(Rule[NonFiniteConfig]):
@@ -50,48 +76,89 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def __init__(self, config: NonFiniteConfig) -> None:
         super().__init__(config)
-        self._origin: _Origin | None = None
+        self._origin: Origin | None = None
         self._was_positive = False
         self._num_zero = 0
+        self._skipped = SkippedSteps()
+        self._num_skipped = 0
+        self._modules = WatchedModules()
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step with a bad number, naming the first one's origin."""
         step = view.step
         if step is None:
             return None
-        layers = tuple(layer.name for layer in view.layers)
-        bad_loss = bool(step.bad_loss_ranks)
-        bad_gradient = (step.has_grad_norm and not np.isfinite(step.grad_norm)) or _bad_local_ranks(step) != ()
-        is_zero = self._is_hidden_by_zero(step)
-        if not (bad_loss or bad_gradient or is_zero):
+        is_skipped = self._skipped.observe(step)
+        seen = self._look(step, is_skipped=is_skipped)
+        if not seen.is_bad:
             return self._calm(step)
         if self._origin is None:
-            self._origin = self._locate(step, layers, is_zero=is_zero)
+            self._origin = self._begin(view, step, seen)
         origin = self._origin
-        origin.num_bad += 1
         origin.num_calm = 0
-        is_critical = (bad_loss and bad_gradient) or origin.num_bad >= 2 or is_zero
+        origin.num_bad += seen.is_harmful
+        origin.is_only_inside &= not seen.is_harmful
+        if seen.loss and origin.loss_step is None:
+            origin.loss_step = step.step
+        self._refine(view, step, origin, seen)
+        is_critical = (seen.loss and seen.gradient) or origin.num_bad >= 2 or seen.zero
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=step.step,
             onset_step=origin.step,
-            summary=self._summary(origin, step, bad_loss=bad_loss, is_zero=is_zero),
+            summary=self._summary(origin, step, seen),
             ranks=origin.ranks,
             layers=origin.layers,
             phase=origin.phase,
-            values={
-                "ranks_with_bad_loss": float(len(step.bad_loss_ranks)),
-                "layers_with_bad_gradient": float(np.sum(~np.isfinite(step.layer_grad_norm))),
-                "steps": float(origin.num_bad),
-            },
+            values=self._values(origin, step),
         )
 
     def resume(self, finding: Finding) -> None:
         """The origin stays the one that was found; a loss that stands at 0.0 was positive once."""
         num_bad = int(finding.values["steps"])
-        self._origin = _Origin(finding.onset_step, finding.ranks, finding.layers, finding.phase, num_bad)
+        lead = finding.values.get("steps_before_loss")
+        self._origin = Origin(
+            finding.onset_step,
+            finding.ranks,
+            finding.layers,
+            finding.phase,
+            num_bad=num_bad,
+            is_only_inside=not num_bad,
+        )
+        if lead is not None or finding.values["ranks_with_bad_loss"]:
+            self._origin.loss_step = finding.onset_step + int(lead or 0)
         self._was_positive = True
+
+    def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Seen:
+        is_loss = bool(step.bad_loss_ranks)
+        is_gradient = not np.isfinite(step.layer_grad_norm).all() or (
+            step.has_grad_norm and not np.isfinite(step.grad_norm)
+        )
+        is_gradient = is_gradient or bool(bad_local_ranks(step))
+        if is_skipped and is_gradient:
+            self._num_skipped += 1
+            is_gradient = False
+        weights = bad_weights(step)
+        is_harmful = is_loss or is_gradient or bool(len(weights))
+        module = None
+        if not is_skipped or is_loss:
+            module = self._modules.look(step, is_harmful=is_harmful)
+        return _Seen(is_loss, is_gradient, module, weights, self._is_hidden_by_zero(step))
+
+    def _begin(self, view: JobView, step: AlignedStep, seen: _Seen) -> Origin:
+        if seen.zero and not (seen.loss or seen.gradient):
+            return Origin(step.step - self._num_zero + 1)
+        origin = locate(view, step, module=seen.module, has_bad_gradient=seen.gradient)
+        origin.is_only_inside = not seen.is_harmful
+        return origin
+
+    def _refine(self, view: JobView, step: AlignedStep, origin: Origin, seen: _Seen) -> None:
+        """A closer look after the onset names the module, as long as the weights themselves are still good."""
+        if origin.phase != "forward" or origin.layers or seen.module is None or len(seen.weights):
+            return
+        if step.layer_values("weight_norm") is not None and set(seen.module.ranks) & set(origin.ranks):
+            origin.layers = module_name(view, seen.module.row)
 
     def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
         if not step.has_loss.any():
@@ -111,49 +178,44 @@ class NonFinite(Rule[NonFiniteConfig]):
         if origin.num_calm < self.config.calm_steps:
             return None
         self._origin = None
+        what = f"all numbers are finite again after {origin.num_bad} bad steps"
+        if origin.is_only_inside:
+            self._modules.accept()
+            what = "nothing came of it: loss and gradients stayed finite"
         return Finding(
             rule=self.name,
             severity=Severity.INFO,
             step=step.step,
             onset_step=origin.step,
-            summary=f"all numbers are finite again after {origin.num_bad} bad steps",
+            summary=what,
             ranks=origin.ranks,
             layers=origin.layers,
             phase=origin.phase,
             state="resolved",
         )
 
-    def _locate(self, step: AlignedStep, layers: tuple[str, ...], *, is_zero: bool) -> _Origin:
-        if step.bad_loss_ranks:
-            return _Origin(step.step, step.bad_loss_ranks, (), "forward")
-        if is_zero:
-            return _Origin(step.step - self._num_zero + 1, (), (), "")
-        local = _bad_local_ranks(step)
-        norms = step.local_layer_grad_norm[local[0]] if local else step.layer_grad_norm
-        return _Origin(step.step, local, _nearest_output(norms, layers), "backward")
+    def _values(self, origin: Origin, step: AlignedStep) -> dict[str, float]:
+        values = {
+            "ranks_with_bad_loss": float(len(step.bad_loss_ranks)),
+            "layers_with_bad_gradient": float(np.sum(~np.isfinite(step.layer_grad_norm))),
+            "steps": float(origin.num_bad),
+        }
+        if origin.loss_step is not None and origin.loss_step > origin.step:
+            values["steps_before_loss"] = float(origin.loss_step - origin.step)
+        if self._num_skipped:
+            values["skipped_steps"] = float(self._num_skipped)
+        return values
 
-    def _summary(self, origin: _Origin, step: AlignedStep, *, bad_loss: bool, is_zero: bool) -> str:
-        if is_zero:
+    def _summary(self, origin: Origin, step: AlignedStep, seen: _Seen) -> str:
+        if seen.zero:
             return f"the loss has been exactly 0.0 for {self._num_zero} steps after it was positive: a hidden NaN?"
-        where = f"rank {origin.ranks[0]}" if len(origin.ranks) == 1 else _ranks(origin.ranks)
-        layer = f", layer {origin.layers[0]}" if origin.layers else ""
-        what = "loss" if bad_loss else "gradient"
-        value = step.loss[step.bad_loss_ranks[0]] if bad_loss else step.grad_norm
-        return f"{what} is {value:g}; it began at step {origin.step} in the {origin.phase or 'step'} on {where}{layer}"
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    if not ranks:
-        return "an unknown rank"
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-
-
-def _bad_local_ranks(step: AlignedStep) -> tuple[int, ...]:
-    bad = (rank for rank, norms in step.local_layer_grad_norm.items() if not np.isfinite(norms).all())
-    return tuple(sorted(bad))
-
-
-def _nearest_output(norms: NDArray[np.floating], layers: tuple[str, ...]) -> tuple[str, ...]:
-    bad = np.flatnonzero(~np.isfinite(norms))
-    return (layers[int(bad[-1])],) if len(bad) and bad[-1] < len(layers) else ()
+        lead = 0 if origin.loss_step is None else origin.loss_step - origin.step
+        before = f", {lead} step{'s' if lead > 1 else ''} before the loss" if lead > 0 else ""
+        began = f"it began at step {origin.step}{before} in the {origin.phase or 'step'} on {where(origin)}"
+        if seen.loss:
+            return f"loss is {step.loss[step.bad_loss_ranks[0]]:g}; {began}"
+        if seen.gradient:
+            return f"gradient is {step.grad_norm:g}; {began}"
+        if len(seen.weights):
+            return f"the weights of {len(seen.weights)} layers are not finite; {began}"
+        return f"an activation is not finite, while loss and gradient are; {began}"

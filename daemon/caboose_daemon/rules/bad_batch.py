@@ -1,0 +1,159 @@
+"""bad_batch: the loss went wrong with a batch that is itself wrong, and which one that was.
+
+Design
+------
+Neither half is enough. Odd inputs that the model takes without harm are its business, and a loss that jumps has other
+causes as well. So a symptom (loss or gradients not finite, or the mean loss far above its level, as in `loss_spike`)
+must meet evidence about the batch of the same step:
+
+    its elements are not finite;
+    its range lies far outside that of all batches looked at before (both only where somebody looked);
+    or the loss jumped on this rank alone. All ranks of a step share their weights, so what differs is the data.
+
+The batch is named by its index in the watched loader, from the first one of the step where several were accumulated.
+Never critical: `non_finite` and `loss_spike` page, this says where to look.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.baseline import Baseline
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.rules.scaling import SkippedSteps
+from caboose_daemon.view import JobView
+from caboose_wire import Batch, StepReport
+
+MIN_LOOKS = 3
+"""Steps whose batches were looked at before a range can be judged."""
+RELEARN_STEPS = 3
+"""High steps in a row after which they are the new level."""
+
+
+@dataclass(frozen=True)
+class BadBatchConfig(RuleConfig):
+    """Thresholds of bad_batch."""
+
+    scales: float = 6.0
+    """How many scales of its scatter above its level the loss must jump."""
+    ratio: float = 1.25
+    """And to how many times its level."""
+    range_widths: float = 2.0
+    """How far outside the range of earlier batches, in widths of that range, a batch is out of range."""
+    calm_steps: int = 3
+    """Steps without symptoms after which it is over."""
+
+
+class BadBatch(LastingRule[BadBatchConfig]):
+    """A batch that breaks a step."""
+
+    name = "bad_batch"
+    config_class = BadBatchConfig
+    needs = frozenset({"loss"})
+    forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
+
+    def __init__(self, config: BadBatchConfig) -> None:
+        super().__init__(config)
+        self._loss = Baseline()
+        self._skipped = SkippedSteps()
+        self._before: Mapping[int, StepReport] = {}
+        self._lowest = math.inf
+        self._highest = -math.inf
+        self._num_looks = 0
+        self._num_high = 0
+        self._num_calm = 0
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A warning when a step goes wrong with its batch, until the steps are good again."""
+        step = view.step
+        if step is None:
+            return None
+        before, self._before = self._before, step.reports
+        is_skipped = self._skipped.observe(step)
+        is_broken = bool(step.bad_loss_ranks) or (
+            step.has_grad_norm and not math.isfinite(step.grad_norm) and not is_skipped
+        )
+        is_high = not is_broken and self._is_high(step.mean_loss)
+        self._num_high = self._num_high + 1 if is_high else 0
+        if math.isfinite(step.mean_loss) and (not is_high or self._num_high >= RELEARN_STEPS):
+            self._loss.learn(step.mean_loss)
+        if not (is_broken or is_high):
+            if step.is_sampled:
+                self._learn_range(step)
+            return self._calm(step.step)
+        self._num_calm = 0
+        culprit = self._culprit(step)
+        if culprit is None:
+            return msgspec.structs.replace(self._last, step=step.step) if self._last is not None else None
+        rank, why = culprit
+        return self._speak(step, rank, why, before)
+
+    def _is_high(self, loss: float) -> bool:
+        if not math.isfinite(loss) or not self._loss.is_ready:
+            return False
+        level = self._loss.level
+        return self._loss.excess(loss) > self.config.scales and (level <= 0 or loss > level * self.config.ratio)
+
+    def _culprit(self, step: AlignedStep) -> tuple[int, str] | None:
+        if step.bad_inputs:
+            rank = min(step.bad_inputs)
+            return rank, f"holds {step.bad_inputs[rank].num_bad} elements that are not finite"
+        for rank, report in step.reports.items():
+            if report.batch is not None and self._is_out_of_range(report.batch):
+                low, high = report.batch.lowest, report.batch.highest
+                return rank, f"reaches from {low:.3g} to {high:.3g}, others {self._lowest:.3g} to {self._highest:.3g}"
+        return self._alone(step)
+
+    def _alone(self, step: AlignedStep) -> tuple[int, str] | None:
+        """The one rank whose loss jumped, where at least two others stayed."""
+        if step.has_loss.sum() < 3 or not self._loss.is_ready or not math.isfinite(step.mean_loss):
+            return None
+        level = self._loss.level
+        limit = max(level + self.config.scales * self._loss.scale, level * self.config.ratio)
+        high = np.flatnonzero(step.has_loss & (step.loss > limit))
+        if len(high) != 1 or step.reports[int(high[0])].batch is None:
+            return None
+        return int(high[0]), "is the only one whose loss jumped"
+
+    def _is_out_of_range(self, batch: Batch) -> bool:
+        if self._num_looks < MIN_LOOKS or batch.lowest is None or batch.highest is None:
+            return False
+        room = self.config.range_widths * (self._highest - self._lowest)
+        return batch.highest > self._highest + room or batch.lowest < self._lowest - room
+
+    def _learn_range(self, step: AlignedStep) -> None:
+        seen = [b for r in step.reports.values() if (b := r.batch) is not None and b.lowest is not None]
+        lows = [b.lowest for b in seen if b.lowest is not None and math.isfinite(b.lowest)]
+        highs = [b.highest for b in seen if b.highest is not None and math.isfinite(b.highest)]
+        if lows and highs:
+            self._num_looks += 1
+            self._lowest, self._highest = min(self._lowest, *lows), max(self._highest, *highs)
+
+    def _calm(self, step: int) -> Finding | None:
+        self._num_calm += 1
+        return self._resolved(step, "steps are good again") if self._num_calm >= self.config.calm_steps else None
+
+    def _speak(self, step: AlignedStep, rank: int, why: str, before: Mapping[int, StepReport]) -> Finding:
+        batch = step.reports[rank].batch
+        assert batch is not None, "a culprit has a batch"
+        earlier = before[rank].batch if rank in before else None
+        first = earlier.index + 1 if earlier is not None and earlier.index < batch.index else batch.index
+        which = f"batch {batch.index}" if first == batch.index else f"one of batches {first} to {batch.index}"
+        if math.isfinite(step.mean_loss):
+            loss = f"the loss is {step.mean_loss:.4g} against a level of {self._loss.level:.4g}"
+        else:
+            loss = f"the loss is {step.mean_loss:g}"
+        return self._found(
+            Severity.WARNING,
+            step.step,
+            f"{which} of rank {rank} (epoch {batch.epoch}) {why}; {loss}",
+            ranks=(rank,),
+            phase="input",
+            values={"first_batch": float(first), "last_batch": float(batch.index), "epoch": float(batch.epoch)},
+        )

@@ -1,0 +1,142 @@
+"""config_advice: settings that are known to cause trouble, told once, at the start of an attempt.
+
+Design
+------
+What Hello says (optimizers, their settings, precision, scaler, attention) is judged at the first step; what only
+shows after a while (was the rate warmed up, is anything clipped) once more after `look_steps`. All advice is one
+finding with one onset, told when it changes and not at every step; it is not resolved, because settings do not heal.
+It never pages: many a run does well against advice. What cannot be known is not advised on: a resumed run has had its
+warm-up.
+"""
+
+from dataclasses import dataclass
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView
+from caboose_wire import Group
+
+L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
+"""Those whose `weight_decay` is added to the gradient, and so divided away by it, unless it is decoupled."""
+ADAM_FAMILY = ("adam", "lamb", "adan", "radam")
+WARM_SHARE = 0.9
+"""Share of the highest rate at which a run that begins there was not warmed up."""
+
+
+@dataclass(frozen=True)
+class ConfigAdviceConfig(RuleConfig):
+    """Thresholds of config_advice."""
+
+    lowest_lr: float = 1e-7
+    """Learning rate below which an optimizer of Adam's family hardly moves."""
+    highest_lr: float = 1e-2
+    """Learning rate above which one seldom converges."""
+    look_steps: int = 200
+    """Steps after which warm-up, clipping and the rate that was reached are judged."""
+
+
+class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
+    """Advice on the run's settings."""
+
+    name = "config_advice"
+    config_class = ConfigAdviceConfig
+
+    def __init__(self, config: ConfigAdviceConfig) -> None:
+        super().__init__(config)
+        self._first_step: int | None = None
+        self._first_lr = 0.0
+        self._highest_lr = 0.0
+        self._num_steps = 0
+        self._is_from_start = True
+        self._was_clipped = False
+        self._is_done = False
+
+    def observe(self, view: JobView) -> Finding | None:
+        """The advice, at the first step and when there is more."""
+        step = view.step
+        if step is None or self._is_done:
+            return None
+        self._num_steps += 1
+        self._follow(view, step)
+        if self._num_steps == 1 and not self.is_open:
+            return self._advise(step.step, self._at_attach(view))
+        if self._num_steps < self.config.look_steps:
+            return None
+        self._is_done = True
+        return self._advise(step.step, [*self._at_attach(view), *self._after_a_while(view)])
+
+    def resume(self, finding: Finding) -> None:
+        """It was told; how the run began can no longer be seen."""
+        super().resume(finding)
+        self._is_done = True
+
+    def _follow(self, view: JobView, step: AlignedStep) -> None:
+        lr = max(step.lr, default=0.0)
+        if self._first_step is None:
+            self._first_step, self._first_lr = step.step, lr
+            self._is_from_start = "resume" not in view.regime.active and step.step <= 1
+        self._highest_lr = max(self._highest_lr, lr)
+        if not self._was_clipped and step.reports:  # all ranks clip alike
+            self._was_clipped = next(iter(step.reports.values())).clipping is not None
+
+    def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
+        known = self._last.values if self._last is not None else {}
+        if all(name in known for name, _, _ in advice):
+            return None
+        worst = max((severity for _, severity, _ in advice), key=lambda severity: severity.rank)
+        return self._found(
+            worst,
+            step,
+            "; ".join(text for _, _, text in advice),
+            onset=self._first_step,
+            values={name: 1.0 for name, _, _ in advice},
+        )
+
+    def _at_attach(self, view: JobView) -> list[tuple[str, Severity, str]]:
+        advice = []
+        for group in view.groups:
+            decay = _number(group, "weight_decay")
+            if group.optimizer in L2_OPTIMIZERS and decay > 0 and not group.settings.get("decoupled_weight_decay"):
+                text = f"{group.optimizer} with weight_decay {decay:g} is L2, which Adam divides away: use AdamW"
+                advice.append(("adam_l2", Severity.INFO, text))
+                break
+        adam_rates = [_rate(group) for group in view.groups if _is_adam(group)]
+        if adam_rates and max(adam_rates) > self.config.highest_lr:
+            optimizer = next(group.optimizer for group in view.groups if _rate(group) == max(adam_rates))
+            text = f"a learning rate of {max(adam_rates):g} is high for {optimizer}"
+            advice.append(("high_lr", Severity.WARNING, f"{text} (usual: up to {self.config.highest_lr:g})"))
+        if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
+            text = "parameters in float16 without a GradScaler: small gradients become zero"
+            advice.append(("fp16_without_scaler", Severity.WARNING, text))
+        return advice
+
+    def _after_a_while(self, view: JobView) -> list[tuple[str, Severity, str]]:
+        advice = []
+        is_adam = any(_is_adam(group) for group in view.groups)
+        is_transformer = view.facts.get("attention") is True
+        if is_adam and 0 < self._highest_lr < self.config.lowest_lr:
+            text = f"the learning rate has not passed {self._highest_lr:g} in {self._num_steps} steps"
+            advice.append(("low_lr", Severity.WARNING, text))
+        if is_transformer and "clipping" in view.visible and not self._was_clipped:
+            text = "no gradient clipping on a transformer: clip_grad_norm_(..., 1.0) is usual"
+            advice.append(("no_clipping", Severity.INFO, text))
+        is_flat = self._highest_lr > 0 and self._first_lr >= WARM_SHARE * self._highest_lr
+        if is_transformer and is_adam and self._is_from_start and is_flat:
+            text = f"no warm-up: the learning rate was {self._first_lr:g} from the first step"
+            advice.append(("no_warmup", Severity.INFO, text))
+        return advice
+
+
+def _is_adam(group: Group) -> bool:
+    return any(word in group.optimizer.lower() for word in ADAM_FAMILY)
+
+
+def _rate(group: Group) -> float:
+    return max(_number(group, "lr"), _number(group, "initial_lr"))
+
+
+def _number(group: Group, name: str) -> float:
+    value = group.settings.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,110 @@
+"""dead_units: units of a ReLU layer that are silent for every sample.
+
+Design
+------
+A healthy ReLU layer is 50 to 90 % zeros, each sample others; dead is a unit that fired for no sample of a whole
+window of closer looks, which the agent counts (it subsamples batch and tokens, never units). Each rank sees its own
+data, so the smallest share over the ranks is the best bound on what is dead everywhere. A window of few samples tells
+little: a unit that fires for one sample in a hundred would look dead, so small windows are not judged.
+
+A share that is large and stays is a warning: large trained nets have such layers and work. It is critical where units
+*die*: the share passed `critical_share`, stayed there for a second window, and had been clearly lower not long
+before.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule, named
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView
+
+WINDOW = 8
+"""Closer looks in the agent's window."""
+DRIFT = 0.02
+"""By how much a share may rise from window to window without that counting as dying."""
+LIVELIER = 0.9
+"""A layer is better only below this share of its threshold: one that stands at it does not come and go."""
+
+
+@dataclass(frozen=True)
+class DeadUnitsConfig(RuleConfig):
+    """Thresholds of dead_units."""
+
+    share: float = 0.4
+    """Share of a layer's units that are dead, above which it is told."""
+    critical_share: float = 0.6
+    """Share above which dying layers are critical."""
+    rise: float = 0.1
+    """By how much the share must have risen lately for the layer to be dying."""
+    min_samples: int = 128
+    """Samples that a rank must have seen over the window, where it is known; fewer are not judged."""
+
+
+class DeadUnits(LastingRule[DeadUnitsConfig]):
+    """Layers with many units that never fire."""
+
+    name = "dead_units"
+    config_class = DeadUnitsConfig
+    needs = frozenset({"activations"})
+
+    def __init__(self, config: DeadUnitsConfig) -> None:
+        super().__init__(config)
+        self._floor: NDArray[np.float64] = np.zeros(0)
+        self._last_share: NDArray[np.float64] = np.zeros(0)
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding at every window in which a layer has too many dead units."""
+        step = view.step
+        found = step.module_values("activation_dead") if step is not None and step.is_sampled else None
+        if step is None or found is None or 2 * len(found[0]) < view.world:
+            return None
+        shares = np.where(found[1] >= 0, found[1], np.inf).min(axis=0)
+        seen = np.isfinite(shares)
+        if not seen.any() or self._is_window_small(view, step):
+            return None
+        shares = np.where(seen, shares, np.nan)
+        dying = self._follow(shares)
+        limit = self.config.share * (LIVELIER if self.is_open else 1.0)
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero(shares > limit)
+        if not len(rows):
+            return self._resolved(step.step, f"no layer has more than {self.config.share:.0%} dead units any more")
+        rows = rows[np.argsort(-shares[rows], kind="stable")]
+        is_critical = bool(dying[rows].any())
+        names = [view.modules[row].name if row < len(view.modules) else f"module {row}" for row in rows.tolist()]
+        grown = ", and more than before" if is_critical else ""
+        return self._found(
+            Severity.CRITICAL if is_critical else Severity.WARNING,
+            step.step,
+            f"{shares[rows[0]]:.0%} of the units of {names[0]} fire for no sample{grown}; "
+            f"{len(rows)} layer{'s' if len(rows) > 1 else ''} above {self.config.share:.0%}: {named(names)}",
+            layers=tuple(names),
+            phase="forward",
+            values={"share": float(shares[rows[0]]), "num_layers": float(len(rows))},
+        )
+
+    def _is_window_small(self, view: JobView, step: AlignedStep) -> bool:
+        samples = None if step.num_samples is None else step.num_samples / max(1, step.num_present)
+        if samples is None:
+            samples = view.setting("batch_size")
+        return samples is not None and samples * WINDOW < self.config.min_samples
+
+    def _follow(self, shares: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which layers are dying: high for two windows, and higher than they were lately."""
+        more = len(shares) - len(self._floor)
+        if more > 0:
+            self._floor = np.append(self._floor, np.full(more, np.nan))
+            self._last_share = np.append(self._last_share, np.full(more, np.nan))
+        num = len(shares)
+        unseen = np.isnan(shares)
+        self._floor[:num] = np.where(unseen, self._floor[:num], np.fmin(shares, self._floor[:num] + DRIFT))
+        with np.errstate(invalid="ignore"):
+            is_high = np.minimum(shares, self._last_share[:num]) > self.config.critical_share
+            dying: NDArray[np.bool_] = is_high & (shares - self._floor[:num] >= self.config.rise)
+        self._last_share[:num] = np.where(unseen, self._last_share[:num], shares)
+        return dying

@@ -1,0 +1,120 @@
+"""eval_mode: the model, its norms or its dropouts are in eval mode while they are trained.
+
+Design
+------
+The mode is the one in which the training forward ran. An evaluation that forgets `model.train()` afterwards leaves it
+at eval for every step that follows, so a few steps in a row are waited for. Norms whose own parameters take no
+gradient are not counted by the agent; others may be declared (`frozen_norms` in the job's own settings). Dropouts
+alone, in a model part of which is frozen, belong to a backbone that was put to eval on purpose.
+
+An evaluation with gradients on looks like one training step in eval mode, each time a validation was reported: it
+only wastes memory, and is an information.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule
+from caboose_daemon.rules.origins import in_words
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView
+from caboose_wire import Layer, Mode
+
+
+@dataclass(frozen=True)
+class EvalModeConfig(RuleConfig):
+    """Thresholds of eval_mode."""
+
+    persist_steps: int = 3
+    """Steps in a row in the wrong mode before it is told, or in the right one before it is over."""
+    evaluations: int = 2
+    """Evaluations in a row with gradients on before that is told."""
+
+
+class EvalMode(LastingRule[EvalModeConfig]):
+    """Training in eval mode."""
+
+    name = "eval_mode"
+    config_class = EvalModeConfig
+    needs = frozenset({"modes"})
+
+    def __init__(self, config: EvalModeConfig) -> None:
+        super().__init__(config)
+        self._layers: Sequence[Layer] | None = None
+        self._is_part_frozen = False
+        self._num_bad = 0
+        self._num_good = 0
+        self._num_evaluations = 0
+        self._evaluated = -1
+        self._began = 0
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A finding while training steps run in eval mode."""
+        step = view.step
+        if step is None or not step.has_mode:
+            return None
+        if view.layers is not self._layers and view.layers != self._layers:
+            self._layers = view.layers
+            self._is_part_frozen = any(not layer.trainable for layer in view.layers)
+        bad = self._bad_modes(view, step) if step.odd_modes else {}
+        is_evaluation = "evaluation" in view.regime.active
+        if is_evaluation and not self._num_bad and (self._last is None or "evaluations" in self._last.values):
+            return self._after_evaluation(step.step, bad)
+        if not bad:
+            self._num_bad, self._num_good = 0, self._num_good + 1
+            return self._calm(step.step)
+        if not self._num_bad:
+            self._began = self._evaluated if self._evaluated == step.step - 1 else step.step
+        self._num_bad, self._num_good = self._num_bad + 1, 0
+        return self._speak(step, bad) if self._num_bad >= self.config.persist_steps else None
+
+    def _calm(self, step: int) -> Finding | None:
+        if self._last is None or "evaluations" in self._last.values or self._num_good < self.config.persist_steps:
+            return None
+        return self._resolved(step, "the model is trained in train mode again")
+
+    def _bad_modes(self, view: JobView, step: AlignedStep) -> dict[int, Mode]:
+        is_declared = bool(view.config.get("frozen_norms"))
+        return {
+            rank: mode
+            for rank, mode in step.odd_modes.items()
+            if not mode.is_training
+            or (mode.num_norms_in_eval and not is_declared)
+            or (mode.num_dropouts_in_eval and not self._is_part_frozen)
+        }
+
+    def _after_evaluation(self, step: int, bad: dict[int, Mode]) -> Finding | None:
+        """The first forward after a validation may be the validation's own, with gradients on."""
+        if not bad:
+            self._num_evaluations = 0
+            return self._resolved(step, "evaluations run without gradients again")
+        self._evaluated = step
+        self._num_evaluations += 1
+        if self._num_evaluations < self.config.evaluations:
+            return None
+        num = float(self._num_evaluations)
+        what = f"the last {num:.0f} evaluations ran with gradients on: wrap them in torch.no_grad()"
+        return self._found(Severity.INFO, step, what, phase="forward", values={"evaluations": num})
+
+    def _speak(self, step: AlignedStep, bad: dict[int, Mode]) -> Finding:
+        ranks = tuple(sorted(bad))
+        first = bad[ranks[0]]
+        where = "" if len(ranks) == step.num_present else f" on {in_words(ranks)}"
+        parts = [
+            f"{num} {kind}{'s' if num > 1 else ''}"
+            for num, kind in ((first.num_norms_in_eval, "batch norm"), (first.num_dropouts_in_eval, "dropout"))
+            if num
+        ]
+        what = "the model" if not first.is_training else " and ".join(parts)
+        also = f" ({' and '.join(parts)})" if not first.is_training and parts else ""
+        return self._found(
+            Severity.WARNING,
+            step.step,
+            f"{what}{also} in eval mode for {self._num_bad} training steps{where}: is model.train() missing?",
+            onset=self._began,
+            ranks=() if len(ranks) == step.num_present else ranks,
+            phase="forward",
+            values={"ranks": float(len(ranks)), "norms": float(first.num_norms_in_eval)},
+        )

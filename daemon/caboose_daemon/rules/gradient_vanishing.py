@@ -1,0 +1,140 @@
+"""gradient_vanishing: gradients fade towards the input, so that the first layers hardly learn.
+
+Design
+------
+Norms are divided by the root of their layer's size, and only trained weight matrices are compared, in order of depth
+(see `depth`): a bias or an embedding thousands of times smaller than a matrix is healthy. Three things must hold, and
+stay: the gradient falls geometrically (all the way, from each quarter of the layers to the next, and not at one
+place); from the output's quarter of the layers to the input's it falls below `ratio`; and at the input it is
+negligible: below `rms` per element, or moving the weights by less than `update_ratio` of themselves a step.
+
+Residual nets have small early gradients but neither the trend over three decades nor negligible ones. A run that
+converges shrinks all layers together, so "negligible" is judged as if the output's gradient still had the largest
+level it has had. Layers without a gradient are left out; they are `frozen_parameters`'.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.depth import Matrices
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView
+
+MIN_LAYERS = 4
+"""Fewer points than this show no geometric fall."""
+MIN_PART, MAX_PART = 0.1, 0.75
+"""Share of the whole fall, in logarithms, that lies between one quarter of the layers and the next."""
+RATE = 0.1
+"""Weight of one look in the smoothed logarithms."""
+
+
+@dataclass(frozen=True)
+class GradientVanishingConfig(RuleConfig):
+    """Thresholds of gradient_vanishing."""
+
+    ratio: float = 1e-3
+    """Gradient per element at the input over that at the output, below which it has vanished on the way."""
+    rms: float = 1e-7
+    """Gradient per element that is negligible; raise it for a loss that is a sum and not a mean."""
+    update_ratio: float = 1e-6
+    """Change of the input layers' weights in a step, over the weights, that is negligible as well."""
+    persist_steps: int = 50
+    """Looks at the gradients in a row that show it before it is told, or do not before it is over."""
+
+
+class GradientVanishing(LastingRule[GradientVanishingConfig]):
+    """Gradients that fall geometrically towards the input."""
+
+    name = "gradient_vanishing"
+    config_class = GradientVanishingConfig
+    needs = frozenset({"gradients"})
+
+    def __init__(self, config: GradientVanishingConfig) -> None:
+        super().__init__(config)
+        self._matrices = Matrices()
+        self._levels: NDArray[np.float64] = np.zeros(0)
+        self._top = -np.inf
+        self._updates: NDArray[np.float64] | None = None
+        self._num_bad = 0
+        self._num_good = 0
+        self._began = 0
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A warning while the first layers hardly get a gradient."""
+        step = view.step
+        if step is None or not step.has_layers:
+            return None
+        if self._matrices.look(view.layers):
+            self._levels = np.full(len(self._matrices.rows), np.nan)
+            self._updates = None
+        self._learn(step)
+        rows = np.flatnonzero(np.isfinite(self._levels))
+        if len(rows) < MIN_LAYERS:
+            return None
+        quarters = [float(part.mean()) for part in np.array_split(self._levels[rows], 4)]
+        first, last = quarters[0], quarters[-1]
+        self._top = max(self._top, last)
+        is_bad = (
+            first - last < np.log(self.config.ratio)
+            and self._is_negligible(rows[: max(1, len(rows) // 4)], first + (self._top - last))
+            and _is_geometric(quarters)
+        )
+        return self._judge(view, step.step, rows, first, last, is_bad=is_bad)
+
+    def _learn(self, step: AlignedStep) -> None:
+        rms = self._matrices.rms(step.layer_grad_norm)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            now = np.log(rms)
+        seen = np.isfinite(now)  # neither absent nor exactly zero
+        new = seen & np.isnan(self._levels)
+        self._levels[new] = now[new]
+        self._levels[seen] += RATE * (now[seen] - self._levels[seen])
+        found = step.layer_values("update_ratio") if step.is_sampled else None
+        if found is not None:
+            self._updates = found[self._matrices.rows]
+
+    def _is_negligible(self, rows: NDArray[np.intp], level: float) -> bool:
+        if level < np.log(self.config.rms):
+            return True
+        if self._updates is None:
+            return False
+        updates = self._updates[rows]
+        known = updates[updates >= 0]
+        return bool(len(known) and known.max() < self.config.update_ratio)
+
+    def _judge(
+        self, view: JobView, step: int, rows: NDArray[np.intp], first: float, last: float, *, is_bad: bool
+    ) -> Finding | None:
+        if is_bad:
+            if not self._num_bad:
+                self._began = step
+            self._num_bad, self._num_good = self._num_bad + 1, 0
+        else:
+            self._num_good += 1
+            self._num_bad = 0
+        if self.is_open and self._num_good >= self.config.persist_steps:
+            return self._resolved(step, f"the first layers get a gradient again: {np.exp(first):.1e} per element")
+        if not self.is_open and self._num_bad < self.config.persist_steps:
+            return None
+        names = [view.layers[self._matrices.rows[row]].name for row in (rows[0], rows[-1])]
+        return self._found(
+            Severity.WARNING,
+            step,
+            f"the gradient fades towards the input: {np.exp(first):.1e} per element at {names[0]}, "
+            f"{np.exp(last):.1e} at {names[1]}",
+            onset=self._began,
+            layers=(names[0],),
+            phase="backward",
+            values={"first_rms": float(np.exp(first)), "last_rms": float(np.exp(last))},
+        )
+
+
+def _is_geometric(quarters: list[float]) -> bool:
+    """Whether it falls all the way, and not at one place only."""
+    falls = np.diff(quarters) / (quarters[-1] - quarters[0])
+    return bool(falls.min() >= MIN_PART and falls.max() <= MAX_PART)

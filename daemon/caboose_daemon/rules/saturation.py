@@ -1,0 +1,156 @@
+"""saturation: tanh or sigmoid units stand on their flat ends, so that hardly a gradient passes below them.
+
+Design
+------
+A unit counts as saturated where its derivative is under 5 % of its maximum; the agent sends each module's share. A
+large share alone is no fault: it is one when it stays over several closer looks *and* hardly a gradient passes, which
+is read from the weight matrices' gradients per element in one of two ways. Every matrix below has a small one against
+those above: that also tells a gate apart, which may be wide open or shut while gradients pass beside it. Or, in a net
+without norm layers, the matrix right below has a small one against what the matrix right above lets through: weights
+that are far too large saturate the units and make up for it by their size.
+
+Gates that are computed side by side, with no weights between them, are left out altogether, and so is an output that
+no weights follow: a classifier that is sure of itself saturates there, and should.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.depth import Matrices
+from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.lasting_rule import LastingRule, named
+from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.view import JobView
+from caboose_wire import Module
+
+
+@dataclass(frozen=True)
+class SaturationConfig(RuleConfig):
+    """Thresholds of saturation."""
+
+    share: float = 0.5
+    """Share of a module's units on their flat ends, above which it is saturated."""
+    gradient_ratio: float = 0.3
+    """Gradient per element below the module over the one above it, under which hardly anything passes."""
+    persist_looks: int = 3
+    """Closer looks in a row that show it before it is told, or do not before it is over."""
+
+
+class Saturation(LastingRule[SaturationConfig]):
+    """Modules that pass hardly any gradient because their units are saturated."""
+
+    name = "saturation"
+    config_class = SaturationConfig
+    needs = frozenset({"activations", "gradients"})
+
+    def __init__(self, config: SaturationConfig) -> None:
+        super().__init__(config)
+        self._matrices = Matrices()
+        self._modules: Sequence[Module] = ()
+        self._owners: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._has_norms = False
+        self._num_bad: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._num_good = 0
+        self._began = 0
+
+    def observe(self, view: JobView) -> Finding | None:
+        """A warning at every closer look at which a module has been saturated for a while."""
+        step = view.step
+        if step is None or not step.is_sampled or not step.has_layers:
+            return None
+        found, orders = step.module_values("activation_saturated"), step.module_values("activation_order")
+        if found is None or orders is None or found[1].shape != orders[1].shape:
+            return None
+        called = orders[1] >= 0
+        shares = np.where(called, found[1], 0.0).sum(axis=0) / np.maximum(1, called.sum(axis=0))
+        order = orders[1].max(axis=0)
+        self._take_up(view, len(shares))
+        rows = self._blocked(step, shares, order)
+        is_bad = np.zeros(len(shares), dtype=np.bool_)
+        is_bad[rows] = True
+        self._num_bad = np.where(is_bad, self._num_bad + 1, 0)
+        if not is_bad.any():
+            self._num_good += 1
+        else:
+            self._num_good = 0
+            if self._num_bad.max() == 1 and not self.is_open:
+                self._began = step.step
+        if self.is_open and self._num_good >= self.config.persist_looks:
+            return self._resolved(step.step, "gradients pass again through what was saturated")
+        lasting = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_looks))
+        if not len(lasting):
+            return None
+        worst = lasting[int(np.argmax(shares[lasting]))]
+        names = [view.modules[row].name for row in (worst, *(row for row in lasting if row != worst))]
+        return self._found(
+            Severity.WARNING,
+            step.step,
+            f"{shares[worst]:.0%} of {names[0]} ({view.modules[worst].kind}) is saturated and hardly a gradient passes "
+            f"below it; {len(names)} module{'s' if len(names) > 1 else ''}: {named(names)}",
+            onset=self._began,
+            layers=tuple(names),
+            phase="forward",
+            values={"share": float(shares[worst]), "num_modules": float(len(names))},
+        )
+
+    def _take_up(self, view: JobView, num: int) -> None:
+        """Which module each weight matrix belongs to; made anew when either table changes."""
+        if len(self._num_bad) != num:
+            self._num_bad = np.zeros(num, dtype=np.int64)
+        if self._matrices.look(view.layers) or view.modules != self._modules:
+            self._modules = view.modules
+            row_of = {module.name: row for row, module in enumerate(view.modules)}
+            names = (view.layers[row].name.rpartition(".")[0] for row in self._matrices.rows)
+            self._owners = np.array([row_of.get(name, -1) for name in names], dtype=np.intp)
+            self._has_norms = any("norm" in module.kind.lower() for module in view.modules)
+
+    def _blocked(self, step: AlignedStep, shares: NDArray[np.float64], order: NDArray[np.float64]) -> list[int]:
+        rms = self._matrices.rms(step.layer_grad_norm)
+        known = (self._owners >= 0) & (self._owners < len(order)) & np.isfinite(rms)
+        gain = self._gain(step)[known]
+        rms, place = rms[known], order[self._owners[known]]
+        candidates = np.flatnonzero((shares > self.config.share) & (order >= 0))
+        blocked = []
+        for row in candidates.tolist():
+            if row >= len(self._modules):
+                continue
+            below = np.flatnonzero((place >= 0) & (place < order[row]))
+            above = np.flatnonzero(place > order[row])
+            if not len(below) or not len(above) or self._is_gate(row, order, place):
+                continue
+            is_dark = rms[below].max() < self.config.gradient_ratio * float(np.median(rms[above]))
+            if not is_dark and not self._has_norms:
+                last, following = below[np.argmax(place[below])], above[np.argmin(place[above])]
+                share = self.config.gradient_ratio * gain[following]
+                is_dark = bool(share > 1 and rms[last] < share * rms[following])
+            if is_dark:
+                blocked.append(row)
+        return blocked
+
+    def _gain(self, step: AlignedStep) -> NDArray[np.float64]:
+        """By how much each matrix enlarges what passes, at least 1; it is taken as square, for want of its shape."""
+        norms = step.layer_values("weight_norm")
+        if norms is None:
+            return np.ones(len(self._matrices.rows))
+        return np.maximum(1.0, np.nan_to_num(norms[self._matrices.rows]) / np.sqrt(self._matrices.root_sizes))
+
+    def _is_gate(self, row: int, order: NDArray[np.float64], place: NDArray[np.float64]) -> bool:
+        """Whether the same module computes another flat function with no weights in between."""
+        parent = _parent(self._modules[row])
+        for other in np.flatnonzero(order >= 0).tolist():
+            if other == row or other >= len(self._modules) or _parent(self._modules[other]) != parent:
+                continue
+            if self._modules[other].kind.lower() not in ("tanh", "sigmoid"):
+                continue
+            low, high = sorted((order[row], order[other]))
+            if not ((place > low) & (place < high)).any():
+                return True
+        return False
+
+
+def _parent(module: Module) -> str:
+    return module.name.rpartition(".")[0]

@@ -1,0 +1,91 @@
+"""clipping: the share of steps on which it acts."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caboose_wire import Clipping
+from support.ranks import EVERYTHING
+from support.scenario import NORMS, Scenario
+from support.scenario import scenario as of_all_rules
+
+scenario = functools.partial(of_all_rules, about="clipping")
+
+NORM = float(np.linalg.norm(NORMS))
+ACTS, RESTS = Clipping(max_norm=NORM / 2), Clipping(max_norm=NORM * 2)
+
+
+def a_run(**settings: Any) -> Scenario:
+    """A run that is past its first steps."""
+    return scenario(ranks=1, visible=EVERYTHING, **settings).healthy(20)
+
+
+def clipped(story: Scenario, steps: int, share: float) -> Scenario:
+    """Every now and then a step is clipped, so that their share is this one."""
+    for i in range(steps):
+        acts = int((i + 1) * share) > int(i * share)
+        story.meanwhile(clipping=ACTS if acts else RESTS).healthy(1)
+    return story
+
+
+@pytest.mark.parametrize(("share", "is_silent"), [(0.45, True), (0.55, False)])
+def test_warns_when_most_steps_are_clipped(share: float, is_silent: bool) -> None:
+    assert clipped(a_run(), 600, share).is_silent is is_silent
+
+
+def test_waits_for_as_many_steps_as_it_remembers() -> None:
+    story = clipped(a_run(), 199, 1.0)
+    assert story.is_silent
+
+    episode = clipped(story, 1, 1.0).only("clipping")
+    assert (episode.severity, episode.first.step) == ("warning", 220)
+    assert episode.first.summary == (
+        "100% of the steps are clipped, this one to 0.5 of its gradient: "
+        "it, not the learning rate, sets the length of the steps"
+    )
+
+
+def test_says_less_between_half_and_four_fifths() -> None:
+    assert "sets the length" not in clipped(a_run(), 300, 0.6).only("clipping").last.summary
+
+
+def test_ends_when_clipping_is_rare_again() -> None:
+    story = clipped(clipped(a_run(), 300, 1.0), 600, 0.1)
+
+    assert story.only("clipping").last.state == "resolved"
+
+
+def test_a_burst_of_clipped_steps_is_what_clipping_is_for() -> None:
+    assert clipped(clipped(a_run(), 400, 0.1), 50, 1.0).is_silent
+
+
+def test_steps_of_a_warm_up_are_not_counted() -> None:
+    story = scenario(ranks=1, visible=EVERYTHING)
+    for i in range(500):
+        clipped(story.meanwhile(lr=(1e-6 * (i + 1),)), 1, 1.0)
+
+    assert not story.of("clipping")
+
+
+def test_a_clipper_that_never_acts_is_an_information() -> None:
+    story = clipped(a_run(), 999, 0.0)
+    assert story.is_silent
+
+    episode = clipped(story, 1, 0.0).only("clipping")
+    assert episode.severity == "info"
+    assert "has not acted in 1000 steps; the largest norm was 0.548" in episode.first.summary
+    assert clipped(story, 1, 1.0).only("clipping").last.state == "resolved"
+
+
+def test_a_gradient_that_is_not_finite_does_not_count() -> None:
+    story = clipped(a_run(), 300, 0.0).meanwhile(clipping=ACTS)
+
+    assert not story.nan_gradient(0, at=321, steps=300).of("clipping")
+
+
+def test_abstains_when_clipping_is_not_seen_or_not_used() -> None:
+    assert a_run().healthy(1500).is_silent
+    assert clipped(scenario(ranks=1), 300, 1.0).is_silent
+    assert a_run().meanwhile(clipping=Clipping(max_value=0.5)).healthy(300).is_silent

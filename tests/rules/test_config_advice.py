@@ -1,0 +1,112 @@
+"""config_advice: one list, told at the start and once more, and never a page."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caboose_wire import Clipping, Group
+from support.ranks import EVERYTHING
+from support.scenario import JournaledCore, Scenario
+from support.scenario import scenario as of_all_rules
+
+scenario = functools.partial(of_all_rules, about="config_advice")
+
+TRANSFORMER = {"attention": True}
+
+
+def a_run(optimizer: str = "AdamW", facts: dict[str, Any] | None = None, **settings: Any) -> Scenario:
+    groups = (Group("0", optimizer, {"lr": 1e-3, **settings}),)
+    return scenario(ranks=2, visible=EVERYTHING, groups=groups, facts=facts or {})
+
+
+def advice(story: Scenario) -> set[str]:
+    return set(story.only("config_advice").last.values)
+
+
+@pytest.mark.parametrize(
+    ("story", "name", "severity"),
+    [
+        (a_run("Adam", weight_decay=0.01), "adam_l2", "info"),
+        (a_run(lr=0.011), "high_lr", "warning"),
+        (a_run(lr=1e-6, initial_lr=0.5), "high_lr", "warning"),
+        (a_run(facts={"precision": "float16", "scaler": False}), "fp16_without_scaler", "warning"),
+    ],
+    ids=["Adam with L2", "high rate", "high rate after warm-up", "fp16 without scaler"],
+)
+def test_what_hello_tells_is_told_at_the_first_step(story: Scenario, name: str, severity: str) -> None:
+    story.healthy(1)
+
+    assert advice(story) == {name}
+    assert story.only("config_advice").severity == severity
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        a_run(lr=0.01),
+        a_run("AdamW", weight_decay=0.1),
+        a_run("Adam", weight_decay=0.1, decoupled_weight_decay=True),
+        a_run("Adam", weight_decay=0),
+        a_run("SGD", lr=0.5, weight_decay=1e-4),
+        a_run(facts={"precision": "float16", "scaler": True}),
+        a_run(facts={"precision": "bfloat16", "scaler": False}),
+        a_run(facts={"precision": "float16"}),
+    ],
+)
+def test_usual_settings_get_no_advice(story: Scenario) -> None:
+    assert story.healthy(300).is_silent
+
+
+def test_a_transformer_without_clipping_and_warm_up_is_advised_after_a_while() -> None:
+    story = a_run(facts=TRANSFORMER).healthy(199)
+    assert story.is_silent
+
+    story.healthy(1)
+    assert advice(story) == {"no_clipping", "no_warmup"}
+    assert story.only("config_advice").severity == "info"
+
+
+def test_a_transformer_with_both_gets_no_advice() -> None:
+    story = a_run(facts=TRANSFORMER).meanwhile(clipping=Clipping(max_norm=1.0), lr=(1e-5,)).healthy(10)
+
+    assert not story.meanwhile(lr=(1e-3,)).healthy(300).of("config_advice")
+
+
+def test_a_run_that_was_resumed_has_had_its_warm_up() -> None:
+    groups = (Group("0", "AdamW", {"lr": 1e-3}),)
+    story = scenario(ranks=1, visible=EVERYTHING, groups=groups, facts=TRANSFORMER, start_step=500)
+
+    assert advice(story.healthy(300)) == {"no_clipping"}
+
+
+def test_a_rate_that_stays_tiny_is_told() -> None:
+    assert advice(a_run().meanwhile(lr=(1e-9,)).healthy(200)) == {"low_lr"}
+
+
+def test_all_advice_is_one_episode_told_twice_and_never_resolved() -> None:
+    story = a_run("Adam", TRANSFORMER, weight_decay=0.01).healthy(500)
+
+    episode = story.only("config_advice")
+    assert (episode.num_findings, episode.is_open, episode.last.onset_step) == (2, True, 1)
+    assert advice(story) == {"adam_l2", "no_clipping", "no_warmup"}
+
+
+def test_what_was_told_at_the_start_is_not_told_again_without_more() -> None:
+    assert a_run("Adam", weight_decay=0.01).healthy(300).only("config_advice").num_findings == 1
+
+
+def test_a_restarted_daemon_does_not_tell_it_again(tmp_path: Path) -> None:
+    groups = (Group("0", "Adam", {"lr": 1e-3, "weight_decay": 0.01}),)
+    story = scenario(ranks=1, groups=groups, core=JournaledCore(tmp_path / "journal.db")).healthy(10)
+    story.daemon_restarts().healthy(300)
+
+    (episode,) = (episode for episode in story.job.episodes if episode.rule == "config_advice")
+    assert (episode.rule, episode.num_findings, episode.is_open) == ("config_advice", 1, True)
+    assert isinstance(story.core, JournaledCore)
+    story.core.close()
+
+
+def test_abstains_when_nothing_is_known() -> None:
+    assert scenario(groups=(), facts={}).healthy(300).is_silent
