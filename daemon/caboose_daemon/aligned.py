@@ -1,5 +1,6 @@
 """One step with all its ranks side by side, reduced once."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -133,9 +134,11 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         """Ranks that reported this step."""
         return int(self.present.sum())
 
-    @cached_property
+    @property
     def bad_loss_ranks(self) -> tuple[int, ...]:
         """Ranks whose loss is NaN or infinite."""
+        if math.isfinite(self.mean_loss):
+            return ()  # a mean is finite only if everything in it is
         return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
 
     @cached_property

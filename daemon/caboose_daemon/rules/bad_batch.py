@@ -72,8 +72,8 @@ class BadBatch(LastingRule[BadBatchConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A warning when a step goes wrong with its batch, until the steps are good again."""
         step = view.step
-        if step is None:
-            return None
+        if step is None or not step.reports:
+            return None  # a log tells nothing of batches
         before, self._before = self._before, step.reports
         is_skipped = self._skipped.observe(step)
         is_broken = bool(step.bad_loss_ranks) or (

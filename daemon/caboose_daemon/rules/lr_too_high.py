@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.lasting import Lasting
 from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.updates import typical_update
+from caboose_daemon.rules.updates import Updates
 from caboose_daemon.view import JobView
 
 START_POINTS = 3
@@ -49,6 +49,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
 
     def __init__(self, config: LrTooHighConfig) -> None:
         super().__init__(config)
+        self._updates = Updates()
         self._start: list[float] = []
         self._level = math.nan
         self._num = 0
@@ -62,7 +63,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         step = view.step
         if step is None:
             return None
-        update = typical_update(view)
+        update = self._updates.typical(view)
         if update is not None:
             self._update = update
             self._num_large = self._num_large + 1 if update > self.config.max_update else 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.updates import typical_update
+from caboose_daemon.rules.updates import Updates
 from caboose_daemon.view import JobView
 
 
@@ -39,6 +39,7 @@ class LrTooLow(Rule[LrTooLowConfig]):
 
     def __init__(self, config: LrTooLowConfig) -> None:
         super().__init__(config)
+        self._updates = Updates()
         self._peak = 0.0
         self._num_small = 0
         self._first_small = 0
@@ -52,7 +53,7 @@ class LrTooLow(Rule[LrTooLowConfig]):
             return None
         lr = max(step.lr)
         self._peak = max(self._peak, lr)
-        update = typical_update(view)
+        update = self._updates.typical(view)
         if update is not None:
             self._update = update
             is_small = update < self.config.min_update and lr >= self.config.near_peak * self._peak > 0

@@ -16,6 +16,7 @@ counted and not reported. A loss that is not finite is reported also then; it do
 A loss that was positive and then stands at exactly 0.0 is how some trainers print NaN.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,9 +133,9 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Seen:
         is_loss = bool(step.bad_loss_ranks)
-        is_gradient = not np.isfinite(step.layer_grad_norm).all() or (
-            step.has_grad_norm and not np.isfinite(step.grad_norm)
-        )
+        is_gradient = step.has_grad_norm and not math.isfinite(step.grad_norm)
+        if not is_gradient and len(step.layer_grad_norm):
+            is_gradient = not np.isfinite(step.layer_grad_norm).all()
         is_gradient = is_gradient or bool(bad_local_ranks(step))
         if is_skipped and is_gradient:
             self._num_skipped += 1
@@ -161,7 +162,7 @@ class NonFinite(Rule[NonFiniteConfig]):
             origin.layers = module_name(view, seen.module.row)
 
     def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
-        if not step.has_loss.any():
+        if not step.is_loss_known:
             return False
         if step.mean_loss == 0.0:
             self._num_zero += 1

@@ -9,26 +9,29 @@ model's.
 
 import numpy as np
 
+from caboose_daemon.rules.depth import Matrices
 from caboose_daemon.view import JobView
 
 MIN_ELEMENTS = 256
 
 
-def typical_update(view: JobView) -> float | None:
-    """The median update-to-weight ratio of this step's weight matrices; None where no rank looked."""
-    step = view.step
-    if step is None or not step.is_sampled:
-        return None
-    ratios = step.layer_values("update_ratio")
-    if ratios is None:
-        return None
-    is_weight = np.array(
-        [
-            layer.trainable and layer.numel >= MIN_ELEMENTS and "Norm" not in layer.kind and "bias" not in layer.name
-            for layer in view.layers
-        ]
-    )
-    if len(is_weight) != len(ratios):
-        return None
-    seen = ratios[is_weight & (ratios >= 0)]
-    return float(np.median(seen)) if len(seen) else None
+class Updates:
+    """Follows the updates of one model."""
+
+    def __init__(self) -> None:
+        self._matrices = Matrices()
+        self._is_large = np.zeros(0, dtype=np.bool_)
+
+    def typical(self, view: JobView) -> float | None:
+        """The median update-to-weight ratio of this step's weight matrices; None where no rank looked."""
+        step = view.step
+        if step is None or not step.is_sampled:
+            return None
+        ratios = step.layer_values("update_ratio")
+        if ratios is None or len(ratios) != len(view.layers):
+            return None
+        if self._matrices.look(view.layers):
+            self._is_large = self._matrices.root_sizes >= MIN_ELEMENTS**0.5
+        seen = ratios[self._matrices.rows[self._is_large]]
+        seen = seen[seen >= 0]
+        return float(np.median(seen)) if len(seen) else None
