@@ -96,8 +96,14 @@ def _first(step: AlignedStep, ranks: list[int], is_bad: NDArray[np.bool_]) -> Ba
 
 def bad_local_ranks(step: AlignedStep) -> tuple[int, ...]:
     """Ranks whose own gradient was bad before the reduction, where the step was sampled."""
-    bad = (rank for rank, norms in step.local_layer_grad_norm.items() if not np.isfinite(norms).all())
-    return tuple(sorted(bad))
+    seen = step.local_layer_grad_norm
+    if not seen:
+        return ()
+    lengths = set(map(len, seen.values()))
+    if len(lengths) > 1:  # a rank with another layer table, for a moment
+        return tuple(sorted(rank for rank, norms in seen.items() if not np.isfinite(norms).all()))
+    is_bad = ~np.isfinite(np.concatenate(list(seen.values())).reshape(len(seen), -1)).all(axis=1)
+    return tuple(sorted(np.array(list(seen))[is_bad].tolist()))
 
 
 def bad_weights(step: AlignedStep) -> NDArray[np.intp]:
