@@ -10,8 +10,8 @@ history, the doublings must have led beyond the run's own outliers, and where th
 
 One high norm is one batch, which the clipper takes care of: for the record only, unless it is `outlier_ratio` times
 the level. What lasts, doubles on or is that high is a warning. It is critical when the loss has left its level too, or
-when the norm stays high for long. Silent while nothing is known yet: the first steps, and the warm-up of the learning
-rate, in which norms move by themselves.
+when the norm stays high for long. Silent while nothing is known yet, in the first steps; the slow rise of norms in a
+warm-up of the learning rate is followed.
 """
 
 import math
