@@ -144,6 +144,7 @@ def test_a_long_noisy_healthy_run_is_not_told(noise: float) -> None:
 def test_a_resumed_run_does_not_show_where_it_began() -> None:
     """It begins at a lucky low and settles at twice that."""
     assert watch(noisy(np.concatenate([flat(5, 1.0), flat(295, 2.0)]), 0.02), is_resumed=True).is_silent
+    assert watch(noisy(np.concatenate([flat(40, 1.0), flat(260, 2.0)]), 0.02), is_resumed=True).is_silent
 
 
 # Blindness and restarts

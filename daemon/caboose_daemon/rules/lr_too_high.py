@@ -102,7 +102,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._level = loss if self._num == 1 else self._level + (loss - self._level) / LEVEL_MEMORY
         if len(self._start) < START_POINTS:
             if "resume" in view.regime.active:
-                return False  # where it began is not in sight
+                self._num = self.config.start_steps  # where it began is not in sight, and this is not soon after it
+                return False
             self._start.append(loss)
             return False
         if not self._above.is_open and (self._num > self.config.start_steps or "warmup" in view.regime.active):
