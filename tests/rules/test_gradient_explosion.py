@@ -166,6 +166,13 @@ def test_a_second_explosion_is_a_second_episode_with_its_own_peak() -> None:
     assert (first.last.values["peak"], second.last.values["peak"]) == (50.0, 20.0)
 
 
+def test_an_explosion_does_not_count_as_one_of_the_runs_own_outliers() -> None:
+    """Were their peaks learned, the tail would grow until it hides the later ones."""
+    values = np.tile(norms(*[3.5] * 4, before=30), 25)
+
+    assert [episode.first.onset_step for episode in watch(values).episodes] == [34 * i + 30 for i in range(25)]
+
+
 # Look-alikes
 
 

@@ -48,6 +48,13 @@ def test_a_rise_within_the_usual_changes_of_validation_is_not_told() -> None:
     assert not watch(*jumpy, 3.5, 3.6).is_silent
 
 
+def test_the_first_evaluation_of_a_rise_that_lasts_is_not_taken_for_scatter() -> None:
+    """With more than eight evaluations the median hides it for one more; it must not raise the bar for the next."""
+    restless = (1.63, 1.57, 1.65, 1.61, 1.54, 1.53, 1.56, 1.49)
+
+    assert not watch(*restless, 1.66, 1.76, 1.66).is_silent
+
+
 def test_its_thresholds_can_be_configured() -> None:
     assert watch(*GENTLE, 1.63, 1.64, rise=0.2).is_silent
     assert watch(*GENTLE, 1.63, 1.62, 1.63, persist=4, rises=9).is_silent
@@ -135,3 +142,13 @@ def test_goes_on_with_the_same_onset_and_best_after_a_restart() -> None:
     episode = watched.only()
     assert (episode.last.onset_step, episode.last.state) == (250, "resolved")
     assert episode.first.values["best"] == 1.5
+
+
+def test_the_usual_change_of_validation_outlives_a_restart() -> None:
+    """Above its best by more than eight hundredths, but within what this validation does all the time."""
+    jumpy = (1.6, 1.3, 1.6, 1.25, 1.55, 1.3)
+    at = dict(zip(range(50, 650, 50), [*jumpy, 3.5, 3.6, 1.45, 1.45, 1.45, 1.45], strict=True))
+    run = views(noisy(falling(700, 3.0, 0.2, 400), 0.02), validations=at)
+    watched = Watch("overfitting").over(run, steps=420).restarted().over(run)
+
+    assert watched.only().last.state == "resolved"
