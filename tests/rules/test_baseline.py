@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from caboose_daemon.rules.baseline import CLIP, MEMORY, WARMUP, Baseline
+from caboose_daemon.rules.baseline import BELOW, CLIP, MEMORY, NORMAL_TAIL, WARMUP, Baseline
 
 
 def learned(*values: float) -> Baseline:
@@ -85,3 +85,50 @@ def test_excess_counts_in_scales() -> None:
     baseline = learned(*[1.9, 2.1] * 20)
 
     assert baseline.excess(baseline.level + 3 * baseline.scale) == pytest.approx(3.0)
+
+
+def test_a_trend_and_the_first_fall_do_not_count_as_scatter() -> None:
+    """First differences would make a scale of 0.1 of this, and blind the baseline for what comes next."""
+    assert learned(*(10.0 - 0.1 * i for i in range(60))).scale < 0.02
+    falling = [2.0 + 8.0 * 0.8**i for i in range(60)]
+    assert learned(*falling).scale < 0.02
+
+
+def test_slow_wandering_counts_as_scatter_though_its_neighbours_are_close() -> None:
+    wandering = learned(*(2.0 + 0.3 * np.sin(np.arange(2000) / 40)).tolist())
+
+    assert wandering.scale > 0.05
+
+
+def test_a_level_that_everything_lies_under_drops_to_the_highest_of_it() -> None:
+    baseline = learned(*[10.0] * 40)
+    for i in range(BELOW):
+        baseline.learn(5.0 - 0.01 * i)
+
+    assert baseline.level == 5.0
+
+
+def test_the_tail_of_normal_noise_is_what_one_in_a_hundred_exceeds() -> None:
+    baseline = learned(*np.random.default_rng(0).normal(5.0, 0.2, 5000).tolist())
+
+    assert NORMAL_TAIL <= baseline.tail < 1.7 * NORMAL_TAIL
+
+
+def test_the_tail_of_a_run_with_outliers_reaches_out_to_them() -> None:
+    """Every fortieth value lies twenty scales above: a part of this run's nature."""
+    values = np.random.default_rng(0).normal(5.0, 0.1, 5000)
+    values[::40] += 2.0
+    baseline = learned(*values.tolist())
+
+    assert baseline.tail > 3 * NORMAL_TAIL
+    assert baseline.level == pytest.approx(5.0, abs=0.15)
+
+
+def test_the_tail_is_forgotten_when_the_outliers_stop() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(5.0, 0.1, 3000)
+    values[:2000:40] += 2.0
+    wild = learned(*values[:2000].tolist())
+    calm = learned(*values.tolist())
+
+    assert calm.tail < 0.5 * wild.tail

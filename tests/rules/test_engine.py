@@ -8,11 +8,13 @@ import pytest
 
 from caboose_daemon.config import Config
 from caboose_daemon.engine import Engine
+from caboose_daemon.regimes import STARTUP_STEPS
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.finding import Finding
+from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
 from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.view import JobView
+from support.curves import flat, views
 from support.recorder import Core
 from support.scenario import scenario
 
@@ -80,6 +82,118 @@ def test_the_time_each_rule_takes_is_counted() -> None:
     story = scenario().healthy(50)
 
     assert all(story.core.state.rule_stats[rule].seconds > 0 for rule in ("non_finite", "loss_spike", "rank_silent"))
+
+
+# Regimes
+
+
+@dataclass(frozen=True)
+class CountingConfig(RuleConfig):
+    """Nothing of its own but a threshold to change."""
+
+    steps: int = 5
+
+
+class Counting(Rule[CountingConfig]):
+    """A rule that finds something at every step, and says how many it has seen since it was made."""
+
+    name = "counting"
+    config_class = CountingConfig
+    muted_in = frozenset({"startup"})
+    forgets_after = frozenset({"data_switch"})
+
+    def __init__(self, config: CountingConfig) -> None:
+        super().__init__(config)
+        self.num_seen = 0
+        self.onset: int | None = None
+
+    def observe(self, view: JobView) -> Finding | None:
+        assert view.step is not None
+        self.num_seen += 1
+        self.onset = view.step.step if self.onset is None else self.onset
+        values = {"seen": float(self.num_seen), "steps": float(self.config.steps)}
+        return Finding(
+            rule=self.name,
+            severity=Severity.WARNING,
+            step=view.step.step,
+            onset_step=self.onset,
+            summary="a step",
+            ranks=(3,),
+            values=values,
+        )
+
+    def resume(self, finding: Finding) -> None:
+        self.onset = finding.onset_step
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setattr("caboose_daemon.engine.RULES", (Counting,))
+    return Engine({"counting": CountingConfig()}, {})
+
+
+def run(engine: Engine, *, declared: dict[int, str] | None = None, steps: int = 40) -> list[Finding]:
+    return [f for view in views(flat(steps), declared=declared) for f in engine.run(view, "step")]
+
+
+def test_a_rule_is_not_asked_in_a_regime_that_mutes_it(counting: Engine) -> None:
+    assert [finding.step for finding in run(counting)] == list(range(STARTUP_STEPS, 40))
+
+
+def test_a_rule_begins_anew_and_ends_what_it_had_when_a_regime_it_forgets_after_begins(counting: Engine) -> None:
+    found = run(counting, declared={30: "data_switch"})
+
+    (ended,) = [finding for finding in found if finding.state == "resolved"]
+    assert (ended.step, ended.onset_step, ended.ranks, ended.severity) == (30, 20, (3,), "info")
+    assert ended.summary == "data switch: a new baseline begins"
+    assert [finding.values["seen"] for finding in found if finding.step >= 30 and finding.state == "open"][:2] == [1, 2]
+    assert found[-1].onset_step == 30
+
+
+def test_a_regime_it_does_not_forget_after_changes_nothing(counting: Engine) -> None:
+    found = run(counting, declared={30: "batch_ramp"})
+
+    assert {finding.state for finding in found} == {"open"}
+    assert found[-1].values["seen"] == 20
+
+
+def test_what_was_not_open_is_not_ended(counting: Engine) -> None:
+    assert [f.state for f in run(counting, declared={5: "data_switch"}, steps=10)] == []
+
+
+# New thresholds
+
+
+def test_new_thresholds_hold_from_the_next_step_on_and_what_was_learned_stays(counting: Engine) -> None:
+    run(counting)
+
+    assert counting.configure({"counting": CountingConfig(steps=9)}) == []
+
+    last = run(counting)[-1]
+    assert (last.values["steps"], last.values["seen"], last.onset_step) == (9, 40, 20)
+
+
+def test_a_rule_that_is_switched_off_ends_what_it_had_open_and_is_new_when_switched_on_again(counting: Engine) -> None:
+    run(counting)
+
+    (ended,) = counting.configure({"counting": CountingConfig(enabled=False)})
+    assert (ended.state, ended.step, ended.onset_step) == ("resolved", 39, 20)
+    assert ended.summary == "the rule was switched off"
+    assert run(counting) == []
+
+    assert counting.configure({"counting": CountingConfig()}) == []
+    assert run(counting)[0].values["seen"] == 1
+
+
+def test_an_episode_taken_up_after_a_restart_ends_like_any_other(counting: Engine) -> None:
+    (last,) = run(counting, steps=STARTUP_STEPS + 1)
+    restarted = Engine({"counting": CountingConfig()}, {})
+    restarted.resume([last])
+
+    assert run(restarted)[0].onset_step == last.onset_step
+
+    (ended,) = restarted.configure({"counting": CountingConfig(enabled=False)})
+    assert ended.onset_step == last.onset_step
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

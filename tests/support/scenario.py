@@ -5,11 +5,13 @@
 
 `scenario(about="loss_spike")` switches the other rules off: a story told for one rule may look ill to another.
 
+`falling=2.0` begins at three times the level and learns, as most runs do; without it the loss stands at its level.
+
 Every method plays its part at once and returns the scenario. `at` names the step where something happens; the
 steps before it are healthy. Time is counted, never waited for.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon import history
-from caboose_daemon.aligned import combine
 from caboose_daemon.config import Config
 from caboose_daemon.episodes import Episode
 from caboose_daemon.job import Job, Member
@@ -26,14 +27,14 @@ from caboose_daemon.journal import Journal
 from caboose_daemon.pipeline import Pipeline, Sink
 from caboose_daemon.receiver import Receiver, Reply
 from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.view import JobView, RankView
-from caboose_wire import Bye, Event, Heartbeat, Hello, HelloRequest, Message, StepReport
+from caboose_wire import Bye, Event, Heartbeat, Hello, HelloRequest, Message
 from support.ranks import LAYERS, a_hello, a_report
 from support.recorder import Core
 
 NORMS = np.linspace(0.1, 0.4, len(LAYERS))
 NAN, INF = float("nan"), float("inf")
 HEARTBEAT_SECONDS = 2.0
+FALL_STEPS = 300
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 
@@ -45,25 +46,6 @@ def normal(generator: np.random.Generator, size: int) -> NDArray[np.float64]:
 def heavy_tailed(generator: np.random.Generator, size: int) -> NDArray[np.float64]:
     """Student's t with three degrees of freedom: a scatter whose outliers are a part of normal life."""
     return generator.standard_t(3, size)
-
-
-def views(losses: NDArray[np.float64], norms: NDArray[np.float64]) -> Iterator[JobView]:
-    """A job of one rank as its rules see it, step by step: for runs too long to be told message by message."""
-    for i, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True)):
-        arrays = {"grad_norm": np.array([norm], dtype=np.float32)}
-        report = StepReport(attempt=0, seq=i, step=i, model_step=i, time=float(i), loss=loss, arrays=arrays)
-        yield JobView(
-            job="train",
-            attempt=1,
-            world=1,
-            now=float(i),
-            attempt_began=0.0,
-            look_at_ranks=lambda i=i: {0: RankView(rank=0, state="live", last_seen=float(i))},
-            layers=LAYERS[:1],
-            groups=(),
-            visible=frozenset({"loss", "gradients"}),
-            step=combine({0: report}, attempt=1, step=i, world=1, layers=LAYERS[:1]),
-        )
 
 
 def watching(about: str, rules: Mapping[str, RuleConfig]) -> dict[str, RuleConfig]:
@@ -134,6 +116,7 @@ class Scenario:
         rules: Mapping[str, RuleConfig] | None = None,
         level: float = 2.0,
         noise: float = 0.0,
+        falling: float = 0.0,
         scatter: Noise = normal,
         seed: int = 0,
         step_seconds: float = 0.5,
@@ -148,6 +131,7 @@ class Scenario:
         self.core = core or Core(Config(rules=watching(about, rules or {})))
         self.level = level
         self.noise = noise
+        self.falling = falling
         self.scatter = scatter
         self.random = np.random.default_rng(seed)
         self.step_seconds = step_seconds
@@ -346,7 +330,8 @@ class Scenario:
     # How it is told
 
     def _losses(self) -> NDArray[np.float64]:
-        return self.level * (1.0 + self.noise * self.scatter(self.random, self.ranks))
+        level = self.level * (1.0 + self.falling * np.exp(-self.step / FALL_STEPS))
+        return level * (1.0 + self.noise * self.scatter(self.random, self.ranks))
 
     def _play(
         self,

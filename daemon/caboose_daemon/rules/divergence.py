@@ -84,7 +84,7 @@ class Divergence(Rule[DivergenceConfig]):
         middle = median(self._recent)
         verdict = self._lasting.judge(step.step, self._is_away(middle))
         if verdict == "quiet":
-            self._peak = -math.inf
+            self._peak = max(self._peak, middle) if self._lasting.onset is not None else -math.inf
             return None
         if verdict == "resolved":
             self._worst, self._peak = Severity.WARNING, -math.inf

@@ -5,12 +5,13 @@ Design
 How large a healthy norm is differs by orders of magnitude between models, and between a loss that is a mean and one
 that is a sum; so the norm is judged against itself, in logarithms: by scales of its recent scatter, by what its own
 outliers reach (the baseline's tail), and by ratio. A norm that at least doubles on each of three consecutive points
-needs no history at all: that is how a blow-up begins, also in a run that was attached to in the middle.
+needs no history at all: that is how a blow-up begins, also in a run that was attached to in the middle. Where there is
+history, the doublings must have led beyond the run's own outliers, and where there was none the norm alone never pages.
 
 One high norm is one batch, which the clipper takes care of: for the record only, unless it is `outlier_ratio` times
 the level. What lasts, doubles on or is that high is a warning. It is critical when the loss has left its level too, or
-when the norm stays high for long. Silent while nothing is known yet: the first steps, and the warm-up of the learning
-rate, in which norms move by themselves.
+when the norm stays high for long. Silent while nothing is known yet, in the first steps; the slow rise of norms in a
+warm-up of the learning rate is followed.
 """
 
 import math
@@ -67,6 +68,9 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         self._num_doubled = 0
         self._lasting = Lasting(1, config.calm_steps)
         self._num_high = 0
+        self._longest = 0
+        self._is_known = True
+        """Whether the level was learned; without history it is a guess, and no ground to page on."""
         self._level = math.nan
         self._scale = math.nan
         self._peak = 0.0
@@ -84,10 +88,10 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         self._num_doubled = self._num_doubled + 1 if value - self._last >= DOUBLED else 0
         before, self._last = self._last, value
         is_high = self._is_high(value)
-        is_doubling = self._num_doubled >= self.config.doublings and "startup" not in view.regime.active
+        is_doubling = self._is_doubling(value) and "startup" not in view.regime.active
         is_loss_high = self._is_loss_high(step.mean_loss)
-        was_open = self._lasting.is_open
-        if not was_open:
+        if not self._lasting.is_open:
+            self._is_known = self._norm.is_ready
             self._level, self._scale = self._norm.level, self._norm.scale
             if is_doubling and not is_high:
                 self._level, self._scale = before - (self.config.doublings - 1) * DOUBLED, MIN_SCALE
@@ -96,9 +100,12 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             self._norm.learn(value)
             return None
         self._peak = max(self._peak, norm)
+        if not self._is_known:
+            self._find_level(value)
         if verdict == "resolved":
             return self._end(step.step, norm)
         self._num_high = self._num_high + 1 if is_high or is_doubling else 0
+        self._longest = max(self._longest, self._num_high)
         now = self._severity(norm, is_doubling=is_doubling, is_loss_high=is_loss_high)
         self._worst = max(self._worst, now, key=lambda s: s.rank)
         level = math.exp(self._level)
@@ -123,6 +130,19 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             return False
         return above > max(self.config.scales, self.config.tails * self._norm.tail) * max(scale, MIN_SCALE)
 
+    def _is_doubling(self, value: float) -> bool:
+        """Whether the norm doubles on and on; where its scatter is known, to beyond what that does now and then."""
+        if self._num_doubled < self.config.doublings:
+            return False
+        return not self._norm.is_ready or self._norm.excess(value) > self._norm.tail
+
+    def _find_level(self, value: float) -> None:
+        """Learns on in an episode that began without history: where the norm settles may be where it lives."""
+        self._norm.learn(value)
+        if self._norm.is_ready:
+            self._level, self._scale, self._is_known = self._norm.level, self._norm.scale, True
+            self._num_high = 0
+
     def _is_loss_high(self, loss: float) -> bool:
         if not math.isfinite(loss):
             return False
@@ -134,19 +154,20 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
 
     def _severity(self, norm: float, *, is_doubling: bool, is_loss_high: bool) -> Severity:
         num, ratio = self._num_high, norm / math.exp(self._level)
-        if num >= self.config.critical_steps or (is_loss_high and num >= self.config.persist_steps):
+        if (num >= self.config.critical_steps and self._is_known) or (
+            is_loss_high and num >= self.config.persist_steps
+        ):
             return Severity.CRITICAL
         is_told = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
         return Severity.WARNING if is_told else Severity.INFO
 
     def _end(self, step: int, norm: float) -> Finding:
-        onset = self._lasting.onset
         summary = f"gradient norm is back at {norm:.3g} after a peak of {self._peak:.3g}"
         finding = self._finding(step, norm, Severity.INFO, "resolved", summary)
-        if onset is not None and self._num_high <= 1:
+        if self._longest == 1:  # an outlier of one batch is a part of this run's nature; an explosion is not
             self._norm.learn(math.log(self._peak))
         self._norm.learn(math.log(norm))
-        self._num_high, self._peak, self._worst = 0, 0.0, Severity.INFO
+        self._num_high, self._longest, self._peak, self._worst = 0, 0, 0.0, Severity.INFO
         return finding
 
     def _finding(self, step: int, norm: float, severity: Severity, state: str, summary: str) -> Finding:

@@ -24,6 +24,8 @@ class Lasting:
 
     def judge(self, step: int, is_true: bool) -> Verdict:
         """The verdict after one more step. The onset of what is resolved stays readable until the next call."""
+        if not self.is_open and not self.num_true:
+            self.onset = None  # of what was resolved at the last call
         if not self.is_open and not is_true:
             self.onset, self.num_true = None, 0
             return "quiet"

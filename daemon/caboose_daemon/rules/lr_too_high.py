@@ -83,12 +83,17 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         return self._finding(step.step, severity, "open", " and ".join(says) + lr)
 
     def resume(self, finding: Finding) -> None:
-        """Since when; the witnesses show anew."""
-        self._onset = finding.onset_step
+        """Each witness stands as it was until it is seen otherwise; where the run began is in the finding."""
+        values = finding.values
+        self._onset, self._update = finding.onset_step, values["update_ratio"]
+        self._num_large = self.config.samples if self._update > self.config.max_update else 0
+        if values["is_above"]:
+            self._start, self._level, self._num = [values["first"]] * START_POINTS, values["level"], 1
+            self._above.take_up(finding.onset_step)
 
     @property
     def _first(self) -> float:
-        return sorted(self._start)[len(self._start) // 2]
+        return sorted(self._start)[len(self._start) // 2] if self._start else math.nan
 
     def _is_above(self, view: JobView, step: int, loss: float) -> bool:
         if not math.isfinite(loss):
@@ -97,7 +102,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._level = loss if self._num == 1 else self._level + (loss - self._level) / LEVEL_MEMORY
         if len(self._start) < START_POINTS:
             if "resume" in view.regime.active:
-                return False  # where it began is not in sight
+                self._num = self.config.start_steps  # where it began is not in sight, and this is not soon after it
+                return False
             self._start.append(loss)
             return False
         if not self._above.is_open and (self._num > self.config.start_steps or "warmup" in view.regime.active):
@@ -121,5 +127,10 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             summary=summary,
             state=state,
             phase="update",
-            values={"update_ratio": self._update, "level": self._level},
+            values={
+                "update_ratio": self._update,
+                "level": self._level,
+                "first": self._first,
+                "is_above": float(self._above.is_open),
+            },
         )

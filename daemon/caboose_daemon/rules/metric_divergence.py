@@ -58,6 +58,8 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._still_since: tuple[float, float] | None = None
         """Score and loss when the score last moved."""
         self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance"), 0)
+        self._num_to_wait = 0
+        """Evaluations before what was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
         self._summary = ""
         self._values: dict[str, float] = {}
@@ -70,12 +72,13 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         if not view.events:
             return self._finding(step.step, "open") if self._onset is not None else None
         for validation in of_events(view.events):
+            self._num_to_wait = max(0, self._num_to_wait - 1)
             self._evaluate(validation, step.step, view.setting("num_classes"))
         told = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
         if told is not None:
             self._onset = self._onset if self._onset is not None else step.step
             self._summary = self._explain(told)
-        elif self._onset is not None:
+        elif self._onset is not None and not self._num_to_wait:
             finding = self._finding(step.step, "resolved")
             self._onset = None
             return finding
@@ -84,6 +87,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
     def resume(self, finding: Finding) -> None:
         """Since when, and what was said; the next evaluations decide."""
         self._onset, self._summary, self._values = finding.onset_step, finding.summary, dict(finding.values)
+        self._num_to_wait = self.config.evaluations + 1
 
     def _evaluate(self, validation: Validation, step: int, num_classes: float | None) -> None:
         loss, scored = validation.loss, validation.score

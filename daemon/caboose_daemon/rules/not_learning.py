@@ -77,6 +77,8 @@ class NotLearning(Rule[NotLearningConfig]):
         limit = self.config.min_improvement
         if line.falls(4.0) and line.relative < -5 * limit:
             self._has_learned = True  # a later standstill is a plateau, not a failure to begin
+        if self._trend is not None:  # said once, it stands until the loss surely falls, and by enough
+            return None if line.falls(2.5) and line.relative <= -limit else line
         is_flat = not line.falls(2.5) and line.relative > -limit
         return line if is_flat and line.relative_error < 1.5 * limit else None
 

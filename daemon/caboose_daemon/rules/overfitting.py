@@ -98,22 +98,23 @@ class Overfitting(Rule[OverfittingConfig]):
         """The best validation is in the finding."""
         self._best, self._best_step = finding.values["best"], finding.onset_step
         self._train_at_best = finding.values["train_at_best"]
+        self._scatter, self._num_changes = finding.values["scatter"], SCATTER_MEMORY
         self._num, self._num_above, self._is_open = self.config.min_evaluations, self.config.persist, True
         self._finding = finding
 
     def _evaluate(self, loss: float, step: int) -> None:
         self._num += 1
+        if self._recent:  # of the evaluations themselves: medians over three change by less than they scatter
+            self._changes.append(abs(loss - self._recent[-1]))
         self._recent.append(loss)
         if self._num > MANY:
             loss = median(self._recent)
         self._num_rises = self._num_rises + 1 if loss > self._last else 0
-        if self._num > 1:
-            self._changes.append(abs(loss - self._last))
         self._last = loss
         if loss < self._best:
             self._best, self._best_step, self._train_at_best = loss, step, self._train
         is_above = self._is_above(loss)
-        if not is_above:
+        if not is_above and not self._is_above(self._recent[-1]):
             self._learn_scatter()
         self._num_above = self._num_above + 1 if is_above else 0
         is_lasting = self._num_above >= self.config.persist or (is_above and self._num_rises >= self.config.rises)

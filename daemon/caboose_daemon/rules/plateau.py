@@ -8,13 +8,15 @@ And is there a reason to think that this is not the end:
 
 - the learning rate has been next to nothing, against its peak, for a good part of the run: what is left is wasted;
 - the gradient norm has sunk to next to nothing while the loss still stands near where it began: gradients are gone;
-- the loss still stands near where it began, with a healthy learning rate: a saddle, or too little capacity.
+- the loss still stands near where it began, with a healthy learning rate: a saddle, or too little capacity. Where
+  it began is chance, if the number of classes is known: a fine-tuned model starts near its end.
 
 Where none of them holds the run has converged, and nothing is said. A run that never fell at all is `not_learning`'s.
 """
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from caboose_daemon.rules.curve import Curve, trend
 from caboose_daemon.rules.finding import Finding, Severity
@@ -23,6 +25,9 @@ from caboose_daemon.view import JobView
 
 MIN_BUCKETS = 32
 START_POINTS = 5
+EIGHTHS = 8
+HEALTHY_LR = 0.5
+"""Share of its peak above which a learning rate is not on its way to the schedule's end."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,11 @@ class Plateau(Rule[PlateauConfig]):
         return self._finding(step.step, "open", f"loss stands at {self._curve.means[-1]:.4g}: {self._reason}")
 
     def resume(self, finding: Finding) -> None:
-        """Since when; whether it still stands shows anew."""
-        self._onset = finding.onset_step
+        """Since when, why, and where the run began; whether it still stands shows anew."""
+        values = finding.values
+        self._onset, self._reason = finding.onset_step, finding.summary.partition(": ")[2]
+        self._start, self._peak_lr = [values["start"]] * START_POINTS, values["peak_lr"]
+        self._start_norm = [values["start_norm"]] if math.isfinite(values["start_norm"]) else []
 
     def _follow(self, lr: tuple[float, ...], norm: float) -> None:
         if lr:
@@ -105,7 +113,10 @@ class Plateau(Rule[PlateauConfig]):
             return ""
         line = trend(means[len(means) // 2 :])
         limit = self.config.min_improvement
-        if line.falls(2.5) or line.relative < -limit or line.relative_error > 2 * limit:
+        if self._reason:  # said once, it stands until the loss surely falls, and by enough
+            if line.falls(2.5) and line.relative < -limit:
+                return ""
+        elif line.falls(2.5) or line.relative < -limit or line.relative_error > 2 * limit:
             return ""
         total = view.setting("total_steps")
         if total is not None and step > 0.9 * total:
@@ -113,15 +124,26 @@ class Plateau(Rule[PlateauConfig]):
         if self._num_decayed > self.config.decayed_share * self._curve.num_points:
             share = self._lr / self._peak_lr
             return f"the learning rate has been {share:.1g} of its peak for {self._num_decayed} steps"
-        start = sorted(self._start)[len(self._start) // 2]
+        if self._lr < HEALTHY_LR * self._peak_lr:
+            return ""  # on its way down a schedule: this may be the end it was given
+        classes = view.setting("num_classes")
+        # A fine-tuned model begins far below chance, near its end: where chance is known, that is the beginning.
+        start = max(self._first, math.log(classes) if classes is not None else 0.0)
         if start <= 0 or line.level < self.config.near_start * start or self._is_flat_since_the_beginning(start):
             return ""
         if self._start_norm and self._norm < self.config.gone_gradient * max(self._start_norm):
             return f"the gradient norm has sunk to {self._norm:.2g}, the loss has hardly fallen: gradients are gone"
         return f"it has hardly fallen from {start:.4g}, and the learning rate is healthy: a saddle, or no capacity"
 
+    @property
+    def _first(self) -> float:
+        return sorted(self._start)[len(self._start) // 2]
+
     def _is_flat_since_the_beginning(self, start: float) -> bool:
-        return min(self._curve.means) > 0.97 * start
+        means = self._curve.means
+        size = len(means) // EIGHTHS  # a single bucket of a noisy run lies low by chance
+        eighths = (fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
+        return min(eighths) > 0.97 * start
 
     def _finding(self, step: int, state: str, summary: str) -> Finding:
         return Finding(
@@ -131,5 +153,12 @@ class Plateau(Rule[PlateauConfig]):
             onset_step=self._onset or step,
             summary=summary,
             state=state,
-            values={"level": self._curve.means[-1], "lr": self._lr, "peak_lr": self._peak_lr, "grad_norm": self._norm},
+            values={
+                "level": self._curve.means[-1],
+                "start": self._first,
+                "lr": self._lr,
+                "peak_lr": self._peak_lr,
+                "grad_norm": self._norm,
+                "start_norm": max(self._start_norm, default=math.nan),
+            },
         )

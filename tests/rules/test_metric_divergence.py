@@ -1,0 +1,194 @@
+"""metric_divergence: four ways in which loss and metric come apart, and evaluations that only seem to."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from support.curves import Watch, falling, noisy, views
+from support.scenario import NAN
+
+EVERY = 20
+
+
+def watch(
+    losses: Sequence[float],
+    scores: Sequence[float] | None = None,
+    *,
+    name: str = "accuracy",
+    thresholds: dict[str, object] | None = None,
+    **about: object,
+) -> Watch:
+    """Evaluations every twenty steps, with a score beside the loss."""
+    given = [{"loss": value} for value in losses]
+    if scores is not None:
+        given = [{"loss": value, name: score} for value, score in zip(losses, scores, strict=True)]
+    at = {EVERY * (i + 1): values for i, values in enumerate(given)}
+    train = noisy(falling(EVERY * (len(losses) + 1)), 0.02)
+    return Watch("metric_divergence", **(thresholds or {})).over(views(train, validations=at, **about))
+
+
+DOWN = [2.0, 1.5, 1.2, 1.0]
+UP = [0.4, 0.5, 0.6, 0.65]
+
+
+# The loss rises while the metric holds
+
+
+def test_a_loss_that_rises_while_accuracy_holds_is_overconfidence() -> None:
+    assert watch([*DOWN, 1.09, 1.09, 1.08], [*UP, 0.65, 0.65, 0.65]).is_silent
+    assert watch([*DOWN, 1.12, 1.2], [*UP, 0.65, 0.65]).is_silent, "two evaluations are too few"
+
+    episode = watch([*DOWN, 1.12, 1.2, 1.3], [*UP, 0.65, 0.65, 0.65]).only()
+    assert (episode.severity, episode.first.step) == ("warning", 7 * EVERY)
+    assert episode.first.summary == (
+        "validation loss rose to 1.3 from 1 while the metric holds at 0.65: over-confident"
+    )
+
+
+def test_a_loss_that_rises_while_accuracy_falls_is_another_rules() -> None:
+    assert watch([*DOWN, 1.2, 1.4, 1.6], [*UP, 0.6, 0.55, 0.5]).is_silent
+
+
+# The loss falls while the metric stands still
+
+
+def test_a_loss_that_falls_while_accuracy_stands_still_is_told() -> None:
+    falls = [1.0, 0.9, 0.79, 0.75, 0.7]
+
+    assert watch(falls[:-1], [0.5] * 4).is_silent
+    episode = watch(falls, [0.5] * 5).only()
+    assert episode.first.summary == "validation loss fell to 0.7 while the metric stands still at 0.5"
+
+
+def test_a_metric_that_moves_a_little_each_time_does_not_stand_still() -> None:
+    assert watch([1.0, 0.9, 0.8, 0.7, 0.6, 0.5], [0.50, 0.51, 0.52, 0.53, 0.54, 0.55]).is_silent
+
+
+def test_a_metric_at_its_ceiling_has_nowhere_to_go() -> None:
+    assert watch([0.5, 0.4, 0.3, 0.2, 0.1, 0.05], [0.99] * 6).is_silent
+
+
+# The loss is exactly the same
+
+
+def test_a_loss_that_is_exactly_the_same_four_times_is_told() -> None:
+    assert watch([1.5, 1.25, 1.25, 1.25]).is_silent
+
+    episode = watch([1.5, 1.25, 1.25, 1.25, 1.25]).only()
+    assert episode.first.summary == ("validation loss was exactly 1.25 4 times in a row: is it evaluated at all?")
+
+
+def test_losses_that_are_nearly_the_same_are_evaluated() -> None:
+    assert watch([1.25 + 1e-6 * i for i in range(20)]).is_silent
+
+
+# The metric is at chance
+
+
+def test_a_metric_at_chance_beside_a_good_loss_is_a_bug_of_the_metric() -> None:
+    good, chance = [0.9, 0.7, 0.61, 0.6], [0.1, 0.11, 0.1, 0.09]
+
+    episode = watch(good, chance, config={"num_classes": 10}).only()
+    assert episode.first.summary.endswith("while the loss is good (0.61): a metric bug?")
+    assert watch(good, [0.13, 0.14, 0.15, 0.16], config={"num_classes": 10}).is_silent
+    assert watch([1.3, 1.25, 1.22, 1.2], chance, config={"num_classes": 10}).is_silent
+    assert watch(good, chance).is_silent, "what chance is nobody said"
+
+
+# Thresholds
+
+
+def test_its_thresholds_can_be_configured() -> None:
+    rising = ([*DOWN, 1.12, 1.2, 1.3], [*UP, 0.65, 0.65, 0.65])
+
+    assert watch(*rising, thresholds={"rise": 0.5}).is_silent
+    assert watch(*rising, thresholds={"evaluations": 4}).is_silent
+    assert watch([1.0, 0.9, 0.79, 0.75, 0.7], [0.5] * 5, thresholds={"fall": 0.5}).is_silent
+    assert watch([1.0, 0.9, 0.79, 0.75, 0.7], [0.5, 0.502, 0.5, 0.502, 0.5], thresholds={"hold": 0.001}).is_silent
+    chance = ([0.9, 0.7, 0.61, 0.6], [0.1, 0.11, 0.1, 0.09])
+    assert watch(*chance, thresholds={"chance": 0.8}, config={"num_classes": 10}).is_silent
+
+
+# Which metric
+
+
+@pytest.mark.parametrize("name", ["accuracy", "val_acc", "eval-f1", "AUC"])
+def test_a_metric_is_known_by_its_name(name: str) -> None:
+    assert not watch([*DOWN, 1.12, 1.2, 1.3], [*UP, 0.65, 0.65, 0.65], name=name).is_silent
+
+
+@pytest.mark.parametrize("name", ["perplexity", "error", "accumulated"])
+def test_metrics_that_may_be_better_when_lower_are_left_alone(name: str) -> None:
+    assert watch([*DOWN, 1.12, 1.2, 1.3], [*UP, 0.65, 0.65, 0.65], name=name).is_silent
+
+
+# Recovery
+
+
+def test_is_over_when_the_two_agree_again() -> None:
+    episode = watch([*DOWN, 1.12, 1.2, 1.3, 0.9], [*UP, 0.65, 0.65, 0.65, 0.7]).only()
+
+    assert (episode.last.state, episode.last.summary) == ("resolved", "loss and metric agree again")
+
+
+# Look-alikes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_noisy_healthy_run_is_not_told(seed: int) -> None:
+    """Accuracy rises as the loss falls, both with the scatter of a small validation set."""
+    loss = noisy(falling(60, 2.3, 0.6, 15), 0.01, seed=seed)
+    accuracy = 0.1 + 0.8 * (1 - (falling(60, 2.3, 0.6, 15) - 0.6) / 1.7)
+    scatter = 0.01 * np.random.default_rng(seed + 9).standard_normal(60)
+
+    assert watch(loss.tolist(), (accuracy + scatter).tolist(), config={"num_classes": 10}).is_silent
+
+
+def test_a_declared_switch_of_the_data_begins_anew() -> None:
+    losses, scores = [*DOWN, 1.3, 1.3, 1.3], [*UP, 0.65, 0.65, 0.65]
+
+    assert watch(losses, scores, declared={4 * EVERY + 5: "data_switch"}).is_silent
+
+
+# Blindness and restarts
+
+
+def test_abstains_without_a_loss() -> None:
+    run = {"visible": frozenset({"gradients"})}
+
+    assert watch([1.25] * 9, **run).is_silent
+
+
+def test_abstains_without_validation() -> None:
+    assert Watch("metric_divergence").over(views(noisy(falling(500), 0.02))).is_silent
+
+
+def test_evaluations_that_are_not_numbers_say_nothing() -> None:
+    assert watch([NAN] * 9, [0.5] * 9).is_silent
+
+
+def test_a_score_without_a_loss_says_nothing() -> None:
+    at = {step: {"accuracy": 0.1} for step in range(20, 200, 20)}
+
+    run = views(falling(200), validations=at, config={"num_classes": 10})
+    assert Watch("metric_divergence").over(run).is_silent
+
+
+def test_goes_on_with_the_same_onset_after_a_restart() -> None:
+    at = {EVERY * (i + 1): 1.25 for i in range(12)}
+    run = views(noisy(falling(EVERY * 13), 0.02), validations=at)
+    watched = Watch("metric_divergence").over(run, steps=6 * EVERY)
+    onset = watched.only().first.onset_step
+
+    episode = watched.restarted().over(run).only()
+
+    assert (episode.last.onset_step, episode.is_open) == (onset, True)
+
+
+def test_what_has_ended_is_seen_to_have_ended_after_a_restart() -> None:
+    at = {EVERY * (i + 1): 1.25 if i < 6 else 1.2 - 0.01 * i for i in range(12)}
+    run = views(noisy(falling(EVERY * 13), 0.02), validations=at)
+    watched = Watch("metric_divergence").over(run, steps=6 * EVERY + 1).restarted().over(run)
+
+    assert watched.only().last.state == "resolved"
