@@ -55,6 +55,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """Likewise."""
     metrics: Mapping[str, float] = {}
     """The user's own, means over the ranks that gave them."""
+    is_sampled: bool = False
+    """Whether any rank looked closely in this step."""
     reports: Mapping[int, StepReport] = {}
     """What the ranks sent, by rank, for what is looked at more rarely than every step."""
     scaler: Scaler | None = None
@@ -105,11 +107,6 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     @cached_property
     def _of_modules(self) -> dict[str, tuple[list[int], Floats] | None]:
         return {}
-
-    @cached_property
-    def is_sampled(self) -> bool:
-        """Whether any rank looked closely in this step."""
-        return any(report.is_sampled for report in self.reports.values())
 
     @property
     def num_unseen_layers(self) -> int:
@@ -239,6 +236,7 @@ def combine(
         num_samples=_total([report.num_samples for report in reports.values()]),
         num_tokens=_total([report.num_tokens for report in reports.values()]),
         metrics=_metrics(reports),
+        is_sampled=any(report.is_sampled for report in reports.values()),
         reports=reports,
         scaler=scaler,
         has_mode=has_mode,

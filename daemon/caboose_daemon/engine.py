@@ -30,7 +30,7 @@ class Engine:
         self._rules: dict[str, AnyRule] = {}
         self._open: dict[str, Finding] = {}
         self._visible: frozenset[str] | None = None
-        self._able: dict[Trigger, list[AnyRule]] = {}
+        self._able: dict[Trigger, list[tuple[AnyRule, RuleStats]]] = {}
         self.configure(configs)
 
     def configure(self, configs: Mapping[str, RuleConfig]) -> list[Finding]:
@@ -58,11 +58,10 @@ class Engine:
         if view.visible is not self._visible:
             self._sort_out(view.visible)
         active = view.regime.active
-        for rule in self._able[trigger]:
+        start = time.perf_counter()
+        for rule, stats in self._able[trigger]:
             if active and not active.isdisjoint(rule.muted_in):
                 continue
-            stats = self._stats[rule.name]
-            start = time.perf_counter()
             try:
                 finding = rule.observe(view)
             except Exception:
@@ -71,8 +70,10 @@ class Engine:
                     logger.exception("rule %s failed on job %s", rule.name, view.job)
                 stats.failures += 1
                 finding = None
+            now = time.perf_counter()
             stats.runs += 1
-            stats.seconds += time.perf_counter() - start
+            stats.seconds += now - start
+            start = now
             if finding is not None:
                 findings.append(finding)
                 self._remember(finding)
@@ -80,10 +81,11 @@ class Engine:
 
     def _sort_out(self, visible: frozenset[str]) -> None:
         """Which rules can judge this job at all: what is visible seldom changes, so that is not asked at every step."""
-        able = [rule for rule in self._rules.values() if rule.needs <= visible]
-        self._able = {trigger: [r for r in able if r.trigger == trigger] for trigger in ("step", "tick")}
-        for rule in able:
-            self._stats.setdefault(rule.name, RuleStats())
+        self._able = {"step": [], "tick": []}
+        for rule in self._rules.values():
+            if rule.needs <= visible:
+                stats = self._stats.setdefault(rule.name, RuleStats())
+                self._able[rule.trigger].append((rule, stats))
         self._visible = visible
 
     def _remember(self, finding: Finding) -> None:

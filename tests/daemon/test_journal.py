@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from caboose_daemon import journal as journal_module
+from caboose_daemon.config import Config
 from caboose_daemon.history import HistoryReader
 from caboose_daemon.journal import Journal, JournalError
 from caboose_daemon.state import State
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
-from support.scenario import INF, NAN, JournaledCore, scenario
+from support.scenario import INF, NAN, JournaledCore, scenario, watching
 
 Make = Callable[..., JournaledCore]
 
@@ -84,7 +85,7 @@ def make_room(core: JournaledCore) -> None:
 
 
 def test_a_full_disk_stops_no_watching_and_loses_no_row_once_there_is_room(journaled: Make, tmp_path: Path) -> None:
-    core = journaled()
+    core = journaled(config=Config(rules=watching("non_finite", {})))
     story = scenario(ranks=1, core=core).healthy(10)
     fill_up(core)
 
@@ -120,7 +121,7 @@ def test_rows_that_wait_are_bounded_the_oldest_go_and_are_counted(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "MAX_WAITING", 20)
-    core = journaled()
+    core = journaled(config=Config(rules=watching("non_finite", {})))
     connection = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
     core.journal._connection.execute("PRAGMA busy_timeout = 0")
     connection.execute("BEGIN IMMEDIATE")

@@ -9,8 +9,9 @@ straight line through it has to say three things at once: it does not surely fal
 shown. The last one is what keeps it silent on noise: a loss that scatters by a fifth takes thousands of steps before
 anybody can tell.
 
-A slow start at chance level falls a little at every step, and surely so; it is not flat. A warm-up from a rate of zero
-is waited for. Where the number of classes is known, a loss at ln(classes) is named as chance.
+A run that learns slowly looks flat when seen for a short while, hence the patience with live runs, of which every step
+is seen. A slow start at chance level falls a little at every step, and surely so; it is not flat. A warm-up from a rate
+of zero is waited for. Where the number of classes is known, a loss at ln(classes) is named as chance.
 """
 
 import math
@@ -28,8 +29,10 @@ MIN_BUCKETS = 24
 class NotLearningConfig(RuleConfig):
     """Thresholds of not_learning."""
 
-    min_steps: int = 80
-    """Steps (or logged points) before anything is said."""
+    min_steps: int = 500
+    """Steps of a live run before anything is said."""
+    min_points: int = 80
+    """Points of a log before anything is said: most logs write one in many steps, or one an epoch."""
     min_improvement: float = 0.01
     """Share of its level that the loss must have fallen by, along its trend, to be learning."""
     chance_tolerance: float = 0.02
@@ -59,7 +62,8 @@ class NotLearning(Rule[NotLearningConfig]):
         if self._first_step is None:
             self._first_step = step.step
         has_new = self._curve.add(step.mean_loss) and "warmup" not in view.regime.active
-        if has_new and self._curve.num_points >= self.config.min_steps and len(self._curve.means) >= MIN_BUCKETS:
+        enough = self.config.min_steps if step.reports else self.config.min_points
+        if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
             was_flat, self._trend = self._trend is not None, self._judge()
             if was_flat and self._trend is None:
                 return self._finding(view, step.step, "resolved")
