@@ -28,8 +28,17 @@ demo: setup ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page 
 tools: ## install the Debian packages the tests use (promtool, chromium)
 	@requirements/system.sh tests
 
-test: setup tools ## run all tests
+# Rules and daemon are tested on all cores; what measures times and sizes, or starts ranks of its own, has them to itself.
+TOGETHER := tests/wire tests/rules tests/daemon --ignore=tests/daemon/test_memory.py
+ALONE := tests/agent tests/integration tests/browser tests/daemon/test_memory.py
+
+test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
+ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
+else
+	@$(BIN)/python -m pytest -n auto $(TOGETHER)
+	@$(BIN)/python -m pytest $(ALONE)
+endif
 
 lint: setup ## check style
 	@$(BIN)/ruff check .
@@ -45,7 +54,7 @@ docs: setup ## write the generated parts of docs/ anew
 	@$(BIN)/python docs/generate.py
 
 wheel-test: setup tools ## build the wheel and run the tests against it, installed (all but the slow ones, and the page)
-	@requirements/wheel-test.sh $(BIN)/python -m "not slow" tests
+	@requirements/wheel-test.sh $(BIN)/python -n auto -m "not slow" tests/wire tests/daemon tests/agent
 	@requirements/wheel-test.sh $(BIN)/python tests/browser tests/integration/test_demo.py -k "spike"
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)

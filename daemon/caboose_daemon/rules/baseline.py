@@ -46,14 +46,11 @@ class Baseline:
         self._highest_below = -math.inf
         self._jitter = float("nan")
         self._excess = 0.0
+        self.is_ready = False
+        """Whether enough was seen to judge by."""
         self.level = float("nan")
         self.scale = float("nan")
         self.tail = NORMAL_TAIL
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether enough was seen to judge by."""
-        return len(self._first) >= self._warmup
 
     def learn(self, value: float) -> None:
         """Takes a value into the baseline."""
@@ -71,6 +68,7 @@ class Baseline:
         return (value - self.level) / self.scale
 
     def _begin(self) -> None:
+        self.is_ready = True
         self.level = median(self._first[-5:])
         half = self._first[len(self._first) // 2 :]  # the first values of a run fall like no later ones
         bends = [abs(a - 2 * b + c) for a, b, c in zip(half, half[1:], half[2:], strict=False)] or [0.0]
@@ -101,4 +99,6 @@ class Baseline:
             self.level, self._num_below, self._highest_below = self._highest_below, 0, -math.inf
 
     def _set_scale(self) -> None:
-        self.scale = max(self._jitter, self._excess, abs(self.level) * 1e-3, 1e-12)
+        scale = self._jitter if self._jitter > self._excess else self._excess  # called at every step of several rules
+        least = abs(self.level) * 1e-3
+        self.scale = scale if scale > least and scale > 1e-12 else max(least, 1e-12)

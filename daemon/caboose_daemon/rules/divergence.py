@@ -61,6 +61,7 @@ class Divergence(Rule[DivergenceConfig]):
         self._best = math.inf
         self._scale = math.nan
         self._peak = -math.inf
+        self._num_near = 0
         self._lasting = Lasting(config.persist_steps, config.calm_steps)
         self._worst = Severity.WARNING
 
@@ -78,9 +79,9 @@ class Divergence(Rule[DivergenceConfig]):
             return None
         if baseline.level < self._best and not self._lasting.is_open:
             self._best, self._scale = baseline.level, baseline.scale
-        # A loss above its best by less than the ratio is near; most steps end here, before the median is taken.
-        if loss <= self._best and not self._lasting.onset:
-            return None
+        self._num_near = self._num_near + 1 if 0 < loss <= self._best * self.config.ratio else 0
+        if self._num_near > RECENT // 2 and self._lasting.onset is None:
+            return None  # more than half of the recent values are near, and so is their median: most steps end here
         middle = median(self._recent)
         verdict = self._lasting.judge(step.step, self._is_away(middle))
         if verdict == "quiet":

@@ -93,7 +93,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding while any layer is found frozen."""
         step = view.step
-        if step is None:
+        if step is None or not view.layers:
             return None
         if view.layers is not self._layers and view.layers != self._layers:
             self._take_up(view, step.step)

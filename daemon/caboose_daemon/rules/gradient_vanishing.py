@@ -67,7 +67,7 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A warning while the first layers hardly get a gradient."""
         step = view.step
-        if step is None or not step.has_layers:
+        if step is None or not view.layers or not step.has_layers:
             return None
         if self._matrices.look(view.layers):
             self._levels = np.full(len(self._matrices.rows), np.nan)

@@ -87,7 +87,7 @@ class NonFinite(Rule[NonFiniteConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step with a bad number, naming the first one's origin."""
         step = view.step
-        if step is None:
+        if step is None or self._is_plainly_fine(step):
             return None
         is_skipped = self._skipped.observe(step)
         seen = self._look(step, is_skipped=is_skipped)
@@ -160,6 +160,13 @@ class NonFinite(Rule[NonFiniteConfig]):
             return
         if step.layer_values("weight_norm") is not None and set(seen.module.ranks) & set(origin.ranks):
             origin.layers = module_name(view, seen.module.row)
+
+    def _is_plainly_fine(self, step: AlignedStep) -> bool:
+        """Whether there is nothing to look at but a loss and a norm, both finite: most rows of a log."""
+        if self._origin is not None or step.reports or not (step.mean_loss > 0 and step.mean_loss < math.inf):
+            return False
+        self._was_positive, self._num_zero = True, 0
+        return not step.has_grad_norm or math.isfinite(step.grad_norm)
 
     def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
         if not step.is_loss_known:
