@@ -85,19 +85,24 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         return self._of_modules[name]
 
     def _module_values(self, name: str) -> tuple[list[int], Floats] | None:
-        found = {
-            rank: v for rank, report in self.reports.items() if (v := report.arrays.get(name)) is not None and len(v)
-        }
-        if not found:
+        ranks = [rank for rank, arrays in self._looked if name in arrays and len(arrays[name])]
+        columns = [arrays[name] for _, arrays in self._looked if name in arrays and len(arrays[name])]
+        if not ranks:
             return None
-        columns = [v if v.ndim == 1 else v[:, 0] for v in found.values()]
+        if columns[0].ndim > 1:
+            columns = [column[:, 0] for column in columns]
         lengths = set(map(len, columns))
         if len(lengths) == 1:
-            return list(found), np.concatenate(columns).reshape(len(columns), -1)
-        values = np.full((len(found), max(lengths)), MISSING)  # a rank has not told of a new functional call yet
+            return ranks, np.concatenate(columns).reshape(len(columns), -1)
+        values = np.full((len(ranks), max(lengths)), MISSING)  # a rank has not told of a new functional call yet
         for row, column in zip(values, columns, strict=True):
             row[: len(column)] = column
-        return list(found), values
+        return ranks, values
+
+    @cached_property
+    def _looked(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
+        """The arrays of the ranks that looked closely in this step: several rules ask for one of them each."""
+        return [(rank, report.arrays) for rank, report in self.reports.items() if report.is_sampled]
 
     @cached_property
     def _of_layers(self) -> dict[str, Float64 | None]:

@@ -7,7 +7,6 @@ rank belongs to an attempt by its incarnation; which Hello begins a new attempt 
 """
 
 import itertools
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.alignment import Aligner
 from caboose_daemon.engine import Engine
 from caboose_daemon.episodes import EpisodeLog
-from caboose_daemon.regimes import Regime, RegimeTracker
+from caboose_daemon.regimes import NONE, Regime, RegimeTracker
 from caboose_daemon.summary import StepSummary
 from caboose_daemon.view import AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
@@ -93,16 +92,6 @@ class Attempt:
         return set(range(self.world)) - gone
 
 
-def _regime(regimes: RegimeTracker, step: AlignedStep, events: tuple[Event, ...]) -> Regime:
-    seconds = step.phase_seconds("total")
-    return regimes.observe(
-        lr=max(step.lr) if step.lr else None,
-        num_samples=step.num_samples,
-        step_seconds=None if math.isnan(seconds) else seconds,
-        events=events,
-    )
-
-
 @dataclass
 class Job:
     """Everything the daemon keeps in memory about one job."""
@@ -133,11 +122,14 @@ class Job:
     previous_lr: float | None = None
     """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
 
-    def view(self, now: float, step: AlignedStep | None = None) -> JobView:
+    def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
+        """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
+        return tuple(event for event in self.pending_events if step is None or event.step < step.step)
+
+    def view(self, now: float, step: AlignedStep | None = None, regime: Regime = NONE) -> JobView:
         """A read-only look at this job now."""
         attempt = self.attempt
         assert attempt is not None, "a job is looked at once it has an attempt"
-        events = tuple(event for event in self.pending_events if step is None or event.step < step.step)
         return JobView(
             job=self.name,
             attempt=attempt.number,
@@ -149,12 +141,12 @@ class Job:
             groups=self.groups,
             visible=self.visible,
             step=step,
-            events=events,
+            events=self.declared(step),
             modules=self.modules,
             facts=self.facts,
             config=self.config,
             blind=self.blind,
-            regime=Regime() if step is None else _regime(attempt.regimes, step, events),
+            regime=regime,
             alignment=attempt.alignment,
             previous_lr=self.previous_lr,
             look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),

@@ -145,7 +145,14 @@ class Pipeline:
         job.num_steps += 1
         has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
         job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
-        findings = attempt.engine.run(job.view(now, step), "step")
+        seconds = step.phase_seconds("total")
+        regime = attempt.regimes.observe(
+            lr=max(step.lr) if step.lr else None,
+            num_samples=step.num_samples,
+            step_seconds=None if math.isnan(seconds) else seconds,
+            events=job.declared(step),
+        )
+        findings = attempt.engine.run(job.view(now, step, regime), "step")
         job.pending_events = [event for event in job.pending_events if event.step >= step.step]
         self._sink.step_closed(job, summary)
         self._found(job, findings, now)
