@@ -9,12 +9,13 @@ learning rate, phases and what a clipper computed itself are seen, which costs n
 for several periods, it goes back by half, never below what was asked for.
 
 What the agent can time is not all it costs (it takes the caches and the interpreter from the step as well), so it
-aims at `AIM` of the budget.
+aims at `AIM` of the budget. A budget of 1, the whole step, is none: whoever gives it wants every look.
 
 Both cadences only double and halve, so the steps of ranks with different cadences stay aligned: the coarser one's
 are among the finer one's.
 """
 
+import math
 from dataclasses import dataclass
 
 AIM = 0.75
@@ -36,7 +37,7 @@ class Governor:
 
     def __init__(self, sample_every: int, budget: float) -> None:
         self._base = sample_every
-        self._budget = budget * AIM
+        self._budget = budget * AIM if budget < 1 else math.inf
         self._stretch = 1
         self._period = _Period()
         self._num_calm = 0

@@ -45,6 +45,12 @@ def test_norms_that_cost_too_much_on_every_step_are_taken_less_often() -> None:
     assert governor.norm_every == 1
 
 
+def test_a_budget_of_the_whole_step_is_no_limit() -> None:
+    governor = Governor(1, 1.0)
+    run(governor, 1000, agent=3.0, sampled=3.0)
+    assert (governor.sample_every, governor.norm_every) == (1, 1)
+
+
 def test_the_cadences_have_an_end() -> None:
     governor = Governor(1, 0.01)
     run(governor, 20_000, agent=0.5, sampled=0.5)
