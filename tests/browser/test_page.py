@@ -1,6 +1,7 @@
 """The live page in a real browser, fed by a real daemon and simulated ranks."""
 
 import math
+import re
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -71,14 +72,16 @@ def test_a_spike_shows_at_once_and_greys_when_it_is_over(daemon: DaemonProcess, 
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator("#findings-none")).to_have_text("Nothing has been found in this job.")
         send_spike(ranks, 41)
+        expect(page.locator("#headline-title")).to_have_text("Warning: loss_spike since step 41")
+        send_spike(ranks, 42)
         expect(page.locator("#headline-title")).to_have_text("Critical: loss_spike since step 41")
         expect(page.locator("#headline-detail")).to_contain_text("the gradient norm jumped with it")
         expect(page.locator("#facts")).to_contain_text("Healthcritical")
-        finding = page.locator(".finding")
+        finding = page.locator(".finding", has_text="loss_spike")
         expect(finding).to_contain_text("onset step 41 · detected 41")
         expect(finding).to_have_attribute("data-open", "true")
-        expect(page.locator("#loss-chart")).to_contain_text("#1")
-        send_steps(ranks, 42, 50)
+        expect(page.locator("#loss-chart")).to_contain_text(re.compile(r"#\d"))
+        send_steps(ranks, 43, 55)
         expect(finding.locator(".badge")).to_have_text("resolved")
         expect(finding).to_have_attribute("data-open", "false")
         expect(finding.locator(".outcome")).to_contain_text("loss is back at")
@@ -276,11 +279,12 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(daemon: DaemonProcess, 
     with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
         send_steps(ranks, 1, 40)
         send_spike(ranks, 41)
+        send_spike(ranks, 42)
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator("#headline-title")).to_contain_text("Critical: loss_spike")
-        wait_for_drawn_step(page, 41)
+        wait_for_drawn_step(page, 42)
         assert page.evaluate("document.documentElement.scrollWidth") == 360
-        finding, chart = page.locator(".finding").bounding_box(), page.locator("#loss-chart").bounding_box()
+        finding, chart = page.locator(".finding").first.bounding_box(), page.locator("#loss-chart").bounding_box()
         assert finding is not None
         assert chart is not None
         assert finding["y"] < chart["y"]
