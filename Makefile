@@ -28,16 +28,13 @@ demo: setup ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page 
 tools: ## install the Debian packages the tests use (promtool, chromium)
 	@requirements/system.sh tests
 
-# Rules and daemon are tested on all cores; what measures times and sizes, or starts ranks of its own, has them to itself.
-TOGETHER := tests/wire tests/rules tests/daemon --ignore=tests/daemon/test_memory.py
-ALONE := tests/agent tests/integration tests/browser tests/daemon/test_memory.py
-
+# Quick tests run on all cores; the slow ones, which measure times and sizes or start ranks of their own, one by one.
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@$(BIN)/python -m pytest -n auto $(TOGETHER)
-	@$(BIN)/python -m pytest $(ALONE)
+	@$(BIN)/python -m pytest -n auto -m "not slow"
+	@$(BIN)/python -m pytest -m slow
 endif
 
 lint: setup ## check style

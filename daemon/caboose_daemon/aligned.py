@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from caboose_daemon.merging import MISSING, UNSEEN, global_norm, merge
 from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
 Float64 = NDArray[np.float64]
 Floats = NDArray[np.floating]
+SAMPLED_LAYER_ARRAYS = LAYER_ARRAYS - {"grad_norm", "local_grad_norm", "layer_fingerprint"}
+"""Layer arrays that are merged over the ranks; the others are looked at rank by rank, or always."""
 PHASES = ("total", "data", "forward", "backward", "optimizer")
 TRAINING = Mode()
 """The mode of a model that is trained as it should be."""
@@ -68,6 +71,14 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     bad_inputs: Mapping[int, Batch] = {}
     """By rank: batches in which somebody looked and found elements that are not finite."""
     layers: Sequence[Layer] = ()
+
+    def reduce(self) -> None:
+        """Brings the ranks' sampled arrays together, once, for all who will ask; histograms when they are asked for."""
+        names = {name for _, arrays in self._looked[:8] for name in arrays if not name.endswith("_histogram")}
+        for name in names & SAMPLED_LAYER_ARRAYS:
+            self.layer_values(name)
+        for name in names & MODULE_ARRAYS:
+            self.module_values(name)
 
     def layer_values(self, name: str) -> Float64 | None:
         """One of the sampled arrays over all layers; None if no rank sent it in this step."""
@@ -216,7 +227,7 @@ def combine(
     total = global_norm(layer_norm, layers)
     if total is None:  # a rank is missing; a clipper has seen the whole
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
-    return AlignedStep(
+    aligned = AlignedStep(
         attempt=attempt,
         step=step,
         model_step=max(r.model_step for r in reports.values()),
@@ -249,6 +260,9 @@ def combine(
         bad_inputs=bad_inputs,
         layers=layers,
     )
+    if aligned.is_sampled:
+        aligned.reduce()
+    return aligned
 
 
 def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float:
