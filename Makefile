@@ -4,9 +4,11 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 KEEP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes: each would compile the whole product anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts docs wheel-test soak bench-overhead bench-detection bench-rules tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,17 +27,21 @@ setup: $(BIN)/.ready ## build the virtual environment (VENV=... overrides .venv)
 demo: setup ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page up)
 	@$(BIN)/caboose demo $(if $(KEEP),--keep)
 
-tools: ## install the Debian packages the tests use (promtool, chromium)
+tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
 	@requirements/system.sh tests
 
-# Quick tests run on all cores; the slow ones, which measure times and sizes or start ranks of their own, one by one.
+# Quick tests run on all cores, then the slow ones file by file, then, alone, those that measure times and sizes.
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@$(BIN)/python -m pytest -n auto -m "not slow"
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "slow and not alone and not long"
+	@$(BIN)/python -m pytest -m "alone and not long"
 endif
+
+test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples
+	@$(BIN)/python -m pytest -m long
 
 lint: setup ## check style
 	@$(BIN)/ruff check .
@@ -47,12 +53,28 @@ types: setup ## check types
 contracts: setup ## check who may import whom
 	@$(BIN)/lint-imports
 
-docs: setup ## write the generated parts of docs/ anew
+docs: setup ## write the generated alerts and the generated parts of docs/ anew
+	@$(BIN)/python dashboards/alerts/generate.py
 	@$(BIN)/python docs/generate.py
 
-wheel-test: setup tools ## build the wheel and run the tests against it, installed (all but the slow ones, and the page)
-	@requirements/wheel-test.sh $(BIN)/python -n auto -m "not slow" tests/wire tests/daemon tests/agent
-	@requirements/wheel-test.sh $(BIN)/python tests/browser tests/integration/test_demo.py -k "spike"
+deploy: setup ## write the generated files of deploy/ anew
+	@$(BIN)/python deploy/generate.py
+
+dashboards: setup ## write dashboards/grafana/*.json anew from the code
+	@$(BIN)/python -m dashboards.source
+
+pictures: setup tools ## draw every dashboard from a real Prometheus into docs/images/dashboards (about four minutes)
+	@$(BIN)/python tests/support/contact_sheet.py docs/images/dashboards
+
+screenshots: setup tools ## take the pictures of the live page and the report into docs/images (about three minutes)
+	@$(BIN)/python tests/support/screenshots.py docs/images
+
+# What would break if a file were missing from the wheel, or found only because the source tree is there.
+PACKAGED := $(addprefix tests/,daemon/test_start.py daemon/test_journal.py daemon/test_restart.py daemon/test_http_api.py \
+	daemon/test_rules_command.py daemon/test_diagnose_command.py daemon/test_grafana_push.py daemon/test_imports.py)
+wheel-test: setup tools ## build the wheel and run tests against it, installed
+	@requirements/wheel-test.sh $(BIN)/python -n auto -m "not slow" tests/wire $(PACKAGED)
+	@requirements/wheel-test.sh $(BIN)/python tests/browser tests/integration/test_demo.py -k "spike or keep"
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/test_memory.py --soak -s
@@ -67,6 +89,27 @@ bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; A
 
 bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)
 	@$(BIN)/python bench/rules.py $(ARGS)
+
+bench-snapshots: setup ## what a snapshot and the way back cost, beside a memcpy and a step (ARGS=--quick for a short look)
+	@$(BIN)/python bench/snapshots.py $(ARGS)
+
+bench-rollback: setup ## what a rollback saves: a spike under auto, beside its twins (about 40 minutes; ARGS="--worlds ddp:2 --seeds 1")
+	@$(BIN)/python bench/rollback.py $(ARGS)
+
+bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)
+	@$(BIN)/python bench/gate.py $(ARGS)
+
+bench-page: setup tools ## how long the page of 50,000 steps and 64 ranks takes to open (about a minute; ARGS=--check)
+	@$(BIN)/python bench/page.py $(ARGS)
+
+bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,096 ranks
+	@$(BIN)/python bench/stream.py $(ARGS)
+
+bench-verify: setup ## how well `caboose verify` tells a change from chance, on simulated runs
+	@$(BIN)/python bench/verifying.py $(ARGS)
+
+drills: setup ## how well known diseases are found and explained; writes docs/drills.md (within 40 minutes; ARGS=NAME for some, ARGS=--resume to go on)
+	@$(BIN)/python bench/drills.py --results build/drills.json --output docs/drills.md $(ARGS)
 
 clean: ## remove the environment and what tools left behind
 	rm -rf $(VENV) .venv-wheel dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -14,6 +14,9 @@ venv)
     ;;
 tests)
     command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
+    command -v amtool >/dev/null 2>&1 || missing="$missing prometheus-alertmanager"
+    command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
+    command -v victoria-metrics >/dev/null 2>&1 || missing="$missing victoria-metrics"
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
     ;;
 esac

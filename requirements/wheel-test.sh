@@ -15,7 +15,7 @@ packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 own=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "$packages" >"$own/borrowed.pth"
 "$work/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$work"/dist/*.whl
-cp -r "$root/tests" "$root/docs" "$root/pyproject.toml" "$root"/*.md "$root/LICENSE" "$work/"
+cp -r "$root/tests" "$root/docs" "$root/dashboards" "$root/pyproject.toml" "$root"/*.md "$root/LICENSE" "$work/"
 cd "$work"
 # A wheel carries everything the product needs at run time, or the tests fail here.
 "$work/venv/bin/python" -c '

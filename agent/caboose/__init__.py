@@ -1,10 +1,61 @@
 """What enters the training process: `caboose.attach(model, optimizer)` and the monitor it returns.
 
-Importing this package needs no torch; attaching does.
+Importing this package needs no torch; attaching does. The tools for before the run are imported when first asked for.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from caboose.attaching import attach
+from caboose.checkpoints.plan import ResumePlan, resume_plan
+from caboose.checkpoints.resuming import load_checkpoint
 from caboose.monitor import Monitor
+from caboose.rollback.errors import RollbackFailed, RollbackInDoubt
 from caboose.version import __version__
 
-__all__ = ["Monitor", "__version__", "attach"]
+if TYPE_CHECKING:
+    from caboose.checklist.running import preflight
+    from caboose.trials.find_lr import find_lr
+    from caboose.trials.inspecting import inspect
+    from caboose.trials.overfit import overfit_one_batch
+    from caboose.trials.sharpness import sharpness
+
+__all__ = [
+    "Monitor",
+    "ResumePlan",
+    "RollbackFailed",
+    "RollbackInDoubt",
+    "__version__",
+    "attach",
+    "find_lr",
+    "inspect",
+    "load_checkpoint",
+    "overfit_one_batch",
+    "preflight",
+    "resume_plan",
+    "sharpness",
+]
+
+_BEFORE_THE_RUN = {
+    "find_lr": "caboose.trials.find_lr",
+    "inspect": "caboose.trials.inspecting",
+    "overfit_one_batch": "caboose.trials.overfit",
+    "preflight": "caboose.checklist.running",
+    "sharpness": "caboose.trials.sharpness",
+}
+"""Where each lives; all of them need torch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BEFORE_THE_RUN:
+        raise AttributeError(f"module 'caboose' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_BEFORE_THE_RUN[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise RuntimeError(f"caboose.{name} needs torch, which is not installed here") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -48,6 +48,9 @@ class ClippingObserver:
         self._before_clip = before_clip
         self._seen = Clipped()
         self._norm_type = 2.0
+        self.on_total: Callable[[Sequence[torch.Tensor], torch.Tensor | None], None] | None = None
+        """Given the parameters and the complete total norm of each clipping; None where it is spread over ranks."""
+        self.norm_clipped = protect("clipping", self._norm_clipped)
         self.total_computed = protect("clipping", self._total_computed)
         self.norm_clips = protect("clipping", self._norm_clips)
         self.value_clips = protect("clipping", self._value_clips)
@@ -62,6 +65,10 @@ class ClippingObserver:
             self._seen.max_norm = float(max_norm)
             if self._norm_type == 2.0 and isinstance(total, torch.Tensor):
                 self._seen.total_norm = _whole(total.detach())
+
+    def _norm_clipped(self, parameters: Sequence[torch.Tensor], total: Any) -> None:
+        if self.on_total is not None and self._owns(parameters):
+            self.on_total(parameters, _whole(total.detach()) if isinstance(total, torch.Tensor) else None)
 
     def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
         if self._owns(parameters):
@@ -129,6 +136,7 @@ def _wrap_functions() -> None:
         parameters = _listed(parameters)
         for observer in _watching:
             observer.norm_clips(parameters, max_norm, total_norm)
+            observer.norm_clipped(parameters, total_norm)
         return norm_inner(parameters, max_norm, total_norm, *args, **kwargs)
 
     def by_value(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +174,10 @@ def _wrap_fsdp(fsdp: Any) -> None:
         for observer in _watching:
             observer.total_computed(norm_type)
             observer.norm_clips(parameters, max_norm, None)
-        return original(self, max_norm, norm_type)
+        total = original(self, max_norm, norm_type)
+        for observer in _watching:
+            observer.norm_clipped(parameters, total)
+        return total
 
     clip_grad_norm_._caboose_original = original  # type: ignore[attr-defined]
     fsdp.clip_grad_norm_ = clip_grad_norm_

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
+from caboose.memory import limits
 from caboose.placement import own
-from caboose_wire.messages import Scalar
+from caboose_wire.fields import Scalar
 
 ACTIVATIONS = (
     "ReLU",
@@ -29,7 +30,7 @@ MAX_INIT_LAYERS = 64
 
 
 def gather(
-    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, scheduler: Any, scaler: Any
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, schedulers: Sequence[Any], scaler: Any
 ) -> dict[str, Scalar]:
     """The facts; each one that cannot be had is left out."""
     parameters = list(model.parameters())
@@ -45,19 +46,22 @@ def gather(
         "attention": any("attention" in kind.lower() for kind in kinds),
         "dropout": ", ".join(f"{p:g}" for p in dropouts) or None,
         "optimizer": _listed(type(optimizer).__name__ for optimizer in optimizers),
-        "scheduler": None if scheduler is None else type(scheduler).__name__,
+        "scheduler": _listed(type(scheduler).__name__ for scheduler in schedulers),
         "scaler": scaler is not None and bool(scaler.is_enabled()),
         "init_std_ratio": _init_ratio(model),
     }
+    device = facts["device"]
+    facts |= limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def of_loader(loader: Any) -> dict[str, Scalar]:
-    """Batch size, dataset length and number of batches, where the loader has them."""
+    """Batch size, workers, dataset length and number of batches, where the loader has them."""
     facts: dict[str, Scalar] = {}
-    batch_size = getattr(loader, "batch_size", None)
-    if isinstance(batch_size, int):
-        facts["batch_size"] = batch_size
+    for name in ("batch_size", "num_workers"):
+        number = getattr(loader, name, None)
+        if isinstance(number, int):
+            facts[name] = number
     for name, sized in (("dataset_length", getattr(loader, "dataset", None)), ("num_batches", loader)):
         try:
             facts[name] = len(sized)  # type: ignore[arg-type]  # what has no length is left out

@@ -68,7 +68,10 @@ class CabooseCallback(TrainerCallback):
         }
         recorded = {name: getattr(args, name, None) for name in RECORDED}
         options["config"] = {**recorded, **(self._options.get("config") or {})}
+        if options.get("lr_policy", "keep") != "keep":
+            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
         self.monitor = caboose.attach(model, _unwrapped(kwargs["optimizer"]), **options)
+        self.monitor._keep_schedule()
         if self.monitor.is_active:
             self._losses = BackwardLosses(self.monitor.guard.protect)
             self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caboose_wire.messages import JOB_PATTERN
+from caboose_wire.fields import JOB_PATTERN
 
 
 @dataclass(frozen=True)

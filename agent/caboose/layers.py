@@ -7,7 +7,7 @@ import torch
 from caboose.placement import Placements
 from caboose.scalars import plain
 from caboose_wire import Group, Layer
-from caboose_wire.messages import MAX_LAYERS
+from caboose_wire.fields import MAX_LAYERS
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 

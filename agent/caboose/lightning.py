@@ -6,14 +6,21 @@ Lightning calls `on_train_batch_end` for every micro-batch; a step has ended whe
 loss it hands over is already divided by `accumulate_grad_batches`, also in the shorter last group of an epoch; that is
 undone, and the mean of the micro-batches reported.
 
+A checkpoint is told of when it is written, with the file that it was written to. No hook says which: what is told when
+one begins knows no file, and the attributes of ModelCheckpoint name the best one, or the last, of its own alone. So
+`trainer.save_checkpoint`, through which every save goes, is wrapped while the Trainer trains.
+
 If both packages are installed, the callback belongs to the one whose Trainer the program has imported first.
 """
 
+import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import caboose
 from caboose.monitor import Monitor
+from caboose.patches import Patches
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -47,6 +54,8 @@ class CabooseCallback(Callback):
         self._options = options
         self._losses: list[torch.Tensor] = []
         self._last_step = 0
+        self._patches = Patches()
+        self._is_whole = False
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Attaches, now that the strategy has wrapped the model."""
@@ -59,13 +68,20 @@ class CabooseCallback(Callback):
             "scaler": getattr(trainer.precision_plugin, "scaler", None),
             **self._options,
         }
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        if options.get("rollback") == "auto" and schedulers:
+            options.setdefault("scheduler", schedulers)
+        if options.get("lr_policy", "keep") != "keep":
+            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
         self.monitor = caboose.attach(model, list(trainer.optimizers), **options)
+        self.monitor._keep_schedule()
+        self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
 
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """The step boundary, if the optimizer stepped."""
-        if self.monitor is None or not self.monitor.is_active:
+        if self.monitor is None:
             return
         self.monitor.guard.protect("loss", self._keep)(trainer, pl_module, outputs)
         if trainer.global_step != self._last_step:
@@ -91,18 +107,25 @@ class CabooseCallback(Callback):
         self.monitor.validation(None if name is None else metrics.pop(name), **metrics)
 
     def on_save_checkpoint(self, trainer: "Trainer", pl_module: "LightningModule", checkpoint: dict[str, Any]) -> None:
-        """Reports the checkpoint that is being written; Lightning does not say to which file, only the directory."""
-        if self.monitor is not None and trainer.is_global_zero:
-            directory = getattr(trainer.checkpoint_callback, "dirpath", None)
-            where = {} if directory is None else {"path": str(directory)}
-            self.monitor.event("checkpoint", step=trainer.global_step, **where)
+        """Notes that the checkpoint to be written can be resumed from; one of weights alone does not come by here."""
+        self._is_whole = True
+
+    def _told_of(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
+        def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_whole = False
+            result = save(filepath, *args, **kwargs)
+            if self.monitor is not None and self._is_whole and trainer.is_global_zero:
+                self.monitor.event("checkpoint", step=trainer.global_step, path=_place(filepath))
+            return result
+
+        return save_checkpoint
 
     def on_exception(self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException) -> None:
         """Says good-bye, with the reason."""
         if self.monitor is not None:
             self.monitor.event("exception", error=f"{type(exception).__name__}: {exception}"[:256])
             self.monitor.__exit__(type(exception), exception, exception.__traceback__)
-            self.monitor = None
+            self._close()
 
     def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Reports nothing more; the good-bye waits for `teardown`, as checkpoints may still be written."""
@@ -114,9 +137,16 @@ class CabooseCallback(Callback):
             self._close()
 
     def _close(self) -> None:
+        self._patches.undo()
         if self.monitor is not None:
             self.monitor.close()
             self.monitor = None
+
+
+def _place(filepath: Any) -> str:
+    """Where a file lies, whatever directory a process that resumes is started in; an address stays what it is."""
+    text = str(filepath)
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:

@@ -31,7 +31,7 @@ from caboose.modes import Modes
 from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
 from caboose.pieces import Pieces, Vector
-from caboose.placement import own
+from caboose.placement import own, without_compile
 from caboose.readback import Utilization, device_phases, memory_bytes
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
@@ -68,14 +68,14 @@ class Observer:
         protect: Protect,
         rank: int = 0,
         world: int = 1,
-        scheduler: Any = None,
+        schedulers: Sequence[Any] = (),
         scaler: Any = None,
     ) -> None:
         self.optimizers = list(optimizers)
         self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
         self.wrapper = type(model).__name__
-        self.facts = facts.gather(model, optimizers, scheduler=scheduler, scaler=scaler)
+        self.facts = facts.gather(model, optimizers, schedulers=schedulers, scaler=scaler)
         self.blind = dict(self.table.blind)
         self.batches = Batches()
         self._clock = clock
@@ -87,7 +87,10 @@ class Observer:
         is_double = any(p.dtype is torch.float64 for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
-        is_reduced = world > 1 and isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        is_reduced = world > 1 and isinstance(without_compile(model), torch.nn.parallel.DistributedDataParallel)
+        is_sharded = any(layer.placement == "sharded" for layer in self.table.layers)
+        self.is_reduced = is_reduced or is_sharded
+        """Whether the optimizers are given the gradients of all ranks together."""
         sizes = [layer.numel for layer in self.table.layers]
         division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
         self._gradients = GradientReader(self.table, optimizers, division, norm_type)

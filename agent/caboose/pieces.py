@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from caboose.readback import Readback
-from caboose_wire.messages import Float32
+from caboose_wire.fields import Float32
 
 
 @dataclass(slots=True)

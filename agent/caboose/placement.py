@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from caboose_wire.messages import Placement
+from caboose_wire.fields import Placement
 
 FSDP1_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -51,6 +51,13 @@ class Placements:
         if self._is_sharded or not is_plain:
             return Lie("unknown", 1, parameter.numel())
         return Lie("replicated", self._world, parameter.numel())
+
+
+def without_compile(model: torch.nn.Module) -> torch.nn.Module:
+    """What `torch.compile` was given: it wraps a module, DDP for one, in another that is none."""
+    while isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
+        model = inner
+    return model
 
 
 def own(tensor: torch.Tensor) -> torch.Tensor:

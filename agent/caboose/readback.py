@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import numpy as np
 import torch
 
-from caboose_wire.messages import Float32
+from caboose_wire.fields import Float32
 
 logger = logging.getLogger("caboose")
 

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from caboose_wire import Batch, Clipping, Event, Phases, Scaler, StepReport
-from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS, Float32
+from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
+from caboose_wire.fields import Float32
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
 MISSING = np.float32(-1.0)
 """Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
@@ -39,6 +40,7 @@ class StepRecord:
     norm_every: int
     num_layers: int
     num_modules: int
+    num_skipped: int
     part: tuple[int, int]
     """The rows of the layer table that were this rank's to look at."""
     batch: Batch | None
@@ -88,6 +90,7 @@ class StepRecord:
             fingerprint=_fingerprint(values),
             agent_seconds=self.agent_seconds,
             num_dropped=num_dropped,
+            num_skipped=self.num_skipped,
             is_sampled=seen.is_sampled,
             sample_every=self.sample_every,
             norm_every=self.norm_every,
@@ -136,18 +139,23 @@ class StepRecord:
 
 
 @dataclass(slots=True)
-class EventRecord:
-    """A declared event, in the same queue so that it keeps its place among the steps."""
+class Note:
+    """A message that is whole already, in the same queue so that it keeps its place among the steps."""
 
-    event: Event
+    content: Message
+
+    @property
+    def hello(self) -> Hello | None:
+        """The new introduction, if it is one: from here on this rank is someone else to the daemon."""
+        return self.content if isinstance(self.content, Hello) else None
 
     def is_ready(self) -> bool:
-        """Always: an event holds no device values."""
+        """Always: it holds no device values."""
         return True
 
-    def message(self, num_dropped: int) -> Event:
-        """The event itself."""
-        return self.event
+    def message(self, num_dropped: int) -> Message:
+        """The message itself."""
+        return self.content
 
 
 def _scalar(values: Values, name: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from caboose_wire.messages import Scalar
+from caboose_wire.fields import Scalar
 
 
 def plain(value: Any) -> Scalar:

@@ -11,7 +11,8 @@ socket itself holds few (`SNDHWM`), and none for a daemon that is not connected 
 dropped is decided here. Linger is zero but for the last words at `close`, which are given a fraction of a second.
 
 A daemon that does not know us (it was restarted) asks for a Hello; ours is encoded once and sent again whenever
-it is asked for. A daemon that refuses us is logged once and tried again a minute later.
+it is asked for. A daemon that refuses us is logged once and tried again a minute later. What else a daemon says (what
+it allows, what it asks of the run) is handed to `on_word`, which must not block.
 """
 
 import logging
@@ -25,13 +26,13 @@ import zmq
 
 from caboose_wire import (
     Bye,
-    Event,
+    Command,
     Heartbeat,
     Hello,
     HelloRequest,
     Message,
     Refused,
-    StepReport,
+    Terms,
     WireError,
     decode,
     encode,
@@ -54,7 +55,7 @@ class Outgoing(Protocol):
     def is_ready(self) -> bool:
         """Whether `message` may be called."""
 
-    def message(self, num_dropped: int) -> StepReport | Event:
+    def message(self, num_dropped: int) -> Message:
         """The message itself; built on the sender's thread."""
 
 
@@ -78,7 +79,13 @@ class Sender:
         *,
         curve: Curve | None = None,
         max_queued: int = MAX_QUEUED,
+        on_word: Callable[[Command | Terms], None] | None = None,
+        beside: Callable[[bool], Message | None] | None = None,
     ) -> None:
+        """`beside` may give a message to go with a heartbeat; it is told whether the daemon just heard a Hello."""
+        self._on_word = on_word
+        self._beside = beside
+        self._is_fresh = True
         self._endpoint = endpoint
         self._hello_frames = encode(hello)
         self._heartbeat = heartbeat
@@ -102,16 +109,24 @@ class Sender:
         """Begins to connect; returns at once, whether or not there is a daemon."""
         self._thread.start()
 
+    @property
+    def num_queued(self) -> int:
+        """What was left to be sent and is not yet on its way."""
+        return len(self._queue)
+
     def put(self, item: Outgoing) -> None:
         """Leaves something to be sent. Called on the training thread: never blocks, drops the oldest when full."""
         queue = self._queue
         if len(queue) >= self._max_queued:
             try:
-                queue.popleft()
+                dropped = queue.popleft()
             except IndexError:  # the sender emptied it in between
                 pass
             else:
                 self.num_dropped += 1
+                hello = getattr(dropped, "hello", None)
+                if hello is not None:  # out of its order then, but never lost
+                    self.introduce_again(lambda: hello)
         queue.append(item)
 
     def introduce_again(self, hello: Callable[[], Hello]) -> None:
@@ -178,6 +193,12 @@ class Sender:
             return
         if self._flush(socket) and now >= self._next_heartbeat and self._send(socket, encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
+            self._send_beside(socket)
+
+    def _send_beside(self, socket: "zmq.Socket[bytes]") -> None:
+        message = self._beside(self._is_fresh) if self._beside is not None else None
+        if message is not None and self._send(socket, encode(message)):
+            self._is_fresh = False
 
     def _flush(self, socket: "zmq.Socket[bytes]") -> bool:
         """Sends what is ready; False while the daemon does not take it."""
@@ -189,6 +210,7 @@ class Sender:
             if not self._send(socket, self._hello_frames):
                 return False
             self._is_hello_due = False
+            self._is_fresh = True
         while True:
             if self._unsent is None:
                 self._unsent = self._next_frames()
@@ -205,7 +227,10 @@ class Sender:
             except IndexError:  # the training thread dropped it in between
                 return None
             try:
-                return encode(item.message(self.num_dropped))
+                frames = encode(item.message(self.num_dropped))
+                if getattr(item, "hello", None) is not None:
+                    self._hello_frames, self._is_fresh = frames, True
+                return frames
             except (WireError, ValueError, RuntimeError) as error:
                 self.num_dropped += 1
                 self._log_once(f"a report could not be encoded and was dropped: {error}")
@@ -229,6 +254,9 @@ class Sender:
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
+            elif isinstance(message, Command | Terms):
+                if self._on_word is not None:
+                    self._on_word(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
                 if message.reason in ("version", "duplicate_job", "capacity"):

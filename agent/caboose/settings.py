@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caboose.sender import Curve
+from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
 
 VARIABLES = (
     "CABOOSE_AGENT_KEY",
     "CABOOSE_DISABLED",
     "CABOOSE_ENDPOINT",
+    "CABOOSE_HUNT",
     "CABOOSE_INSECURE",
     "CABOOSE_JOB",
     "CABOOSE_OVERHEAD_BUDGET",
     "CABOOSE_SAMPLE_EVERY",
+    "CABOOSE_SECRET_FILE",
     "CABOOSE_SERVER_KEY",
 )
 """Every variable the agent reads beside the launchers' own."""
@@ -31,6 +34,12 @@ class Settings:
     sample_every: int
     overhead_budget: float = OVERHEAD_BUDGET
     """The share of a step the agent may take before it looks closely less often."""
+    secret: bytes | None = None
+    """What commands must be signed with; None where none is set, and then they come from this machine only."""
+    is_local: bool = True
+    """Whether the daemon is on this machine."""
+    hunt: bool = False
+    """Whether the last batch is kept, and run again when a number is not finite."""
 
 
 def is_disabled(env: Mapping[str, str]) -> bool:
@@ -44,6 +53,7 @@ def resolve(
     endpoint: str | None = None,
     sample_every: int | None = None,
     overhead_budget: float | None = None,
+    hunt: bool | None = None,
 ) -> Settings:
     """Arguments first, then the environment, then the defaults; ValueError names what is wrong and the way out."""
     if endpoint is not None:
@@ -62,6 +72,9 @@ def resolve(
         curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
         sample_every=_sample_every(env, sample_every),
         overhead_budget=_overhead_budget(env, overhead_budget),
+        secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
+        is_local=is_loopback(host),
+        hunt=_hunt(env, hunt),
     )
 
 
@@ -103,6 +116,12 @@ def _overhead_budget(env: Mapping[str, str], given: float | None) -> float:
     if not 0 < budget <= 1:
         raise ValueError(f"{name}={text!r}: the agent's share of a step, above 0 and at most 1; 0.01 is one percent")
     return budget
+
+
+def _hunt(env: Mapping[str, str], given: bool | None) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise ValueError(f"attach(hunt={given!r}): use True or False")
+    return _is_on(env, "CABOOSE_HUNT") if given is None else given
 
 
 def _is_on(env: Mapping[str, str], name: str) -> bool:

@@ -3,11 +3,9 @@
 from caboose_wire.codec import VERSION, decode, encode
 from caboose_wire.errors import WireError
 from caboose_wire.messages import (
-    Ack,
     Batch,
     Bye,
     Clipping,
-    Command,
     Event,
     Group,
     Heartbeat,
@@ -22,6 +20,8 @@ from caboose_wire.messages import (
     Scaler,
     StepReport,
 )
+from caboose_wire.rollback import Ack, Command, Held, Holdings, Plan, PlannedCheckpoint, PlanRequest, Terms
+from caboose_wire.signing import is_signed, read_secret, sign
 
 __all__ = [
     "VERSION",
@@ -33,17 +33,26 @@ __all__ = [
     "Event",
     "Group",
     "Heartbeat",
+    "Held",
     "Hello",
     "HelloRequest",
+    "Holdings",
     "Layer",
     "Message",
     "Mode",
     "Module",
     "Phases",
+    "Plan",
+    "PlanRequest",
+    "PlannedCheckpoint",
     "Refused",
     "Scaler",
     "StepReport",
+    "Terms",
     "WireError",
     "decode",
     "encode",
+    "is_signed",
+    "read_secret",
+    "sign",
 ]

@@ -19,18 +19,8 @@ import msgspec
 import numpy as np
 
 from caboose_wire.errors import WireError
-from caboose_wire.messages import (
-    Ack,
-    Bye,
-    Command,
-    Event,
-    Heartbeat,
-    Hello,
-    HelloRequest,
-    Message,
-    Refused,
-    StepReport,
-)
+from caboose_wire.messages import Bye, Event, Heartbeat, Hello, HelloRequest, Message, Refused, StepReport
+from caboose_wire.rollback import Ack, Command, Holdings, Plan, PlanRequest, Terms
 
 VERSION = 1
 
@@ -50,9 +40,13 @@ TYPES: dict[int, type[Message]] = {
     4: Heartbeat,
     5: Bye,
     6: Ack,
+    7: Holdings,
+    8: PlanRequest,
     65: Command,
     66: HelloRequest,
     67: Refused,
+    68: Terms,
+    69: Plan,
 }
 _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")

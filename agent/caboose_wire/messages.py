@@ -2,7 +2,8 @@
 
 Design
 ------
-Up (agent to daemon): Hello, StepReport, Event, Heartbeat, Bye, Ack. Down: Command, HelloRequest, Refused.
+Up (agent to daemon): Hello, StepReport, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down: Command, HelloRequest,
+Refused, Terms, Plan.
 
 A *layer* is one parameter tensor; its name travels once, in Hello, and reports refer to it by position.
 Numbers that exist once per layer are float32 arrays beside the header (see `codec`), under a name from
@@ -11,38 +12,32 @@ Numbers that exist once per layer are float32 arrays beside the header (see `cod
 
 Step identity: `attempt` counts how often this process group was restarted or rolled back, `seq` counts the
 reports of one process (a gap is a drop), `step` counts optimizer steps and never goes back within an attempt,
-`model_step` is the age of the weights and does go back on a rollback.
+`model_step` is the age of the weights and does go back on a rollback. A snapshot is known by the `step` after which
+it was taken: that never repeats within a process, since a rollback moves the weights back and the loop goes on.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-MAX_LAYERS = 65_536
-MAX_RANKS = 131_072
-MAX_GROUPS = 256
-
-Name = Annotated[str, msgspec.Meta(max_length=256)]
-JOB_PATTERN = r"^[A-Za-z0-9_.:@-]{1,128}$"
-JobName = Annotated[str, msgspec.Meta(pattern=JOB_PATTERN)]
-"""A job's name is also a label, a path and a word on a command line, so it is plain."""
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
-Nonce = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
-Time = Annotated[float, msgspec.Meta(ge=0.0, le=float(2**53))]
-"""Unix time; always a number, because everything is ordered and kept by it."""
-Scalars = Annotated[dict[Name, float], msgspec.Meta(max_length=256)]
-Scalar = float | int | str | bool | None
-Settings = Annotated[dict[Name, Scalar], msgspec.Meta(max_length=256)]
-"""What is only shown or weighed, never interpreted: an optimizer's settings, the user's own configuration."""
-Float32 = NDArray[np.float32]
-
-Fingerprint = Annotated[int, msgspec.Meta(ge=0)]
-Placement = Literal["replicated", "sharded", "unknown"]
-"""How a parameter lies across ranks; `unknown` is never summed, it is shown as blindness."""
+from caboose_wire.fields import (
+    MAX_GROUPS,
+    MAX_LAYERS,
+    MAX_RANKS,
+    Count,
+    Fingerprint,
+    Float32,
+    JobName,
+    Name,
+    Nonce,
+    Placement,
+    Rank,
+    Scalars,
+    Settings,
+    Text,
+    Time,
+)
+from caboose_wire.rollback import Ack, Command, Holdings, Plan, PlanRequest, RollbackMode, Terms
 
 LAYER_ARRAYS = frozenset(
     {
@@ -167,6 +162,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: Settings = {}
     """What a diagnosis weighs: parameter count, dropout, activation and norm kinds, precision, batch size, ..."""
     modules: Annotated[tuple[Module, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
+    rollback: RollbackMode = "off"
+    """What the run's owner allows."""
 
 
 class Clipping(msgspec.Struct, frozen=True, array_like=True):
@@ -228,6 +225,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time the agent spent on the training thread since the last report."""
     num_dropped: Count = 0
     """Reports this process had to drop since it started."""
+    num_skipped: Count = 0
+    """Updates that `skip_step` has left out since attach."""
     num_tokens: Count | None = None
     is_sampled: bool = False
     sample_every: Count = 0
@@ -273,6 +272,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """training, or disabled after repeated failures of the agent itself."""
     utilization: float | None = None
     """Share of time the device was busy lately, where its driver tells."""
+    phase: Name = ""
+    """What the training thread is in: data, forward, backward, optimizer or other; empty where it is not known."""
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,28 +283,6 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True):
     step: Count
     time: Time
     error: Text = ""
-
-
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's answer to a command."""
-
-    command: Count
-    outcome: Literal["accepted", "refused", "done", "failed"]
-    detail: Text = ""
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon asks a rank to do. Agents refuse every kind they were not allowed to carry out."""
-
-    number: Count
-    kind: Literal["rollback", "snapshot", "checkpoint", "scale_lr", "stop"]
-    incarnation: Nonce
-    boundary: Count = 0
-    target: Count = 0
-    skip: Count = 0
-    lr_scale: float = 1.0
-    expires: float = 0.0
-    mac: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
@@ -319,6 +298,6 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     detail: Text = ""
 
 
-Up = Hello | StepReport | Event | Heartbeat | Bye | Ack
-Down = Command | HelloRequest | Refused
+Up = Hello | StepReport | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
+Down = Command | HelloRequest | Refused | Terms | Plan
 Message = Up | Down

@@ -4,7 +4,8 @@ Design
 ------
 Ranks agree on nothing among themselves (that would be a collective), so the daemon tells launches apart:
 
-* an incarnation it knows is a reconnect;
+* an incarnation it knows is a reconnect; if its restart count rose, its ranks have rolled back, and it waits until
+  all have said so, or for `ROLLBACK_SECONDS`;
 * a Hello that fits the current attempt (same launch id, world size and restart count, its place free) joins it;
 * any other is a new launch. It begins a new attempt at once if the restart count rose or nobody of the current
   attempt is alive. Otherwise two jobs claim one name: the newcomer waits until the old ranks have been silent for
@@ -19,7 +20,10 @@ from caboose_wire import Hello
 PATIENCE_SECONDS = 6.0
 """Three heartbeats of an agent."""
 
-Verdict = Literal["known", "joins", "begins", "waits"]
+ROLLBACK_SECONDS = 3.0
+"""How long the first ranks that rolled back wait for the others to say so; they all did, at one step."""
+
+Verdict = Literal["known", "joins", "begins", "waits", "rolled_back"]
 
 
 def judge(job: Job, hello: Hello, now: float) -> Verdict:
@@ -29,7 +33,7 @@ def judge(job: Job, hello: Hello, now: float) -> Verdict:
         return "begins"
     member = attempt.members.get(hello.rank)
     if member is not None and member.hello.incarnation == hello.incarnation:
-        return "known"
+        return "rolled_back" if hello.attempt > attempt.agent_attempt else "known"
     if _fits(attempt, hello) and member is None:
         return "joins"
     has_restarted = hello.launch == attempt.launch and hello.attempt > attempt.agent_attempt

@@ -80,6 +80,16 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         for name in names & MODULE_ARRAYS:
             self.module_values(name)
 
+    def without_arrays(self) -> "AlignedStep":
+        """The step to be kept for later: what the ranks said, and what was reduced over layers; not their arrays.
+
+        Those are tens of megabytes where there are thousands of ranks.
+        """
+        said = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
+        kept = msgspec.structs.replace(self, reports=said, local_layer_grad_norm={})
+        kept._of_layers.update(self._of_layers)
+        return kept
+
     def layer_values(self, name: str) -> Float64 | None:
         """One of the sampled arrays over all layers; None if no rank sent it in this step."""
         if name not in self._of_layers:
@@ -168,11 +178,17 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         batch = self.reports[min(self.reports)].batch if self.reports else None
         return None if batch is None else batch.epoch
 
+    @cached_property
+    def mean_phases(self) -> Float64:
+        """Each phase's mean over the ranks that saw it, in the order of PHASES; NaN if none did."""
+        if np.isfinite(self.phases).all():
+            return np.asarray(self.phases.mean(axis=0))
+        columns = (column[np.isfinite(column)] for column in self.phases.T)
+        return np.array([column.mean() if len(column) else np.nan for column in columns])
+
     def phase_seconds(self, phase: str) -> float:
         """Mean over ranks of one phase; NaN if no rank saw it."""
-        column = self.phases[:, PHASES.index(phase)]
-        seen = column[np.isfinite(column)]
-        return float(seen.mean()) if len(seen) else float("nan")
+        return float(self.mean_phases[PHASES.index(phase)])
 
 
 def middle(values: Float64) -> Float64:

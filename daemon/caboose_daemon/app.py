@@ -2,8 +2,9 @@
 
 Design
 ------
-Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. `Daemon` can
-be embedded: construct, `start`, use `endpoint` and `url`, `serve` until something sets `stop`. Ports may be 0.
+Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. Whatever is
+handed to Grafana or to a mirror has a thread of its own (see `outbox`). `Daemon` can be embedded: construct, `start`,
+use `endpoint` and `url`, `serve` until something sets `stop`. Ports may be 0.
 
 SIGHUP reads the file's thresholds again. It is also what a terminal sends, when it closes, to the daemon that runs in
 it, and that still ends it: the two are told apart by whether the terminal is still there.
@@ -26,16 +27,22 @@ from caboose_daemon import history, keys
 from caboose_daemon.clock import SteadyClock
 from caboose_daemon.config import Config, ConfigError, changed_keys
 from caboose_daemon.context import Context
+from caboose_daemon.export.exports import ExportError, make_exports
 from caboose_daemon.history import HistoryReader
 from caboose_daemon.journal import Journal, JournalError
+from caboose_daemon.lingering import has_more_to_tell
 from caboose_daemon.live import Broker
 from caboose_daemon.loop import Loop, Outlet
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.receiver import Receiver
+from caboose_daemon.rollback.by_hand import ByHand
+from caboose_daemon.rollback.commander import Commander
+from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.state import State
 from caboose_daemon.thresholds import Thresholds
 from caboose_daemon.web.application import make_application
 from caboose_daemon.web.security import read_or_make_token
+from caboose_wire import read_secret
 from caboose_wire.endpoints import is_loopback, split_http, split_tcp
 
 logger = logging.getLogger("caboose.daemon")
@@ -58,6 +65,10 @@ class Daemon:
         self._lock = self._lock_data_dir()
         clock = SteadyClock()
         self.state = State(rule_configs=config.rules, started=clock())
+        try:
+            self._exports = make_exports(config, self.state, self._data_dir)
+        except ExportError as error:
+            raise StartError(str(error)) from None
         journal_path = self._data_dir / "journal.sqlite"
         try:
             self._journal = Journal(
@@ -69,12 +80,13 @@ class Daemon:
         except JournalError as error:
             raise StartError(str(error)) from None
         self._broker = Broker()
-        outlet = Outlet(self._journal, self._broker)
+        outlet = Outlet(self._journal, self._broker, self._exports)
         pipeline = Pipeline(
             self.state,
             outlet,
             min_deadline=config.alignment.min_deadline_seconds,
             deadline_steps=config.alignment.deadline_steps,
+            abandoned_seconds=config.daemon.abandoned_seconds,
         )
         try:
             history.restore(journal_path, self.state, pipeline, clock())
@@ -82,7 +94,10 @@ class Daemon:
             raise StartError(str(error)) from None
         self._clock = clock
         self._thresholds = Thresholds(config, self.state, pipeline, clock)
-        self._loop = Loop(self.state, Receiver(self.state, pipeline), pipeline, outlet, keys=self._keys(), clock=clock)
+        commander = Commander(outlet, self._secret())
+        policy = Policy(self.state, pipeline, outlet, config.rollback, commander)
+        receiver = Receiver(self.state, pipeline, policy)
+        self._loop = Loop(self.state, receiver, pipeline, policy, outlet, keys=self._keys(), clock=clock)
         self._history = HistoryReader(journal_path)
         self._context = Context(
             state=self.state,
@@ -92,7 +107,12 @@ class Daemon:
             history=self._history,
             clock=clock,
             is_receiving=lambda: self._loop.failure is None,
+            incident_seconds=config.metrics.incident_seconds,
+            by_hand=ByHand(self.state, commander),
+            rollback=config.rollback,
         )
+        self._ending_since: float | None = None
+        """When SIGTERM came, while it lingers."""
         self._server: _Server | None = None
         self._http_socket: socket.socket | None = None
         self.endpoint = ""
@@ -143,6 +163,19 @@ class Daemon:
         except keys.KeysError as error:
             raise StartError(str(error)) from None
 
+    def _secret(self) -> bytes | None:
+        path = self._config.rollback.secret_file
+        if not path:
+            if self._config.rollback.mode == "auto" and not is_loopback(split_tcp(self._config.daemon.listen)[0]):
+                logger.warning(
+                    "rollback is auto without --secret-file: ranks on other machines obey signed commands only"
+                )
+            return None
+        try:
+            return read_secret(path)
+        except ValueError as error:
+            raise StartError(str(error)) from None
+
     def start(self) -> None:
         """Binds both ports and begins to receive."""
         daemon = self._config.daemon
@@ -165,6 +198,7 @@ class Daemon:
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )
+        self._exports.start()
         self._loop.start()
 
     def _token(self) -> str:
@@ -190,8 +224,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         self._broker.bind(loop)
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGINT, self.stop)
+            loop.add_signal_handler(signal.SIGTERM, self._terminate)
             loop.add_signal_handler(signal.SIGHUP, self._hang_up, os.isatty(0))
         serving = asyncio.create_task(self._server.serve(sockets=[self._http_socket]))
         while not self._server.started and not serving.done():
@@ -199,10 +233,28 @@ class Daemon:
         if not serving.done():
             on_ready()
         while not serving.done():
-            if self._loop.failure is not None:
+            if self._loop.failure is not None or self._has_lingered():
                 self.stop()
             await asyncio.wait([serving], timeout=0.5)
         await serving
+
+    def _terminate(self) -> None:
+        seconds = self._config.daemon.linger_seconds
+        if not seconds or self._ending_since is not None:
+            self.stop()
+            return
+        self._ending_since = self._clock()
+        logger.info("told to end; staying up to %g s, until what was found is scraped", seconds)
+
+    def _has_lingered(self) -> bool:
+        since, now = self._ending_since, self._clock()
+        if since is None:
+            return False
+        if now - since >= self._config.daemon.linger_seconds:
+            return True
+        with self.state.lock:
+            jobs = self.state.jobs.values()
+            return not has_more_to_tell(jobs, now, since, self._config.metrics.incident_seconds)
 
     def _hang_up(self, had_terminal: bool) -> None:
         if had_terminal and not os.isatty(0):
@@ -237,6 +289,7 @@ class Daemon:
             self._http_socket.close()
         self._history.close()
         self._journal.close(self._clock())
+        self._exports.close()
         with contextlib.suppress(OSError):
             os.close(self._lock)
 

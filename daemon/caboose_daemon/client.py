@@ -38,9 +38,41 @@ class Client:
             with _opener.open(self.url + path, timeout=TIMEOUT_SECONDS) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            error.close()
-            raise ClientError(f"{self.url}{path}: {error.code}; is that a daemon of this version?") from None
+            said = _said(error)
+            raise ClientError(said or f"{self.url}{path}: {error.code}; is that a daemon of this version?") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            why = getattr(reason, "strerror", None) or reason
-            raise ClientError(f"no daemon answers at {self.url}: {why}") from None
+            raise self._no_answer(error) from None
+
+    def post(self, path: str, body: Any, token: str) -> tuple[int, Any]:
+        """The status and the JSON answer of a write; a refusal is an answer too."""
+        request = urllib.request.Request(  # noqa: S310 - the scheme was looked at
+            self.url + path,
+            data=json.dumps(body).encode(),
+            headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+        )
+        try:
+            with _opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return int(answer.status), json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                try:
+                    return error.code, json.load(error)
+                except ValueError:
+                    raise ClientError(f"{self.url}{path}: {error.code}; is that a daemon of this version?") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._no_answer(error) from None
+
+    def _no_answer(self, error: Exception) -> ClientError:
+        reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
+        return ClientError(f"no daemon answers at {self.url}: {why}")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """What a daemon says about a request that it does not answer; nothing where it is none."""
+    with error:
+        try:
+            answer = json.load(error)
+        except (OSError, ValueError):
+            return ""
+    return str(answer.get("error", "")) if isinstance(answer, dict) else ""

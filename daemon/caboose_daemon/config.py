@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from caboose_daemon.rollback.settings import RollbackConfig
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rule import RuleConfig
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, split_tcp
@@ -23,7 +24,7 @@ from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, s
 S = TypeVar("S")
 Tables = Mapping[str, Mapping[str, Any]]
 """Thresholds as someone set them, by rule: what is not set is not there."""
-SECTIONS = ("daemon", "journal", "alignment")
+SECTIONS = ("daemon", "journal", "alignment", "metrics", "grafana", "export", "rollback")
 """What is beside the rules; these take a restart to change."""
 
 
@@ -47,6 +48,12 @@ class DaemonConfig:
     """Holds the token that HTTP writes need. Empty: one is made in data_dir, for this machine's own use."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which HTTP may be addressed, beside the bound one and this machine's."""
+    abandoned_seconds: float = 3600.0
+    """Silence of all ranks of a job after which nobody waits for it any more: it was cancelled or killed, and its
+    incidents, which have been told by then, close. Longer where whole jobs are suspended for longer."""
+    linger_seconds: float = 0.0
+    """On SIGTERM, go on for so long at most while there is something to be noticed or scraped; a second signal ends it
+    at once. For daemons that end with their job: more than incident_seconds, less than what they are given to end."""
     insecure: bool = False
     """Allow addresses off this machine without keys or token. Only on a network you trust."""
 
@@ -56,6 +63,9 @@ class DaemonConfig:
                 check(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: {error}") from None
+        _must_be_positive(self, "abandoned_seconds")
+        if not self.linger_seconds >= 0:
+            raise ValueError(f"linger_seconds = {self.linger_seconds!r}: must not be below 0")
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,63 @@ class AlignmentConfig:
         _must_be_positive(self, "min_deadline_seconds", "deadline_steps")
 
 
+@dataclass(frozen=True)
+class MetricsConfig:
+    """`[metrics]`: what Prometheus scrapes."""
+
+    incident_seconds: float = 120.0
+    """How long an incident is exported at least, however soon it is over. Must outlast two scrapes."""
+
+    def __post_init__(self) -> None:
+        _must_be_positive(self, "incident_seconds")
+
+
+@dataclass(frozen=True)
+class GrafanaConfig:
+    """`[grafana]`: the Grafana that is told of incidents while they happen, and that `caboose grafana push` fills."""
+
+    url: str = ""
+    """Its address, http://host:port/path. Empty: nothing is posted."""
+    token_file: str = ""
+    """Holds a service account's token (role Editor). Empty: the variable CABOOSE_GRAFANA_TOKEN has it."""
+    annotations: bool = True
+    """Post an annotation when an incident opens, changes or closes, and when a new attempt begins."""
+
+    def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url = {self.url!r}: is not of the form http://host:port/path")
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """`[export]`: where else the curves, histograms and incidents go. Needs the extra `mirror`."""
+
+    tensorboard_dir: str = ""
+    """Directory for TensorBoard's event files, one run in `<job>/run-1`, `run-2`, ... Empty: none are written."""
+    wandb_project: str = ""
+    """Weights & Biases project. Empty: nothing is sent."""
+    wandb_entity: str = ""
+    """Its team or user; empty: the one the API key belongs to."""
+    wandb_mode: Literal["offline", "online"] = "offline"
+    """offline writes to wandb_dir, for `wandb sync`; online sends, with the key of `wandb login` or WANDB_API_KEY."""
+    wandb_dir: str = ""
+    """Where its files lie. Empty: `wandb` in data_dir."""
+    every_steps: int = 1
+    """Mirror every so many steps. Closer looks and steps whose loss is not finite are always mirrored."""
+    histograms: bool = True
+    """Mirror histograms of weights, gradients and activations, of at most 32 layers each."""
+    histogram_seconds: float = 60.0
+    """At most one closer look in this time is mirrored as histograms, per job."""
+
+    def __post_init__(self) -> None:
+        _must_be_positive(self, "every_steps")
+        for name in ("tensorboard_dir", "wandb_dir"):
+            if "://" in getattr(self, name):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be a directory of this machine")
+        if not self.histogram_seconds >= 0:
+            raise ValueError(f"histogram_seconds = {self.histogram_seconds!r}: must not be below 0")
+
+
 def _default_rules() -> Mapping[str, RuleConfig]:
     return MappingProxyType({rule.name: rule.config_class() for rule in RULES})
 
@@ -95,6 +162,10 @@ class Config:
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    grafana: GrafanaConfig = field(default_factory=GrafanaConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
+    rollback: RollbackConfig = field(default_factory=RollbackConfig)
     rules: Mapping[str, RuleConfig] = field(default_factory=_default_rules)
     rule_tables: Tables = field(default_factory=dict, compare=False)
     """What the file itself sets of `rules`; anything else there is a default."""
@@ -102,8 +173,10 @@ class Config:
     """The file it was read from; empty if there was none."""
 
 
-def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The file's configuration (or the defaults) with `overrides` laid over its `[daemon]` section."""
+def load(
+    path: Path | None, overrides: Mapping[str, Any] | None = None, rollback: Mapping[str, Any] | None = None
+) -> Config:
+    """The file's configuration (or the defaults), with what is given laid over `[daemon]` and `[rollback]`."""
     table: dict[str, Any] = {}
     name = str(path) if path is not None else "command line"
     if path is not None:
@@ -120,9 +193,10 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         for f in fields(Config)
         if f.name in SECTIONS and f.default_factory is not MISSING
     }
-    if overrides:
-        base = {f.name: getattr(sections["daemon"], f.name) for f in fields(DaemonConfig)}
-        sections["daemon"] = _build("command line", "daemon", DaemonConfig, {**base, **overrides})
+    for section, over in (("daemon", overrides), ("rollback", rollback)):
+        if over:
+            base = {f.name: getattr(sections[section], f.name) for f in fields(sections[section])}
+            sections[section] = _build("command line", section, type(sections[section]), {**base, **over})
     return Config(
         **sections, rules=build_rules(name, rules), rule_tables=rules, file=str(path) if path is not None else ""
     )

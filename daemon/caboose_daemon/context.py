@@ -7,7 +7,12 @@ from typing import Any
 
 from caboose_daemon.history import HistoryReader
 from caboose_daemon.live import Broker
+from caboose_daemon.looks.reading import LookReader
 from caboose_daemon.pipeline import Pipeline
+from caboose_daemon.records.around import steps_around
+from caboose_daemon.records.declared import declared
+from caboose_daemon.rollback.by_hand import ByHand
+from caboose_daemon.rollback.settings import RollbackConfig
 from caboose_daemon.state import State
 from caboose_daemon.thresholds import Thresholds
 
@@ -23,12 +28,36 @@ class Context:
     history: HistoryReader
     clock: Callable[[], float]
     is_receiving: Callable[[], bool]
+    by_hand: ByHand
+    rollback: RollbackConfig
+    incident_seconds: float = 120.0
+    """How long an incident is exported at least."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def series(self, job: str, points: int) -> list[dict[str, Any]]:
-        """A job's curves; one reader at a time on the journal's reading connection."""
+    def series(self, job: str, points: int, first: int | None, last: int | None) -> list[dict[str, Any]]:
+        """A job's curves, or a window of them; one reader at a time on the journal's reading connection."""
         with self._history_lock:
-            return self.history.series(job, points)
+            return self.history.series(job, points, first, last)
+
+    def closeup(self, job: str) -> dict[str, Any] | None:
+        """What the last closer look at a job's layers showed."""
+        with self._history_lock:
+            return self.history.closeup(job)
+
+    def looks(self, job: str, question: Callable[[LookReader], dict[str, Any]]) -> dict[str, Any]:
+        """What somebody wants to know of a job's closer looks."""
+        with self._history_lock:
+            return question(LookReader(self.history.connection, job))
+
+    def steps(self, job: str, attempt: int, step: int, before: int, after: int) -> dict[str, Any]:
+        """A job's steps around a moment, one by one."""
+        with self._history_lock:
+            return steps_around(self.history.connection, job, attempt, step, before, after)
+
+    def declared(self, job: str) -> list[dict[str, Any]]:
+        """What was declared of a job, beside its validations."""
+        with self._history_lock:
+            return declared(self.history.connection, job)
 
     def problems(self) -> list[str]:
         """What keeps the daemon from doing its work."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.rank_silent import RankSilent, RankSilentConfig
 from caboose_daemon.rules.rule import RuleConfig, Trigger
 from caboose_daemon.view import JobView
 
@@ -35,6 +36,10 @@ class Engine:
 
     def configure(self, configs: Mapping[str, RuleConfig]) -> list[Finding]:
         """Takes over new thresholds; what rules have learned stays. Those switched off end what they had open."""
+        silence = configs.get(RankSilent.name, RankSilentConfig())
+        assert isinstance(silence, RankSilentConfig), "every rule has the config of its class"
+        self.silence_seconds = silence.warn_seconds
+        """Silence after which a rank is missed, whether or not the rule that says so is on."""
         ended = []
         for rule in RULES:
             config = configs[rule.name]
@@ -131,6 +136,10 @@ class Engine:
             if name in last:
                 rule.resume(last[name])
                 self._open[name] = last[name]
+
+    def is_on(self, rule: str) -> bool:
+        """Whether a rule is switched on."""
+        return rule in self._rules
 
     def abstaining(self, visible: frozenset[str]) -> dict[str, list[str]]:
         """Rules that cannot judge this job, with what they miss."""

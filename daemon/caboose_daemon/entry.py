@@ -2,13 +2,24 @@
 
 import sys
 
-NEEDED = ("click", "rich", "starlette", "uvicorn", "prometheus_client", "plotly")
+NEEDED = (
+    "click",
+    "grafana_client",
+    "markdown_it",
+    "plotly",
+    "prometheus_client",
+    "rich",
+    "starlette",
+    "uvicorn",
+)
 
 
 def main() -> None:
     """Entry point of the `caboose` script."""
     try:
         from caboose_daemon.cli import caboose
+
+        caboose()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
@@ -17,4 +28,3 @@ def main() -> None:
             "    pip install 'caboose[daemon]'\n"
         )
         raise SystemExit(2) from None
-    caboose()

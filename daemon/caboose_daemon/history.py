@@ -1,14 +1,24 @@
 """Reads the journal back: a restarted daemon's jobs, and the curves a page asks for."""
 
+import json
 import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from caboose_daemon.episodes import MAX_KEPT as MAX_EPISODES
 from caboose_daemon.episodes import Episode
-from caboose_daemon.job import RECENT_EVENTS, RECENT_STEPS, Job, Member
-from caboose_daemon.journal import BAD_LOSS, BAD_NORM, JournalError, connect
+from caboose_daemon.incident import Incident
+from caboose_daemon.incidents import MAX_KEPT
+from caboose_daemon.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
+from caboose_daemon.journal import BAD_LOSS, BAD_NORM, SCHEMA_VERSION, JournalError, connect
 from caboose_daemon.pipeline import Pipeline
+from caboose_daemon.records.series import IS_BAD, series
+from caboose_daemon.rollback.decision import Decision
+from caboose_daemon.rollback.ledger import Entry
+from caboose_daemon.rollback.record import MAX_DECISIONS
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
@@ -16,17 +26,18 @@ from caboose_wire import Event, Hello
 
 STEP_COLUMNS = (
     "attempt, step, time, loss, loss_min, loss_max, grad_norm, lr, "
-    "step_seconds, data_seconds, agent_seconds, num_ranks, bad"
+    "step_seconds, data_seconds, agent_seconds, num_ranks, forward_seconds, backward_seconds, optimizer_seconds, "
+    "num_samples, num_tokens, bad"
 )
-IS_BAD = "(bad != 0 OR coalesce(abs(loss) = 9e999, 0) OR coalesce(abs(grad_norm) = 9e999, 0))"
-"""NaN has a flag of its own in the table; infinity is stored as it is, and 9e999 is how SQLite spells it."""
 MAX_RESTORED = 200
 """Jobs taken back into memory, the most recent first."""
+MakeAttempt = Callable[[int, int, str, int, float], Attempt]
+"""Number, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
 
 
-def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
+def restore(path: Path, state: State, pipeline: Pipeline, now: float, *, read_only: bool = False) -> None:
     """Puts back the jobs a journal knows, as they stood when it was last written."""
-    connection = connect(path)
+    connection = connect(path, read_only=read_only)
     try:
         _restore(connection, state, pipeline, now)
     except (sqlite3.Error, msgspec.MsgspecError) as error:
@@ -35,25 +46,70 @@ def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
         connection.close()
 
 
+def read_jobs(path: Path, make_attempt: MakeAttempt, now: float) -> list[Job]:
+    """The jobs of a journal that may be in use, the most recent first; nothing is written."""
+    try:
+        connection = connect(path.resolve(), read_only=True)
+        try:
+            (version,) = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() or ("",)
+            if version != SCHEMA_VERSION:
+                raise JournalError(
+                    f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION}); "
+                    "a daemon of this version, started on it once, brings it up to date"
+                )
+            return _jobs(connection, make_attempt, now)
+        finally:
+            connection.close()
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise JournalError(f"{path}: not a journal of Caboose's ({error})") from None
+
+
 def _restore(connection: sqlite3.Connection, state: State, pipeline: Pipeline, now: float) -> None:
+    for job in _jobs(connection, pipeline.make_attempt, now):
+        state.jobs[job.name] = job
+
+
+def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float) -> list[Job]:
     rows = connection.execute(
-        "SELECT j.id, j.name, j.created, a.number, a.world, a.launch, a.agent_attempt FROM jobs j "
+        "SELECT j.id, j.name, j.created, a.number, a.world, a.launch, a.agent_attempt, a.reason, a.start_step "
+        "FROM jobs j "
         "JOIN attempts a ON a.job = j.id AND a.number = (SELECT max(number) FROM attempts WHERE job = j.id) "
         "ORDER BY a.began DESC LIMIT ?",
         (MAX_RESTORED,),
     ).fetchall()
-    for number, name, created, attempt, world, launch, agent_attempt in rows:
+    jobs = []
+    for number, name, created, attempt, world, launch, agent_attempt, reason, start_step in rows:
         job = Job(name=name, created=created, num_attempts=attempt)
-        job.attempt = pipeline.make_attempt(attempt, world, launch, agent_attempt, now)
+        job.attempt = make_attempt(attempt, world, launch, agent_attempt, now)
+        job.attempt.reason, job.attempt.start_step = reason, start_step
+        _restore_description(connection, number, job)
         _restore_members(connection, number, job)
         _restore_steps(connection, number, job)
-        job.episodes.restore(_episodes(connection, number))
+        kept = _incidents(connection, number)
+        episodes = _episodes(connection, number, {id_ for ids, _ in kept for id_ in ids})
+        job.episodes.restore(episodes)
+        (last,) = connection.execute("SELECT max(number) FROM incidents WHERE job = ?", (number,)).fetchone()
+        job.incidents.restore(_with_members(kept, episodes), episodes, num_opened=last or 0)
         job.attempt.engine.resume(episode.last for episode in job.episodes.open)
         for episode in job.episodes:
             key = (episode.rule, str(episode.first.severity))
             job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
+        for (rule,) in connection.execute("SELECT rule FROM incidents WHERE job = ?", (number,)):
+            job.incident_counts[rule] = job.incident_counts.get(rule, 0) + 1
         job.events.extend(_events(connection, number))
-        state.jobs[name] = job
+        job.rollback.restore(_decisions(connection, number))
+        job.rollback.ledger.restore(_ledger(connection, number))
+        jobs.append(job)
+    return jobs
+
+
+def _restore_description(connection: sqlite3.Connection, number: int, job: Job) -> None:
+    """What the run said of itself; a journal of an earlier day may not have it."""
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'descriptions'").fetchone()
+    query = "SELECT body FROM descriptions WHERE job = ? ORDER BY attempt DESC LIMIT 1"
+    row = connection.execute(query, (number,)).fetchone() if known else None
+    if row is not None:
+        job.describe(msgspec.msgpack.decode(row[0], type=Hello))
 
 
 def _restore_members(connection: sqlite3.Connection, number: int, job: Job) -> None:
@@ -84,7 +140,7 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
         f"SELECT {STEP_COLUMNS} FROM steps WHERE job = ? ORDER BY attempt DESC, step DESC LIMIT ?",  # noqa: S608 - constants
         (number, RECENT_STEPS),
     ).fetchall()
-    job.recent.extend(_summary(row) for row in reversed(rows))
+    job.recent.extend(to_summary(row) for row in reversed(rows))
     (job.num_steps, job.num_non_finite) = connection.execute(
         f"SELECT count(*), coalesce(sum({IS_BAD}), 0) FROM steps WHERE job = ?",  # noqa: S608 - constants
         (number,),
@@ -93,7 +149,8 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
         job.attempt.aligner.last_closed = rows[0][1]
 
 
-def _summary(row: tuple[object, ...]) -> StepSummary:
+def to_summary(row: tuple[object, ...]) -> StepSummary:
+    """A row of `STEP_COLUMNS`."""
     values = list(row)
     bad = values.pop()
     assert isinstance(bad, int), "the column is an integer"
@@ -104,15 +161,19 @@ def _summary(row: tuple[object, ...]) -> StepSummary:
     return StepSummary(*values)  # type: ignore[arg-type]  # the columns are the fields, in order
 
 
-def _episodes(connection: sqlite3.Connection, number: int) -> list[Episode]:
+def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) -> list[Episode]:
+    """The latest, those that are open, however old, and the members of incidents that are kept; oldest first."""
     rows = connection.execute(
-        "SELECT id, attempt, severity, num_findings, detected_time, last_time, is_open, first, last "
-        "FROM (SELECT * FROM episodes WHERE job = ? ORDER BY id DESC LIMIT 200) ORDER BY id",
-        (number,),
+        "SELECT id, attempt, severity, num_findings, detected_time, last_time, is_open, told_step, first, last, worst "
+        "FROM episodes WHERE job = ?1 AND (is_open OR id IN (SELECT value FROM json_each(?2)) "
+        "OR id IN (SELECT id FROM episodes WHERE job = ?1 ORDER BY id DESC LIMIT ?3)) ORDER BY id",
+        (number, json.dumps(sorted(members)), MAX_EPISODES),
     )
     episodes = []
-    for id_, attempt, severity, num, detected, seen, is_open, *blobs in rows:
-        first, last = (msgspec.msgpack.decode(blob, type=Finding) for blob in blobs)
+    for id_, attempt, severity, num, detected, seen, is_open, told_step, *blobs in rows:
+        first, last, worst = (None if blob is None else msgspec.msgpack.decode(blob, type=Finding) for blob in blobs)
+        assert first is not None, "the column is never empty"
+        assert last is not None, "nor is this one"
         episodes.append(
             Episode(
                 id=id_,
@@ -124,11 +185,31 @@ def _episodes(connection: sqlite3.Connection, number: int) -> list[Episode]:
                 detected_time=detected,
                 last_time=seen,
                 is_open=bool(is_open),
-                worst=first if first.severity == severity else last,
-                told_step=first.step,
+                worst=worst or (first if first.severity == severity else last),
+                told_step=first.step if told_step is None else told_step,
             )
         )
     return episodes
+
+
+def _incidents(connection: sqlite3.Connection, number: int) -> list[tuple[list[int], Incident]]:
+    """The latest and those that are open, however old, with the ids of their members; oldest first."""
+    rows = connection.execute(
+        "SELECT members, body FROM incidents WHERE job = ?1 AND (closed_time IS NULL "
+        "OR number IN (SELECT number FROM incidents WHERE job = ?1 ORDER BY number DESC LIMIT ?2)) ORDER BY number",
+        (number, MAX_KEPT),
+    )
+    return [
+        (msgspec.msgpack.decode(ids, type=list[int]), msgspec.msgpack.decode(body, type=Incident)) for ids, body in rows
+    ]
+
+
+def _with_members(kept: list[tuple[list[int], Incident]], episodes: list[Episode]) -> Iterator[Incident]:
+    known = {episode.id: episode for episode in episodes}
+    for ids, incident in kept:
+        members = tuple(known[i] for i in ids if i in known)
+        if members:  # else the retention has taken its findings
+            yield msgspec.structs.replace(incident, members=members)
 
 
 def _events(connection: sqlite3.Connection, number: int) -> list[Event]:
@@ -143,36 +224,38 @@ def _events(connection: sqlite3.Connection, number: int) -> list[Event]:
     ]
 
 
+def _decisions(connection: sqlite3.Connection, number: int) -> list[Decision]:
+    rows = connection.execute(
+        "SELECT body FROM (SELECT * FROM decisions WHERE job = ? ORDER BY number DESC LIMIT ?) ORDER BY number",
+        (number, MAX_DECISIONS),
+    )
+    return [msgspec.msgpack.decode(body, type=Decision) for (body,) in rows]
+
+
+def _ledger(connection: sqlite3.Connection, number: int) -> list[Entry]:
+    rows = connection.execute("SELECT body FROM ledger WHERE job = ? ORDER BY time", (number,))
+    return [msgspec.msgpack.decode(body, type=Entry) for (body,) in rows]
+
+
 class HistoryReader:
     """Answers a page's question for a curve, from a connection of its own."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = connect(path, read_only=True)
+        self.path = path
+        self.connection = connect(path, read_only=True)
 
-    def series(self, job: str, points: int) -> list[dict[str, float | int | None]]:
-        """The job's steps in at most about `points` buckets, each with its extremes, so that no spike is lost."""
-        found = self._connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
-        if found is None:
-            return []
-        (count,) = self._connection.execute("SELECT count(*) FROM steps WHERE job = ?", found).fetchone()
-        (first, last) = self._connection.execute(
-            "SELECT min(step), max(step) FROM steps WHERE job = ?", found
-        ).fetchone()
-        if not count:
-            return []
-        width = max(1, -(-(last - first + 1) // points))
-        cursor = self._connection.execute(
-            "SELECT attempt, max(step) AS step, max(time) AS time, avg(loss) AS loss, "  # noqa: S608 - constants
-            "min(coalesce(loss_min, loss)) AS loss_min, max(coalesce(loss_max, loss)) AS loss_max, "
-            "avg(grad_norm) AS grad_norm, max(grad_norm) AS grad_norm_max, max(lr) AS lr, "
-            "avg(step_seconds) AS step_seconds, avg(data_seconds) AS data_seconds, "
-            f"avg(agent_seconds) AS agent_seconds, sum({IS_BAD}) AS num_bad, count(*) AS num_steps "
-            "FROM steps WHERE job = ? GROUP BY attempt, step / ? ORDER BY attempt, step",
-            (*found, width),
-        )
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+    def series(self, job: str, points: int, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
+        """The job's steps from `first` to `last` in about `points` buckets, so that no spike is lost."""
+        return series(self.connection, job, points, first, last)
+
+    def closeup(self, job: str) -> dict[str, Any] | None:
+        """What the last closer look at a job's layers showed; None where there was none."""
+        if not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'closeups'").fetchone():
+            return None
+        query = "SELECT body FROM closeups JOIN jobs ON jobs.id = closeups.job WHERE jobs.name = ?"
+        row = self.connection.execute(query, (job,)).fetchone()
+        return None if row is None else msgspec.msgpack.decode(row[0], type=dict[str, Any])
 
     def close(self) -> None:
         """Closes the connection."""
-        self._connection.close()
+        self.connection.close()

@@ -12,16 +12,22 @@ from dataclasses import dataclass, field
 
 from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.alignment import Aligner
+from caboose_daemon.diagnosis.case import Case, MemoryUse
 from caboose_daemon.engine import Engine
 from caboose_daemon.episodes import EpisodeLog
+from caboose_daemon.incident import Incident
+from caboose_daemon.incidents import IncidentLog
+from caboose_daemon.meters import Meters
 from caboose_daemon.regimes import NONE, Regime, RegimeTracker
+from caboose_daemon.rollback.record import Record
 from caboose_daemon.summary import StepSummary
 from caboose_daemon.view import AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
-from caboose_wire.messages import Scalar
+from caboose_wire.fields import Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
+RECENT_LOOKS = 512
 NORM_MEMORY = 32
 """Steps after which a gradient norm is too old to be shown as the job's."""
 
@@ -43,6 +49,7 @@ class Member:
     loss: float | None = None
     step_seconds: float | None = None
     agent_state: str = "training"
+    phase: str = ""
     error: str = ""
 
     def view(self) -> RankView:
@@ -57,6 +64,7 @@ class Member:
             num_dropped=self.num_dropped,
             error=self.error,
             agent_state=self.agent_state,
+            phase=self.phase,
         )
 
 
@@ -73,6 +81,21 @@ class Attempt:
     engine: Engine
     regimes: RegimeTracker
     members: dict[int, Member] = field(default_factory=dict)
+    is_over: bool = False
+    """Whether it ended, or was not heard of for so long that nobody waits for it."""
+    reason: str = ""
+    """rollback, where the same processes went back; empty for a launch."""
+    start_step: int = 0
+    """The step after which it began."""
+
+    def host_of(self, rank: int) -> str:
+        """Where a rank runs; empty where that is not known."""
+        member = self.members.get(rank)
+        return "" if member is None else member.hello.host
+
+    def is_live(self, member: Member, now: float) -> bool:
+        """Whether a rank has not left and is not silent, as rank_silent understands that."""
+        return member.state == "live" and now - member.last_seen < self.engine.silence_seconds
 
     @property
     def alignment(self) -> AlignmentFacts:
@@ -109,10 +132,18 @@ class Job:
     modules: tuple[Module, ...] = ()
     wrapper: str = ""
     last: AlignedStep | None = None
+    last_sampled: AlignedStep | None = None
+    """The last step with a closer look; a diagnosis may want to see it."""
+    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_LOOKS))
+    """What the attempt's closer looks said of memory."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
     episodes: EpisodeLog = field(default_factory=EpisodeLog)
+    incidents: IncidentLog = field(init=False)
+    incident_counts: dict[str, int] = field(default_factory=dict)
+    """Incidents opened, by lead rule."""
+    meters: Meters = field(default_factory=Meters)
     num_steps: int = 0
     num_non_finite: int = 0
     finding_counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -121,6 +152,17 @@ class Job:
     """Who else claimed to be this job, if anyone did."""
     previous_lr: float | None = None
     """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
+    rollback: Record = field(default_factory=Record)
+
+    def __post_init__(self) -> None:
+        self.incidents = IncidentLog(self.name)
+
+    def describe(self, hello: Hello) -> None:
+        """Takes over what a rank says of the model, the settings and what can be seen."""
+        self.layers, self.groups = hello.layers, hello.groups
+        self.visible, self.blind = frozenset(hello.visible), dict(hello.blind)
+        self.config, self.wrapper = dict(hello.config), hello.wrapper
+        self.facts, self.modules = dict(hello.facts), hello.modules
 
     def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
         """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
@@ -148,8 +190,31 @@ class Job:
             blind=self.blind,
             regime=regime,
             alignment=attempt.alignment,
+            start_step=attempt.start_step,
             previous_lr=self.previous_lr,
             look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
+        )
+
+    def case(self, incident: Incident) -> Case:
+        """What is known around one of its incidents."""
+        attempt = self.attempt
+        assert attempt is not None, "a job with an incident has an attempt"
+        number = max(member.attempt for member in incident.members)
+        return Case(
+            incident=incident,
+            recent=[summary for summary in self.recent if summary.attempt == number],
+            world=attempt.world,
+            groups=self.groups,
+            layers=self.layers,
+            modules=self.modules,
+            facts=self.facts,
+            config=self.config,
+            events=self.events,
+            visible=self.visible,
+            abstaining=attempt.engine.abstaining(self.visible),
+            sampled=self.last_sampled,
+            is_on=attempt.engine.is_on,
+            memory_use=[use for use in self.memory if use.attempt == number],
         )
 
     def lr_at(self, step: int) -> float | None:
@@ -168,10 +233,27 @@ class Job:
             return "ended"
         return "running" if "live" in states else "known"
 
+    def num_live(self, now: float) -> int:
+        """Ranks that have not left and were heard lately: a process that is killed says no good-bye."""
+        attempt = self.attempt
+        return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
+
+    def num_missing(self, now: float) -> int:
+        """Ranks that should speak and do not; none once all have left, or nobody waits for the job any more."""
+        attempt = self.attempt
+        if attempt is None or attempt.is_over:
+            return 0
+        states = [member.state for member in attempt.members.values()]
+        if all(state in ("left", "failed") for state in states):
+            return 0
+        return max(0, attempt.world - states.count("left") - self.num_live(now))
+
     @property
-    def num_live(self) -> int:
-        """Ranks heard of and not gone."""
-        return sum(member.state == "live" for member in self.attempt.members.values()) if self.attempt else 0
+    def latest_step(self) -> int:
+        """The newest step of this attempt; where it has none yet, the one it began after."""
+        if self.recent and self.recent[-1].attempt == self.num_attempts:
+            return self.recent[-1].step
+        return self.attempt.start_step if self.attempt else 0
 
     @property
     def latest_grad_norm(self) -> float | None:
@@ -187,6 +269,6 @@ class Job:
 
     @property
     def health(self) -> str:
-        """The worst open severity, or ok."""
-        open_episodes = self.episodes.open
-        return str(open_episodes[0].severity) if open_episodes else "ok"
+        """The severity of the worst open incident, or ok."""
+        incidents = self.incidents.open
+        return str(incidents[0].severity) if incidents else "ok"

@@ -19,16 +19,38 @@ from typing import Any
 import msgspec
 
 from caboose_daemon.episodes import Episode
+from caboose_daemon.incident import Incident
 from caboose_daemon.job import Job, Member
+from caboose_daemon.layer_table import layer_table
+from caboose_daemon.looks import keeping
+from caboose_daemon.looks.look import Look, pack
+from caboose_daemon.rollback.decision import Decision
+from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
 from caboose_wire import Event
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "4"
+UPGRADES = {
+    # It knew no incidents, and of an episode only its two ends.
+    "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
+    "UPDATE meta SET value = '2' WHERE key = 'schema';",
+    # It knew no rollbacks.
+    "2": "ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT ''; "
+    "ALTER TABLE attempts ADD COLUMN start_step INTEGER NOT NULL DEFAULT 0; "
+    "UPDATE meta SET value = '3' WHERE key = 'schema';",
+    # It knew of a step's phases the wait for data only, and nothing of its samples.
+    "3": "ALTER TABLE steps ADD COLUMN forward_seconds REAL; ALTER TABLE steps ADD COLUMN backward_seconds REAL; "
+    "ALTER TABLE steps ADD COLUMN optimizer_seconds REAL; ALTER TABLE steps ADD COLUMN num_samples INTEGER; "
+    "ALTER TABLE steps ADD COLUMN num_tokens INTEGER; UPDATE meta SET value = '4' WHERE key = 'schema';",
+}
+"""What takes a journal of each schema to the next; new tables come by themselves."""
 BAD_LOSS, BAD_NORM = 1, 2
 MAX_WAITING = 200_000
+MAX_WAITING_LOOKS = 128
+"""They are large; while the file cannot be written, more are lost."""
 SWEEP_EVERY = 20_000
 """Steps written between two looks at the retention."""
 
@@ -59,16 +81,27 @@ class Journal:
         self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._num_since_sweep = 0
+        self._looked: dict[str, int] = {}
+        """How many looks wait, by job."""
         try:
             self._connection = connect(path)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.execute("PRAGMA journal_size_limit = 16777216")
             self._connection.execute("PRAGMA foreign_keys = ON")
+            self._upgrade()
             self._connection.executescript((files("caboose_daemon") / "schema.sql").read_text())
             self._check_version()
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
+
+    def _upgrade(self) -> None:
+        """Brings an older journal up to date, one schema after the other."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return
+        for version, changes in UPGRADES.items():
+            if self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (version,):
+                self._connection.executescript(f"BEGIN; {changes} COMMIT")
 
     def _check_version(self) -> None:
         self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
@@ -94,12 +127,14 @@ class Journal:
         assert attempt is not None, "it just began"
         self._write(
             job,
-            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             attempt.number,
             attempt.began,
             attempt.world,
             attempt.launch,
             attempt.agent_attempt,
+            attempt.reason,
+            attempt.start_step,
         )
 
     def member_changed(self, job: Job, member: Member) -> None:
@@ -118,6 +153,9 @@ class Journal:
             member.step,
             member.last_seen,
         )
+        if member.state == "live" and member.hello.rank == min(job.attempt.members):
+            sql = "INSERT OR REPLACE INTO descriptions VALUES (?, ?, ?)"
+            self._write(job, sql, job.attempt.number, msgspec.msgpack.encode(member.hello))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
         """Writes a step."""
@@ -125,7 +163,7 @@ class Journal:
         bad = (BAD_LOSS if _is_nan(s.loss) else 0) | (BAD_NORM if _is_nan(s.grad_norm) else 0)
         self._write(
             job,
-            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             s.attempt,
             s.step,
             s.time,
@@ -139,14 +177,42 @@ class Journal:
             s.agent_seconds,
             s.num_ranks,
             bad,
+            s.forward_seconds,
+            s.backward_seconds,
+            s.optimizer_seconds,
+            s.num_samples,
+            s.num_tokens,
         )
+        if job.meters.closeup is not None and job.meters.closeup.step == s.step:
+            body = msgspec.msgpack.encode(layer_table(job))
+            self._write(job, "INSERT OR REPLACE INTO closeups VALUES (?, ?)", body)
+        if job.meters.look is not None:
+            self._keep(job, job.meters.look, s.attempt)
         self._num_since_sweep += 1
+
+    def _keep(self, job: Job, look: Look, attempt: int) -> None:
+        if sum(self._looked.values()) >= MAX_WAITING_LOOKS:
+            self._state.journal_lost += 1
+            return
+        self._looked[job.name] = self._looked.get(job.name, 0) + 1
+        self._write(
+            job,
+            "INSERT INTO looks VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM looks JOIN jobs ON id = job "
+            "WHERE name = ?), ?, ?, ?, ?, ?, ?)",
+            job.name,
+            attempt,
+            look.step,
+            look.time,
+            look.seen,
+            look.is_onset,
+            pack(look),
+        )
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
         """Writes an episode as it now stands."""
         self._write(
             job,
-            "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             episode.id,
             episode.attempt,
             str(episode.severity),
@@ -156,6 +222,23 @@ class Journal:
             episode.is_open,
             msgspec.msgpack.encode(episode.first),
             msgspec.msgpack.encode(episode.last),
+            None if episode.worst in (episode.first, episode.last) else msgspec.msgpack.encode(episode.worst),
+            episode.told_step,
+        )
+
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """Writes an incident as it now stands; its members are in the table of episodes."""
+        body = msgspec.structs.replace(incident, members=())
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            incident.number,
+            incident.rule,
+            str(incident.worst),
+            incident.opened_time,
+            incident.closed_time,
+            msgspec.msgpack.encode([member.id for member in incident.members]),
+            msgspec.msgpack.encode(body),
         )
 
     def event_declared(self, job: Job, event: Event) -> None:
@@ -170,6 +253,32 @@ class Journal:
             msgspec.msgpack.encode(event.fields),
         )
 
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        """Writes a decision as it now stands."""
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)",
+            decision.number,
+            decision.time,
+            decision.state,
+            msgspec.msgpack.encode(decision),
+        )
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        """Writes an entry of the ledger as it now stands; one that is gone leaves."""
+        if entry.is_held:
+            self._write(
+                job,
+                "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
+                entry.kind,
+                entry.name,
+                entry.time,
+                msgspec.msgpack.encode(entry),
+            )
+        else:
+            sql = "DELETE FROM ledger WHERE (job, kind, name) = (?, ?, ?)"
+            self._write(job, sql, entry.kind, entry.name)
+
     def commit(self, now: float) -> None:
         """Writes what came since the last call, in one transaction."""
         if not self._waiting:
@@ -181,6 +290,7 @@ class Journal:
             )
             for sql, values in self._waiting:
                 self._connection.execute(sql, values)
+            keeping.thin(self._connection, self._looked)
             if self._num_since_sweep >= SWEEP_EVERY:
                 self._sweep(now)
             self._state.journal_bytes = self._size()
@@ -191,6 +301,7 @@ class Journal:
                 self._connection.execute("ROLLBACK")
             return
         self._waiting.clear()
+        self._looked.clear()
         self._known.update(self._new_jobs)
         self._new_jobs.clear()
         if self._state.journal_error:
@@ -207,6 +318,7 @@ class Journal:
                 (number, oldest, self._max_steps - 1),
             )
         self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
+        self._connection.execute("DELETE FROM looks WHERE time < ?", (oldest,))
         self._connection.execute(
             "DELETE FROM jobs WHERE id NOT IN (SELECT job FROM steps) AND id NOT IN (SELECT job FROM attempts "
             "WHERE began >= ?)",
@@ -214,6 +326,8 @@ class Journal:
         )
         self._known.clear()  # a job that comes back after that is written anew
         self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
+        self._connection.execute("DELETE FROM incidents WHERE closed_time < ?", (oldest,))
+        self._connection.execute("DELETE FROM decisions WHERE time < ?", (oldest,))
 
     def _failed(self, error: sqlite3.Error) -> None:
         if not self._state.journal_error:

@@ -8,6 +8,7 @@ than slowing anyone down.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 MAX_BACKLOG = 2000
@@ -15,11 +16,16 @@ MAX_LISTENERS = 256
 
 
 class Listener:
-    """One open page."""
+    """One open page; `kinds` are the updates it wants, None for all of them."""
 
-    def __init__(self, job: str | None) -> None:
+    def __init__(self, job: str | None, kinds: Collection[str] | None = None) -> None:
         self.job = job
+        self.kinds = kinds
         self.queue: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue(maxsize=MAX_BACKLOG)
+
+    def wants(self, job: str, kind: str) -> bool:
+        """Whether an update is for it."""
+        return (self.job is None or self.job == job) and (self.kinds is None or kind in self.kinds)
 
     def offer(self, kind: str, data: Any) -> None:
         """Queues an update, or replaces a full backlog by a request to load again."""
@@ -55,14 +61,14 @@ class Broker:
     def _deliver(self, updates: list[tuple[str, str, Any]]) -> None:
         for listener in self._listeners:
             for job, kind, data in updates:
-                if listener.job is None or listener.job == job:
+                if listener.wants(job, kind):
                     listener.offer(kind, {"job": job, **data})
 
-    def join(self, job: str | None) -> Listener | None:
+    def join(self, job: str | None, kinds: Collection[str] | None = None) -> Listener | None:
         """A new listener; None when there are too many, or the daemon is ending."""
         if self._is_closed or len(self._listeners) >= MAX_LISTENERS:
             return None
-        listener = Listener(job)
+        listener = Listener(job, kinds)
         self._listeners.add(listener)
         return listener
 

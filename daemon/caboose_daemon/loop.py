@@ -3,13 +3,16 @@
 Design
 ------
 One turn: take what has arrived (bounded, so that time also passes under load), let time pass, commit the journal,
-post the live updates. The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent
-loss; a reply that cannot be sent is dropped, the peer will ask again.
+post the live updates, and only then send the commands that were decided on: what was sent is always known afterwards.
+The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
+be sent is dropped, the peer will ask again. A command that cannot be sent to a rank is noted, and the rank has it from
+the others.
 """
 
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +21,18 @@ import zmq.auth.thread
 
 from caboose_daemon import shapes
 from caboose_daemon.episodes import Episode
+from caboose_daemon.export.exports import Exports
+from caboose_daemon.incident import Incident
 from caboose_daemon.job import Job, Member
 from caboose_daemon.journal import Journal
 from caboose_daemon.keys import DaemonKeys
 from caboose_daemon.live import Broker
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.receiver import Receiver
+from caboose_daemon.rollback.commander import Order
+from caboose_daemon.rollback.decision import Decision
+from caboose_daemon.rollback.ledger import Entry
+from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
 from caboose_wire import Event, encode
@@ -36,16 +45,18 @@ MAX_PER_TURN = 500
 
 
 class Outlet:
-    """The pipeline's sink in a running daemon: everything goes to the journal and to open pages."""
+    """The pipeline's sink in a running daemon: everything goes to the journal, to open pages, and to the exports."""
 
-    def __init__(self, journal: Journal, broker: Broker) -> None:
+    def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
         self._journal = journal
         self._broker = broker
+        self._exports = exports or Exports()
         self._updates: list[tuple[str, str, Any]] = []
 
     def attempt_began(self, job: Job) -> None:
         """To the journal, and pages load again."""
         self._journal.attempt_began(job)
+        self._exports.attempt_began(job)
         self._updates.append((job.name, "attempt", {"attempt": job.num_attempts}))
 
     def member_changed(self, job: Job, member: Member) -> None:
@@ -53,10 +64,13 @@ class Outlet:
         self._journal.member_changed(job, member)
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """To both."""
+        """To all."""
         self._journal.step_closed(job, summary)
+        self._exports.step_closed(job, summary)
         if self._broker.has_listeners:
             self._updates.append((job.name, "step", shapes.step(summary)))
+            if job.meters.look is not None:
+                self._updates.append((job.name, "closeup", {"attempt": summary.attempt, "step": summary.step}))
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
         """To both."""
@@ -64,10 +78,29 @@ class Outlet:
         if self._broker.has_listeners:
             self._updates.append((job.name, "finding", shapes.episode(episode)))
 
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """To all."""
+        self._journal.incident_changed(job, incident)
+        self._exports.incident_changed(job, incident)
+        if self._broker.has_listeners:
+            self._updates.append((job.name, "incident", shapes.incident(incident)))
+
     def event_declared(self, job: Job, event: Event) -> None:
-        """To both."""
+        """To all."""
         self._journal.event_declared(job, event)
+        self._exports.event_declared(job, event)
         self._updates.append((job.name, "event", shapes.event(event)))
+
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        """To all."""
+        self._journal.decision_changed(job, decision)
+        self._exports.decision_changed(job, decision)
+        self._updates.append((job.name, "decision", shapes.decision(decision)))
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        """To the journal and to pages."""
+        self._journal.ledger_changed(job, entry)
+        self._updates.append((job.name, "ledger", shapes.entry(entry)))
 
     def flush(self, now: float) -> None:
         """Ends a turn: commits, posts."""
@@ -84,6 +117,7 @@ class Loop:
         state: State,
         receiver: Receiver,
         pipeline: Pipeline,
+        policy: Policy,
         outlet: Outlet,
         *,
         keys: DaemonKeys | None = None,
@@ -92,6 +126,7 @@ class Loop:
         self._state = state
         self._receiver = receiver
         self._pipeline = pipeline
+        self._policy = policy
         self._outlet = outlet
         self._clock = clock
         self._context = zmq.Context()
@@ -141,7 +176,9 @@ class Loop:
             self.failure = error
 
     def _turn(self) -> None:
-        if self._socket.poll(POLL_MS):
+        has_mail = self._socket.poll(POLL_MS)
+        start = time.perf_counter()
+        if has_mail:
             with self._state.lock:
                 self._take(self._clock())
         with self._state.lock:
@@ -149,7 +186,12 @@ class Loop:
             for peer, message in self._receiver.advance(now):
                 self._reply(peer, encode(message))
             self._pipeline.advance(now)
+            for job, terms in self._policy.advance(now):
+                self._send_all(job, encode(terms))
             self._outlet.flush(now)
+            for order in self._policy.commander.take(has_trail=not self._state.journal_error):
+                self._command(order)
+            self._state.turn_seconds = time.perf_counter() - start
 
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
@@ -160,9 +202,38 @@ class Loop:
             for to, message in self._receiver.handle(peer, frames, now):
                 self._reply(to, encode(message))
 
-    def _reply(self, peer: bytes, frames: list[bytes]) -> None:
-        with contextlib.suppress(zmq.Again, zmq.ZMQError):  # gone or not reading; it will ask again
+    def _command(self, order: Order) -> None:
+        command = order.command
+        logger.info(
+            "command %d to %s: %s at step %d (decision %d)",
+            command.number,
+            order.job.name,
+            command.kind,
+            command.boundary,
+            order.decision,
+        )
+        unreached = self._send_all(order.job, encode(command))
+        if unreached:
+            self._policy.commander.unreached(order, unreached)
+
+    def _send_all(self, job: Job, frames: list[bytes]) -> list[int]:
+        """Sends to every rank that wants to hear of rollback; returns those that could not be reached."""
+        members = job.attempt.members if job.attempt is not None else {}
+        unreached = []
+        for rank, member in members.items():
+            if member.hello.rollback == "off":
+                continue
+            peer = self._receiver.peer_of(member)
+            if peer is None or not self._reply(peer, frames):
+                unreached.append(rank)
+        return unreached
+
+    def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
+        """Whether it could be sent; a peer that is gone or not reading will ask again."""
+        with contextlib.suppress(zmq.Again, zmq.ZMQError):
             self._socket.send_multipart([peer, *frames], flags=zmq.NOBLOCK)
+            return True
+        return False
 
     def stop(self) -> None:
         """Ends the thread after its current turn and closes the socket."""

@@ -8,7 +8,8 @@ under a reason from a closed set, and the peer is kept.
 
 A peer that was not introduced (the daemon was restarted, or a Hello is on its way) is asked for its Hello, and what it
 sends meanwhile is held back, within bounds, and applied afterwards. A peer whose Hello claims a job that someone
-else is living in waits the same way (see `admission`).
+else is living in waits the same way (see `admission`), and so do ranks that rolled back, until all have said so. A
+process that is about to resume may ask for a plan; it need not say who it is.
 """
 
 import math
@@ -21,6 +22,7 @@ import msgspec
 from caboose_daemon import admission
 from caboose_daemon.job import Attempt, Job, Member
 from caboose_daemon.pipeline import Pipeline
+from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.state import State
 from caboose_daemon.version import __version__
 from caboose_wire import (
@@ -30,7 +32,9 @@ from caboose_wire import (
     Heartbeat,
     Hello,
     HelloRequest,
+    Holdings,
     Message,
+    PlanRequest,
     Refused,
     StepReport,
     WireError,
@@ -54,16 +58,19 @@ class _Peer:
     job: Job
     attempt: Attempt
     member: Member
+    asked: float = -math.inf
+    """When it was last asked for a new Hello."""
 
 
 @dataclass
 class _Stranger:
-    """A peer that has no place yet; `hello` is set if it waits for one."""
+    """A peer that has no place yet; `hello` is set if it waits for one, `has_rolled_back` if for the other ranks."""
 
     asked: float = -math.inf
     last_seen: float = 0.0
     hello: Hello | None = None
     since: float = 0.0
+    has_rolled_back: bool = False
     held: deque[tuple[Message, int]] = field(default_factory=deque)
     """What it sent so far, with the size of each."""
 
@@ -71,12 +78,15 @@ class _Stranger:
 class Receiver:
     """Knows which peer is which rank, and what a peer may do."""
 
-    def __init__(self, state: State, pipeline: Pipeline) -> None:
+    def __init__(self, state: State, pipeline: Pipeline, policy: Policy) -> None:
         self._state = state
         self._pipeline = pipeline
+        self._policy = policy
         self._peers: dict[bytes, _Peer] = {}
         self._peer_of: dict[str, bytes] = {}
         self._strangers: dict[bytes, _Stranger] = {}
+        self._rolled_back: dict[str, dict[int, bytes]] = {}
+        """Peers that wait for the other ranks of their job to say that they rolled back too, by job and rank."""
         self._held_bytes = 0
         self._next_sweep = 0.0
 
@@ -99,11 +109,29 @@ class Receiver:
     def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
         if isinstance(message, Hello):
             return self._introduce(peer, message, now)
+        if isinstance(message, PlanRequest):
+            self._state.num_frames["PlanRequest"] += 1
+            return [(peer, self._policy.plan(message))]
         known = self._peers.get(peer)
         if known is None:
             return self._hold(peer, message, size, now)
+        if known.job.attempt is not known.attempt and _was_left_behind(known):
+            return self._drop_late(peer, known, message, now)
         self._accept(known, message, now)
         return []
+
+    def _drop_late(self, peer: bytes, known: _Peer, message: Message, now: float) -> list[Reply]:
+        """A rank speaks of the attempt before the rollback, and the others are in the next: it is asked where it is."""
+        attempt = known.job.attempt
+        assert attempt is not None, "it has been left behind by one"
+        if isinstance(message, StepReport):
+            attempt.aligner.num_late += 1
+        elif isinstance(message, Ack):
+            self._policy.answered(known.job, known.member.hello.rank, message, now)
+        if now - known.asked < ASK_AGAIN_SECONDS:
+            return []
+        known.asked = now
+        return [(peer, HelloRequest(daemon_version=__version__))]
 
     def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
         if hello.rank >= hello.world:
@@ -115,12 +143,19 @@ class Receiver:
             self._make_room_for_a_job(now)
             job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
         verdict = admission.judge(job, hello, now)
-        if verdict == "waits":
+        if verdict in ("waits", "rolled_back"):
             stranger = self._stranger(peer, now)
+            if verdict == "rolled_back":
+                self._peers.pop(peer, None)  # what it sends from now on is of the next attempt
+                self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
+                stranger.has_rolled_back = True
             stranger.hello, stranger.since = hello, now
             return []
         if verdict == "begins":
             self._pipeline.begin_attempt(job, hello, now)
+        return self._admit(peer, job, hello, now)
+
+    def _admit(self, peer: bytes, job: Job, hello: Hello, now: float) -> list[Reply]:
         self._state.num_frames["Hello"] += 1
         member = self._pipeline.admit(job, hello, now)
         assert job.attempt is not None, "a judged Hello has an attempt to join"
@@ -129,7 +164,12 @@ class Receiver:
         self._peers[peer] = _Peer(job, job.attempt, member)
         self._state.num_peers = len(self._peers)
         self._release(peer, now)
-        return []
+        terms = self._policy.welcome(job, hello)
+        return [] if terms is None else [(peer, terms)]
+
+    def peer_of(self, member: Member) -> bytes | None:
+        """The connection of a rank, if it has one."""
+        return self._peer_of.get(member.hello.incarnation)
 
     def _make_room_for_a_job(self, now: float) -> None:
         """Beyond the limit, the job that was silent for the longest leaves the memory; the journal keeps it."""
@@ -151,7 +191,7 @@ class Receiver:
     def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
         stranger = self._stranger(peer, now)
         stranger.last_seen = now
-        if isinstance(message, StepReport | Event | Bye):
+        if isinstance(message, StepReport | Event | Bye | Holdings | Ack):
             if self._held_bytes + size > MAX_HELD_BYTES:
                 raise WireError("unknown_peer", "too much is held back already")
             if len(stranger.held) == MAX_HELD_PER_PEER:
@@ -197,12 +237,17 @@ class Receiver:
             member.num_dropped = message.num_dropped
             member.num_failures = message.num_failures
             member.agent_state = message.state
+            member.phase = message.phase
             member.step = max(member.step, message.step)
         elif isinstance(message, Event):
             self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
         elif isinstance(message, Bye):
             self._pipeline.leave(known.job, member, message.error)
-        elif not isinstance(message, Ack):
+        elif isinstance(message, Holdings):
+            self._policy.held(known.job, member.hello.rank, message)
+        elif isinstance(message, Ack):
+            self._policy.answered(known.job, member.hello.rank, message, now)
+        else:
             raise WireError("type", f"{type(message).__name__} is for the daemon to send")
         member.last_seen = now
         self._state.num_frames[type(message).__name__] += 1
@@ -216,6 +261,7 @@ class Receiver:
         member.step = max(member.step, report.step)
         member.num_dropped = report.num_dropped
         member.since_step_seconds = 0.0
+        member.phase = ""
         member.loss = report.loss
         member.step_seconds = report.phases.total if report.phases else None
         known.attempt.aligner.add(member.hello.rank, report, now)
@@ -226,7 +272,11 @@ class Receiver:
         if now >= self._next_sweep:
             self._next_sweep = now + FORGET_SECONDS
             self._sweep(now)
+        for name in list(self._rolled_back):
+            replies += self._go_on_together(name, now)
         for peer, stranger in list(self._strangers.items()):
+            if stranger.has_rolled_back:
+                continue
             if stranger.hello is not None:
                 try:
                     replies += self._decide(peer, stranger, stranger.hello, now)
@@ -237,10 +287,39 @@ class Receiver:
                 self._release(peer, now)
         return replies
 
+    def _go_on_together(self, name: str, now: float) -> list[Reply]:
+        """Begins the attempt after a rollback, when all live ranks have said that it happened or it took too long."""
+        job, peers = self._state.jobs.get(name), self._rolled_back[name]
+        waiting = {rank: (peer, self._strangers[peer]) for rank, peer in peers.items() if peer in self._strangers}
+        hellos = {rank: s.hello for rank, (_, s) in waiting.items() if s.has_rolled_back and s.hello is not None}
+        if job is None or job.attempt is None or not hellos:
+            self._give_up_waiting(name, now)
+            return []
+        heard = {rank for rank, member in job.attempt.members.items() if member.state in ("live", "expected")}
+        first = min(waiting[rank][1].since for rank in hellos)
+        if not heard <= hellos.keys() and now - first < admission.ROLLBACK_SECONDS:
+            return []
+        del self._rolled_back[name]
+        replies: list[Reply] = []
+        for rank, hello in sorted(hellos.items()):
+            if admission.judge(job, hello, now) == "rolled_back":
+                self._pipeline.begin_attempt(job, hello, now, is_rollback=True)
+            waiting[rank][1].has_rolled_back = False
+            try:
+                replies += self._introduce(waiting[rank][0], hello, now)
+            except WireError as error:
+                self._release(waiting[rank][0], now)
+                replies += self._refuse(waiting[rank][0], error)
+        return replies
+
+    def _give_up_waiting(self, name: str, now: float) -> None:
+        for peer in self._rolled_back.pop(name).values():
+            self._release(peer, now)
+
     def _sweep(self, now: float) -> None:
         over = []
         for peer, known in self._peers.items():
-            is_over = known.member.state != "live" or known.job.attempt is not known.attempt
+            is_over = known.attempt.is_over or known.member.state != "live" or known.job.attempt is not known.attempt
             if is_over and now - known.member.last_seen > FORGET_SECONDS:
                 over.append(peer)
         self._forget(over)
@@ -257,6 +336,11 @@ class Receiver:
                 f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart",
             )
         return []
+
+
+def _was_left_behind(known: _Peer) -> bool:
+    attempt = known.job.attempt
+    return attempt is not None and attempt.reason == "rollback" and attempt.number == known.attempt.number + 1
 
 
 def _check_layer_arrays(report: StepReport, num_layers: int) -> None:

@@ -15,6 +15,8 @@ CREATE TABLE IF NOT EXISTS attempts (
     world INTEGER NOT NULL,
     launch TEXT NOT NULL,
     agent_attempt INTEGER NOT NULL,
+    reason TEXT NOT NULL DEFAULT '', -- rollback, or empty for a launch
+    start_step INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 
@@ -32,6 +34,30 @@ CREATE TABLE IF NOT EXISTS members (
     PRIMARY KEY (job, attempt, rank)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS descriptions (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    attempt INTEGER NOT NULL,
+    body BLOB NOT NULL, -- Hello of the lowest rank as msgpack: layers, settings, what it can see
+    PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS closeups (
+    job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    body BLOB NOT NULL -- the last closer look, as the API tells it, as msgpack
+);
+
+CREATE TABLE IF NOT EXISTS looks (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, -- 1, 2, 3, ... as they came; which are thinned out goes by it
+    attempt INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    time REAL NOT NULL,
+    seen INTEGER NOT NULL, -- a mask of the statistics that it shows
+    is_onset INTEGER NOT NULL,
+    body BLOB NOT NULL, -- columns of numbers by name, as msgpack; the layers are in descriptions
+    PRIMARY KEY (job, number)
+);
+
 CREATE TABLE IF NOT EXISTS steps (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     attempt INTEGER NOT NULL,
@@ -47,6 +73,11 @@ CREATE TABLE IF NOT EXISTS steps (
     agent_seconds REAL,
     num_ranks INTEGER NOT NULL,
     bad INTEGER NOT NULL,
+    forward_seconds REAL,
+    backward_seconds REAL,
+    optimizer_seconds REAL,
+    num_samples INTEGER,
+    num_tokens INTEGER,
     PRIMARY KEY (job, attempt, step)
 ) WITHOUT ROWID;
 
@@ -61,7 +92,39 @@ CREATE TABLE IF NOT EXISTS episodes (
     is_open INTEGER NOT NULL,
     first BLOB NOT NULL, -- Finding as msgpack, which keeps NaN
     last BLOB NOT NULL,
+    worst BLOB, -- NULL where it is the first or the last
+    told_step INTEGER,
     PRIMARY KEY (job, id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS incidents (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    rule TEXT NOT NULL,
+    worst TEXT NOT NULL,
+    opened_time REAL NOT NULL,
+    closed_time REAL, -- NULL while it is open
+    members BLOB NOT NULL, -- ids of episodes as msgpack
+    body BLOB NOT NULL, -- Incident without its members, as msgpack
+    PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS decisions (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    time REAL NOT NULL,
+    state TEXT NOT NULL,
+    body BLOB NOT NULL, -- Decision as msgpack
+    PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS ledger (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    kind TEXT NOT NULL, -- snapshot or checkpoint
+    name TEXT NOT NULL,
+    time REAL NOT NULL,
+    body BLOB NOT NULL, -- Entry as msgpack
+    PRIMARY KEY (job, kind, name)
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS events (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from caboose_daemon.engine import RuleStats
 from caboose_daemon.job import Job
+from caboose_daemon.outbox import Tally
 from caboose_daemon.rules.rule import RuleConfig
 
 
@@ -26,10 +27,20 @@ class State:
     num_refused: Counter[str] = field(default_factory=Counter)
     """Messages and peers refused, by reason."""
     num_bytes: int = 0
+    turn_seconds: float = 0.0
+    """How long the last turn of the receiving loop took, waiting apart."""
+    lag_seconds: float = 0.0
+    """How old the newest report of the last judged step was when it was judged, by its rank's own clock."""
     num_peers: int = 0
     journal_failures: int = 0
     journal_error: str = ""
     journal_bytes: int = 0
     journal_lost: int = 0
     """Rows given up because the journal could not be written for too long."""
+    exports: dict[str, Tally] = field(default_factory=dict)
+    """What became of what is handed to others (grafana, tensorboard, wandb), by target."""
+    last_scrape: float | None = None
+    """When somebody last asked for /metrics."""
+    scraper: str = ""
+    """Who that was, by its own words."""
     lock: threading.RLock = field(default_factory=threading.RLock)

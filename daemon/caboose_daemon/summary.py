@@ -24,6 +24,25 @@ class StepSummary:
     data_seconds: float | None
     agent_seconds: float | None
     num_ranks: int
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimizer_seconds: float | None = None
+    num_samples: int | None = None
+    """Of all ranks together; None where a rank did not say."""
+    num_tokens: int | None = None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of all ranks over the mean time that the step took."""
+        return self._rate(self.num_samples)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Likewise."""
+        return self._rate(self.num_tokens)
+
+    def _rate(self, count: int | None) -> float | None:
+        return count / self.step_seconds if count is not None and self.step_seconds else None
 
 
 def summarize(step: AlignedStep) -> StepSummary:
@@ -44,6 +63,11 @@ def summarize(step: AlignedStep) -> StepSummary:
         data_seconds=_finite(step.phase_seconds("data")),
         agent_seconds=float(agent.mean()) if len(agent) else None,
         num_ranks=step.num_present,
+        forward_seconds=_finite(step.phase_seconds("forward")),
+        backward_seconds=_finite(step.phase_seconds("backward")),
+        optimizer_seconds=_finite(step.phase_seconds("optimizer")),
+        num_samples=step.num_samples,
+        num_tokens=step.num_tokens,
     )
 
 

@@ -9,8 +9,9 @@ import msgspec
 
 from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.regimes import Regime
+from caboose_daemon.settings import number
 from caboose_wire import Event, Group, Layer, Module
-from caboose_wire.messages import Scalar
+from caboose_wire.fields import Scalar
 
 RankState = Literal["expected", "live", "left", "failed"]
 """expected: not heard of yet. left: said good-bye. failed: left because of an error."""
@@ -30,6 +31,8 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     agent_state: str = "training"
     """As its heartbeats say: training, or disabled after repeated failures of the agent itself."""
+    phase: str = ""
+    """What its training thread was in at the last heartbeat, if that is newer than its last step; else empty."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     """What the agent cannot see, with reasons."""
     regime: Regime = Regime()
     alignment: AlignmentFacts = AlignmentFacts()
+    start_step: int = 0
+    """The step that this attempt began after."""
     previous_lr: float | None = None
     """Where this attempt resumed an earlier one: the first group's learning rate at that step, as it was then."""
     look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict
@@ -87,5 +92,4 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
 
     def setting(self, name: str) -> float | None:
         """A number the user gave, or the agent found, under this name; None where there is none."""
-        value = self.config.get(name, self.facts.get(name))
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return number(name, self.config, self.facts)

@@ -29,6 +29,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
         ({"start_step": -1}, ValueError, r"start_step=-1"),
         ({"num_classes": 1}, ValueError, r"num_classes=1"),
         ({"scheduler": 5}, TypeError, r"scheduler=.*got int"),
+        ({"scheduler": [5]}, TypeError, r"scheduler=.*element 0 is a int"),
         ({"config": [1]}, TypeError, r"config=.*expected a mapping"),
         ({"endpoint": "nonsense"}, ValueError, r"endpoint: 'nonsense'.*tcp://host:port"),
         ({"sample_every": 0}, ValueError, r"sample_every='0'"),
@@ -63,6 +64,28 @@ def test_attaching_twice_is_harmless(attach: Attach, network: torch.nn.Module, l
     second = attach(network, optimizer, endpoint=listening.endpoint)
     assert second is first
     assert len(network._forward_hooks) == 1
+
+
+@pytest.mark.parametrize("first", ["off", "advise"])
+def test_an_auto_for_a_model_that_is_watched_with_less_is_refused(
+    attach: Attach, network: torch.nn.Module, listening: Collector, first: str
+) -> None:
+    optimizer = sgd(network)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, rollback=first)
+    with pytest.raises(ValueError, match=r"watched already.*attach once, with rollback=.auto., or close\(\) the first"):
+        attach(network, optimizer, endpoint=listening.endpoint, rollback="auto")
+    assert monitor.is_active, "the first one goes on"
+    monitor.close()
+    assert attach(network, optimizer, endpoint=listening.endpoint, rollback="auto")._brake is not None
+
+
+@pytest.mark.parametrize("second", ["off", "advise", "auto"])
+def test_attaching_again_for_no_more_than_the_first_may_do_is_harmless(
+    attach: Attach, network: torch.nn.Module, listening: Collector, second: str
+) -> None:
+    optimizer = sgd(network)
+    first = attach(network, optimizer, endpoint=listening.endpoint, rollback="auto")
+    assert attach(network, optimizer, endpoint=listening.endpoint, rollback=second) is first
 
 
 def test_attaching_to_another_model_lets_the_first_one_go(
@@ -131,4 +154,5 @@ def test_hello_says_what_is_watched(attach: Attach, network: torch.nn.Module, li
     assert hello.groups[0].settings["momentum"] == 0.9
     assert hello.config == {"batch": 32, "note": "x", "array": 2.5, "num_classes": 10}
     assert (hello.facts["scheduler"], hello.facts["num_parameters"]) == ("StepLR", 49)
+    assert 2**28 < hello.facts["host_memory_bytes"] < 2**50  # type: ignore[operator]  # a number of bytes
     assert hello.torch_version == torch.__version__

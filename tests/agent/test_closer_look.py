@@ -272,6 +272,7 @@ def test_modes_batches_and_settings_are_reported(attach: Attach, listening: Coll
     assert first.host_bytes > 2**20
     facts = listening.wait_for(Hello)[-1].facts
     assert (facts["batch_size"], facts["dataset_length"], facts["norms"]) == (3, 6, "BatchNorm1d")
+    assert facts["num_workers"] == 0
     assert facts["dropout"] == "0.5"
 
 

@@ -212,8 +212,8 @@ def test_the_wrapped_model_is_the_one_that_is_watched(trainer: Callable[..., Any
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         run.train()
-        assert listening.hellos[0].wrapper == "DistributedDataParallel"
         assert [r.loss for r in reported(listening, 4)] == pytest.approx(logged(run), abs=1e-4)
+        assert listening.hellos[0].wrapper == "DistributedDataParallel"
     finally:
         torch.distributed.destroy_process_group()
 

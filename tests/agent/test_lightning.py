@@ -168,11 +168,38 @@ def test_checkpoints_are_told_and_a_resumed_run_continues_its_count(
     trainer(enable_checkpointing=True, callbacks=[keep]).fit(Task(), batches(), batches(2))
     listening.wait_for(Bye)
     (saved,) = [m for m in listening.messages if isinstance(m, Event)]
-    assert (saved.kind, saved.fields) == ("checkpoint", {"step": 6, "path": str(tmp_path / "kept")})
+    assert (saved.kind, saved.fields) == ("checkpoint", {"step": 6, "path": str(tmp_path / "kept" / "last.ckpt")})
     trainer(max_epochs=2).fit(Task(), batches(), batches(2), ckpt_path=tmp_path / "kept" / "last.ckpt")
     listening.wait_for(Bye, 2)
     assert [h.start_step for h in listening.hellos] == [0, 6]
     assert [r.step for r in listening.reports] == list(range(1, 13))
+
+
+def test_every_checkpoint_is_told_by_its_own_file_when_it_is_written(
+    trainer: Callable[..., Any], listening: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two callbacks that keep some, and a save by hand; weights alone cannot be resumed from, and are not told."""
+    checkpoints = lightning.callbacks.ModelCheckpoint
+    every = checkpoints(dirpath=tmp_path / "every", filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    weights = checkpoints(dirpath=tmp_path / "weights", every_n_train_steps=3, save_weights_only=True)
+
+    class ByHandToo(lightning.Callback):  # type: ignore[misc, name-defined]  # imported at run time
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 5:
+                trainer.save_checkpoint("mine.ckpt")
+
+    monkeypatch.chdir(tmp_path)
+    run = trainer(enable_checkpointing=True, callbacks=[every, weights, ByHandToo()])
+    run.fit(Task(), batches(), batches(2))
+    listening.wait_for(Bye)
+    events = [m for m in listening.messages if isinstance(m, Event)]
+    told = [(event.fields["step"], event.fields["path"]) for event in events]
+    files = {step: str(tmp_path / "every" / f"step={step}.ckpt") for step in (2, 4, 6)}
+    assert told == [(2, files[2]), (4, files[4]), (5, str(tmp_path / "mine.ckpt")), (6, files[6])]
+    assert all(Path(path).stat().st_mtime <= event.time for event, (_, path) in zip(events, told, strict=True))
+    assert any((tmp_path / "weights").iterdir())
+    run.save_checkpoint(tmp_path / "after.ckpt")
+    assert len([m for m in listening.messages if isinstance(m, Event)]) == 4, "nobody watches any more"
 
 
 def test_an_exception_is_told_and_ends_the_watch(trainer: Callable[..., Any], listening: Collector) -> None:

@@ -69,6 +69,17 @@ def test_a_step_between_samples_takes_five_operations_whatever_the_number_of_lay
     }
 
 
+def test_with_hunting_on_the_random_state_is_kept_as_well_and_nothing_of_the_batch_is_copied(
+    attach: Callable[..., caboose.Monitor],
+) -> None:
+    watched = train(attach, 3)
+    hunting = train(attach, 3, hunt=True)
+    added = hunting[-1].operations - watched[-1].operations
+    assert dict(added) == {"aten.detach": 1}, "of the generator's few kilobytes, on the host"
+    assert hunting[-1].num_syncs == watched[-1].num_syncs
+    assert hunting[-1].largest == watched[-1].largest
+
+
 @pytest.mark.parametrize("sample_every", [1, 50])
 def test_nothing_waits_for_a_device(attach: Callable[..., caboose.Monitor], sample_every: int) -> None:
     bare = train(None, 10)

@@ -19,7 +19,19 @@ pytestmark = pytest.mark.slow
 STEPS = 5
 LAUNCHES = {
     1: ("plain", "compile"),
-    2: ("ddp", "fsdp1", "fsdp1_flat", "fsdp2", "accumulate", "amp", "clip", "clip_by_name", "fsdp1_clip", "fsdp2_clip"),
+    2: (
+        "ddp",
+        "ddp_compiled",
+        "fsdp1",
+        "fsdp1_flat",
+        "fsdp2",
+        "accumulate",
+        "amp",
+        "clip",
+        "clip_by_name",
+        "fsdp1_clip",
+        "fsdp2_clip",
+    ),
     4: ("fsdp1_hybrid", "fsdp2_hybrid"),
 }
 """Modes by the number of ranks they are run on; one launch does them all, one after the other."""
@@ -65,7 +77,19 @@ def run(mode: str) -> Run:
     return Run(hello, steps, [rank[mode] for rank in ranks])
 
 
-ALL = ["ddp", "fsdp1", "fsdp1_flat", "fsdp1_hybrid", "fsdp2", "fsdp2_hybrid", "accumulate", "amp", "compile", "clip"]
+ALL = [
+    "ddp",
+    "ddp_compiled",
+    "fsdp1",
+    "fsdp1_flat",
+    "fsdp1_hybrid",
+    "fsdp2",
+    "fsdp2_hybrid",
+    "accumulate",
+    "amp",
+    "compile",
+    "clip",
+]
 
 
 @pytest.mark.parametrize("mode", ["plain", *ALL, "clip_by_name", "fsdp1_clip", "fsdp2_clip"])
@@ -101,7 +125,7 @@ def test_hello_says_how_each_parameter_lies(mode: str, placement: str, replicas:
     assert {(layer.placement, layer.replicas) for layer in run(mode).hello.layers} == {(placement, replicas)}
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp1", "fsdp2", "clip", "fsdp2_clip"])
+@pytest.mark.parametrize("mode", ["ddp", "ddp_compiled", "fsdp1", "fsdp2", "clip", "fsdp2_clip"])
 def test_not_one_collective_is_added(mode: str) -> None:
     _, bare = launch(2, watched=False)
     assert run(mode).num_collectives == [rank[mode]["collectives"] for rank in bare]
@@ -120,9 +144,10 @@ def test_clipping_is_seen_and_by_how_much_it_acted(mode: str) -> None:
         assert run(mode).steps[0].reports[0].clipping.total_norm is not None, "taken over from the clipper"
 
 
-def test_replicas_have_one_fingerprint_that_changes_with_the_weights() -> None:
+@pytest.mark.parametrize("mode", ["ddp", "ddp_compiled"])
+def test_replicas_have_one_fingerprint_that_changes_with_the_weights(mode: str) -> None:
     seen = []
-    for step in run("ddp").steps:
+    for step in run(mode).steps:
         prints = {report.fingerprint for report in step.reports.values()}
         assert len(prints) == 1
         seen += [p for p in prints if p is not None]
@@ -136,6 +161,12 @@ def test_a_scaler_is_reported_and_its_scale_is_not_in_the_norms() -> None:
     assert report.scaler.scale == 1024.0
     local = run("amp").steps[0].local_grad_norm
     assert local == pytest.approx(run("ddp").steps[0].local_grad_norm, rel=1e-5)
+
+
+def test_local_gradients_are_seen_through_a_compiled_ddp() -> None:
+    assert "local_gradients" not in run("ddp_compiled").hello.blind
+    local = run("ddp_compiled").steps[0].local_grad_norm
+    assert local == pytest.approx(run("ddp").steps[0].local_grad_norm, rel=1e-4)
 
 
 def test_the_work_on_replicated_layers_is_divided_and_rotated() -> None:

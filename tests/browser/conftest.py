@@ -10,24 +10,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from support.browser import Watched, running_browser
 from support.processes import DaemonProcess, running_daemon
+
+TIMEOUT_MS = 15_000
+PATIENT = """
+[rules.rank_silent]
+enabled = false
+
+[rules.job_stalled]
+enabled = false
+"""
+"""Simulated ranks say nothing while a slow browser is waited for; that is not what these tests are about."""
 
 
 @pytest.fixture(scope="module")  # playwright holds the main thread's event loop, which others need after it
 def browser_context() -> Iterator[BrowserContext]:
     with running_browser() as browser:
         context = browser.new_context(viewport={"width": 1400, "height": 900})
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(TIMEOUT_MS)
+        expect.set_options(timeout=TIMEOUT_MS)
         yield context
         context.close()
 
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    with running_daemon(tmp_path_factory.mktemp("daemon")) as process:
+    directory = tmp_path_factory.mktemp("daemon")
+    config = directory / "patient.toml"
+    config.write_text(PATIENT)
+    with running_daemon(directory, "--config", str(config)) as process:
         yield process
 
 

@@ -29,7 +29,7 @@ def test_the_ranks_of_one_launch_share_an_attempt() -> None:
     launched(core)
 
     (job,) = core.state.jobs.values()
-    assert (job.num_attempts, job.num_live, job.state) == (1, 2, "running")
+    assert (job.num_attempts, job.num_live(job.last_seen), job.state) == (1, 2, "running")
 
 
 def test_the_same_incarnation_on_a_new_connection_is_a_reconnect() -> None:
@@ -65,7 +65,7 @@ def test_a_higher_restart_count_begins_a_new_attempt_at_once() -> None:
     launched(core, name="b", attempt=1, now=1.5)
 
     (job,) = core.state.jobs.values()
-    assert (job.num_attempts, core.sink.attempts, job.num_live) == (2, [1, 2], 2)
+    assert (job.num_attempts, core.sink.attempts, job.num_live(job.last_seen)) == (2, [1, 2], 2)
     assert [summary.step for summary in core.sink.steps] == [5], "the old attempt's last step is not lost"
 
 
@@ -103,7 +103,7 @@ def test_of_two_live_jobs_under_one_name_the_newcomer_is_refused_and_shown() -> 
     assert {peer for peer, _ in replies} == {b"b0", b"b1"}
     assert reasons(replies) == ["duplicate_job"] * 2
     job = core.state.jobs["train"]
-    assert (job.num_attempts, job.num_live, job.num_refused) == (1, 2, 2)
+    assert (job.num_attempts, job.num_live(job.last_seen), job.num_refused) == (1, 2, 2)
     assert job.refused_detail == "rank 1 on elsewhere, pid 101"
 
 
@@ -135,7 +135,7 @@ def test_a_relaunch_after_a_kill_waits_for_the_old_ranks_silence_and_loses_nothi
 
     assert core.pass_time(PATIENCE_SECONDS + 0.1) == []
     job = core.state.jobs["train"]
-    assert (job.num_attempts, job.num_live, job.num_refused) == (2, 2, 0)
+    assert (job.num_attempts, job.num_live(job.last_seen), job.num_refused) == (2, 2, 0)
     assert [(s.attempt, s.step, s.num_ranks) for s in core.sink.steps] == [(2, 1, 2), (2, 2, 2), (2, 3, 2)]
 
 
@@ -180,7 +180,8 @@ def test_a_late_rank_of_the_same_launch_joins_at_any_time() -> None:
     core.say(b"a1", a_hello(rank=1), 500.0)
 
     job = core.state.jobs["train"]
-    assert (job.num_attempts, job.num_live) == (1, 2)
+    assert job.attempt is not None
+    assert (job.num_attempts, sorted(job.attempt.members)) == (1, [0, 1])
 
 
 def test_a_rank_that_comes_back_after_its_goodbye_is_live_again() -> None:
@@ -190,7 +191,7 @@ def test_a_rank_that_comes_back_after_its_goodbye_is_live_again() -> None:
 
     core.say(b"a1", hellos[1], 2.0)
 
-    assert core.state.jobs["train"].num_live == 2
+    assert core.state.jobs["train"].num_live(0.0) == 2
 
 
 def test_jobs_of_different_names_do_not_touch() -> None:
@@ -198,4 +199,4 @@ def test_jobs_of_different_names_do_not_touch() -> None:
     launched(core)
     launched(core, name="b", job="other")
 
-    assert {name: job.num_live for name, job in core.state.jobs.items()} == {"train": 2, "other": 2}
+    assert {name: job.num_live(job.last_seen) for name, job in core.state.jobs.items()} == {"train": 2, "other": 2}

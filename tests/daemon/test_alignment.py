@@ -1,8 +1,9 @@
 """When a step is complete, when it waits no longer, and what is counted on the way."""
 
+import numpy as np
 import pytest
 
-from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.aligned import AlignedStep, combine
 from caboose_daemon.alignment import MAX_OPEN, Aligner
 from caboose_wire import Phases
 from support.ranks import LAYERS, a_report
@@ -179,3 +180,18 @@ def test_steps_may_be_counted_from_any_number() -> None:
 
 def test_nothing_is_closed_when_nothing_is_open() -> None:
     assert Ranks().closed_steps(now=1e9) == []
+
+
+def test_a_step_kept_for_later_has_what_was_said_and_reduced_but_no_arrays() -> None:
+    reports = {
+        rank: a_report(is_sampled=True, arrays={"update_ratio": np.full(4, 0.1 + rank, dtype=np.float32)})
+        for rank in range(2)
+    }
+    step = combine(reports, attempt=1, step=1, world=2, layers=LAYERS)
+
+    kept = step.without_arrays()
+
+    assert all(not report.arrays for report in kept.reports.values())
+    assert kept.reports[1].phases == reports[1].phases
+    assert kept.layer_values("update_ratio") is step.layer_values("update_ratio")
+    assert step.reports[0].arrays, "the step itself is as it was"

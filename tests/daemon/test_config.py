@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.config import Config, ConfigError, load
+from caboose_daemon.config import SECTIONS, Config, ConfigError, load
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 
 BAD_INPUTS = {
     # label: (toml, what the line says after the file)
     "unknown section": ("[deamon]\nlisten = 'x'", "deamon: unknown key; did you mean daemon?"),
-    "unknown key at the top": ("zzz = 'x'", "zzz = 'x': unknown key; valid here: alignment, daemon, journal, rules"),
+    "unknown key at the top": (
+        "zzz = 'x'",
+        "zzz = 'x': unknown key; valid here: alignment, daemon, export, grafana, journal, metrics, rollback, rules",
+    ),
     "misspelt key": ("[daemon]\nlistn = 'x'", "daemon.listn = 'x': unknown key; did you mean daemon.listen?"),
     "misspelt key of a number": (
         "[journal]\nmax_step = 5",
@@ -92,6 +95,34 @@ BAD_INPUTS = {
         "[daemon]\nhttp = 'localhost:70000'",
         "daemon.http = 'localhost:70000': 'localhost:70000' has port 70000; ports end at 65535",
     ),
+    "Grafana without http": (
+        "[grafana]\nurl = 'grafana:3000'",
+        "grafana.url = 'grafana:3000': is not of the form http://host:port/path",
+    ),
+    "mode that does not exist": (
+        "[export]\nwandb_mode = 'disabled'",
+        "export.wandb_mode = 'disabled': use one of 'offline', 'online'",
+    ),
+    "no step at all": ("[export]\nevery_steps = 0", "export.every_steps = 0: must be above 0"),
+    "time that runs backwards": (
+        "[export]\nhistogram_seconds = -1",
+        "export.histogram_seconds = -1.0: must not be below 0",
+    ),
+    "mirror in a bucket": (
+        "[export]\ntensorboard_dir = 's3://bucket/logs'",
+        "export.tensorboard_dir = 's3://bucket/logs': must be a directory of this machine",
+    ),
+    "rollback that does not exist": (
+        "[rollback]\nmode = 'yes'",
+        "rollback.mode = 'yes': use one of 'off', 'advise', 'auto'",
+    ),
+    "learning rate that does not fall": (
+        "[rollback]\nlr_scale = 2",
+        "rollback.lr_scale = 2.0: must be above 0 and at most 1",
+    ),
+    "caution that is none": ("[rollback]\ncaution = 0.5", "rollback.caution = 0.5: must not be below 1"),
+    "negative budget": ("[rollback]\nbudget = -1", "rollback.budget = -1: must not be below 0"),
+    "no horizon": ("[rollback]\nhorizon_steps = 0", "rollback.horizon_steps = 0: must be above 0"),
     "value with a line break": (
         '[daemon]\nlisten = "a\\nb"',
         r"daemon.listen = 'a\nb': 'a\nb' is not of the form tcp://host:port",
@@ -186,11 +217,30 @@ def test_a_flag_goes_before_the_file(tmp_path: Path) -> None:
     assert (config.daemon.http, config.daemon.listen) == ("127.0.0.1:3", "tcp://127.0.0.1:2")
 
 
+def test_what_is_given_for_rollback_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "caboose.toml"
+    file.write_text("[rollback]\nmode = 'auto'\nbudget = 1")
+
+    assert load(None).rollback.mode == "advise"
+    assert (load(file).rollback.mode, load(file).rollback.budget) == ("auto", 1)
+    given = load(file, {}, {"mode": "off"}).rollback
+    assert (given.mode, given.budget) == ("off", 1)
+
+
+def test_a_mode_or_a_secret_that_cannot_be_is_one_line(refused_start: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("abc")
+
+    wrong = refused_start("--rollback", "off", CABOOSE_ROLLBACK="fast", CABOOSE_SECRET_FILE="short")
+    assert wrong.startswith("CABOOSE_SECRET_FILE='short' holds 3 bytes; a secret has 16 to 4096"), "the flag wins"
+    line = refused_start(CABOOSE_ROLLBACK="fast")
+    assert line == "command line: rollback.mode = 'fast': use one of 'off', 'advise', 'auto'"
+
+
 def test_the_names_people_set_are_frozen() -> None:
     """Renaming one of these breaks someone's caboose.toml: it needs a line in the change log."""
     config = Config()
     names = {
-        **{section: sorted(vars(getattr(config, section))) for section in ("daemon", "journal", "alignment")},
+        **{section: sorted(vars(getattr(config, section))) for section in SECTIONS},
         **{f"rules.{name}": sorted(vars(rule)) for name, rule in config.rules.items()},
     }
 

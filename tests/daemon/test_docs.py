@@ -6,11 +6,20 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 
 from caboose.settings import VARIABLES
-from caboose_daemon.cli import caboose
-from caboose_daemon.config import AlignmentConfig, DaemonConfig, JournalConfig
+from caboose_daemon.cli import command as named
+from caboose_daemon.config import (
+    AlignmentConfig,
+    DaemonConfig,
+    ExportConfig,
+    GrafanaConfig,
+    JournalConfig,
+    MetricsConfig,
+    RollbackConfig,
+)
 from caboose_daemon.rules import RULES
 from support.processes import clean_environment
 
@@ -21,20 +30,48 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_every_metric_is_in_the_daemons_page() -> None:
+def test_every_metric_is_in_its_page() -> None:
     golden = (ROOT / "tests" / "golden" / "metrics.txt").read_text()
     names = re.findall(r"^# TYPE (\w+) ", golden, flags=re.MULTILINE)
     assert names
-    assert [name for name in names if f"`{name}`" not in page("docs/daemon.md")] == []
+    assert [name for name in names if f"`{name}`" not in page("docs/metrics.md")] == []
 
 
-@pytest.mark.parametrize("section", [DaemonConfig, JournalConfig, AlignmentConfig])
+@pytest.mark.parametrize("section", [DaemonConfig, JournalConfig, AlignmentConfig, MetricsConfig])
 def test_every_key_of_the_configuration_is_in_the_daemons_page(section: type) -> None:
     assert [field.name for field in fields(section) if field.name not in page("docs/daemon.md")] == []
 
 
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (GrafanaConfig, "docs/grafana.md"),
+        (ExportConfig, "docs/mirrors.md"),
+        (RollbackConfig, "docs/rollback.md"),
+    ],
+)
+def test_every_key_of_a_section_of_its_own_is_in_its_page(section: type, name: str) -> None:
+    assert [field.name for field in fields(section) if field.name not in page(name)] == []
+
+
+def test_every_flag_of_the_push_is_in_its_page() -> None:
+    group = named("grafana")
+    assert isinstance(group, click.Group)
+    options = [option for parameter in group.commands["push"].params for option in parameter.opts]
+    assert options
+    assert [option for option in options if f"`{option}" not in page("docs/grafana.md")] == []
+
+
+@pytest.mark.parametrize("command", ["rollback", "apply", "checkpoint", "snapshot", "hunt"])
+def test_every_flag_of_what_asks_a_run_is_in_its_page(command: str) -> None:
+    options = [p.opts[0] for p in named(command).params if isinstance(p, click.Option)]
+    text = page("docs/rollback.md")
+    assert f"caboose {command}" in text
+    assert [option for option in options if f"`{option}" not in text] == []
+
+
 def test_every_flag_of_the_daemon_is_in_its_page() -> None:
-    options = [option for parameter in caboose.commands["daemon"].params for option in parameter.opts]
+    options = [option for parameter in named("daemon").params for option in parameter.opts]
     assert options
     assert [option for option in options if option not in page("docs/daemon.md")] == []
 
@@ -52,7 +89,7 @@ def test_every_rule_and_its_thresholds_are_in_the_rules_page() -> None:
 
 
 def test_the_flags_of_the_rules_command_are_in_the_daemons_page() -> None:
-    options = [option for parameter in caboose.commands["rules"].params for option in parameter.opts]
+    options = [option for parameter in named("rules").params for option in parameter.opts]
     assert options
     assert [option for option in options if f"`{option}" not in page("docs/daemon.md")] == []
 
@@ -79,7 +116,7 @@ def test_a_table_that_is_not_current_is_told_and_left_alone(tmp_path: Path) -> N
     ended = generate("--check", str(copy))
 
     assert ended.returncode == 1
-    assert ended.stderr == f"{copy} is not what the rules say; run: make docs\n"
+    assert ended.stderr == f"{copy} is not what the code says; run: make docs\n"
     assert copy.read_text() == stale
 
 

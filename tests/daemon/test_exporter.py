@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from caboose_daemon.exporter import MAX_RANK_SERIES, StateCollector, label
+from caboose_daemon.metrics.collector import StateCollector
+from caboose_daemon.metrics.ranks import MAX_RANKS
+from caboose_daemon.metrics.samples import label
+from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.metrics.units import UNITS, unit_in_name
+from caboose_daemon.outbox import Tally
+from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.rules.rank_silent import RankSilentConfig
 from caboose_daemon.state import State
-from caboose_wire import Bye, Group, Heartbeat
+from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Scaler
 from support.ranks import a_hello, a_report
-from support.scenario import NAN, scenario
+from support.scenario import NAN, Scenario, scenario
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 
@@ -26,10 +34,32 @@ def scrape(state: State, now: float = 0.0, generate: object = generate_latest) -
 
 def a_full_state() -> tuple[State, float]:
     """A state in which every family has a sample; the clock stands still."""
-    story = scenario(ranks=2, job="llama-7b", groups=(Group("decay", "AdamW"), Group("rest", "AdamW")))
+    story = scenario(
+        ranks=2,
+        job="llama-7b",
+        groups=(Group("decay", "AdamW"), Group("rest", "AdamW")),
+        modules=(Module("relu", "ReLU", 8), Module("tanh", "Tanh", 8)),
+        facts={"optimizer": "AdamW", "precision": "bfloat16"},
+        blind={"activations": "compiled"},
+        rollback="auto",
+    )
     core = story.core
-    story.healthy(30).says(1, a_report(2)).says(1, a_report(31, loss=NAN, seq=35)).says(0, a_report(31)).wait(1.0)
-    story.says(0, a_report(32, lr=(1e-3, 5e-4), num_dropped=3)).wait(3.0)
+    story.healthy(20).meanwhile(num_samples=32, num_tokens=4096, clipping=Clipping(0.5), fingerprint=7)
+    story.meanwhile(scaler=lambda rank: Scaler(2.0**16 / (1 + story.step // 25)), local_grad_norm=0.6)
+    story.sampled(
+        6,
+        weight_norm=[1.0, 2.0, 3.0, 4.0],
+        update_ratio=[1e-3, 2e-3, -1.0, 3e-3],
+        activation_std=[1.0, 0.5],
+        activation_dead=lambda rank: [0.25 + rank, -1.0],
+        activation_saturated=[-1.0, 0.125],
+    )
+    story.says(
+        0, Event(attempt=0, step=26, time=1.0, kind="validation", fields={"loss": 2.25, "accuracy": 0.5, "split": "a"})
+    )
+    _roll_back(story)
+    story.healthy(4).says(1, a_report(2)).says(1, a_report(31, loss=NAN, seq=35)).says(0, a_report(31)).wait(1.0)
+    story.says(0, a_report(32, lr=(1e-3, 5e-4), num_dropped=3, num_samples=32, num_tokens=4096)).wait(3.0)
     core.receiver.handle(b"peer-0", [b"garbage"], story.now)
     core.say(b"ended", a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e"), story.now)
     core.say(b"ended", Bye(attempt=0, step=0, time=1.0), story.now)
@@ -37,11 +67,40 @@ def a_full_state() -> tuple[State, float]:
     story.now += 2.0
     core.say(b"peer-0", Heartbeat(attempt=0, step=32, time=1.0, num_dropped=3), story.now)
     core.pass_time(story.now)
+    story.says(0, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
+    story.says(1, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
+    core.pass_time(story.now)
     core.state.started = 900.0
+    core.state.turn_seconds, core.state.lag_seconds = 0.001, 0.25
     core.state.journal_bytes, core.state.journal_failures, core.state.journal_lost = 4096, 2, 1
+    core.state.exports["tensorboard"] = Tally(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
     for number, stats in enumerate(core.state.rule_stats.values()):
         stats.seconds, stats.failures = 0.25 * (number + 1), number
     return core.state, story.now + 0.5
+
+
+def _roll_back(story: Scenario) -> None:
+    """A snapshot, a checkpoint, and a rollback that somebody asked for; the ranks go on without a word of it."""
+    saved = {"path": "ckpt/step-20", "step": 20}
+    story.says(0, Event(attempt=0, step=20, time=1.0, kind="checkpoint", fields=saved))
+    for rank in range(2):
+        snapshots = (Held(10, 10, 1.0), Held(20, 20, 2.0), Held(25, 25, 3.0, is_ready=False))
+        holdings = Holdings(
+            attempt=0,
+            step=26,
+            time=3.0,
+            group="group-of-these-ranks",
+            snapshots=snapshots,
+            snapshot_every=10,
+            num_bytes=4096,
+            snapshot_seconds=0.25,
+            budget_left=2,
+            cool_until=30,
+        )
+        story.says(rank, holdings)
+    command = story.core.by_hand.ask(story.job, Request(to=20, by="ada"), story.now).command
+    story.says(0, Ack(command=command, outcome="done", step=31, seconds=0.5))
+    story.core.by_hand.ask(story.job, Request(to=7, by="ada"), story.now)
 
 
 def pinned(text: str) -> str:
@@ -66,42 +125,120 @@ def test_promtool_finds_nothing_to_say_about_it() -> None:
 
 
 FROZEN = {
+    "caboose_agent_overhead_ratio": {"training_job"},
     "caboose_agent_step_seconds": {"training_job"},
+    "caboose_agents_disabled": {"training_job"},
+    "caboose_blind": {"training_job", "stat"},
+    "caboose_checkpoint_step": {"training_job", "stat"},
+    "caboose_checkpoints": {"training_job", "stat"},
+    "caboose_clip_ratio": {"training_job"},
+    "caboose_clipped_steps_total": {"training_job"},
     "caboose_daemon_info": {"version"},
     "caboose_daemon_start_time_seconds": set(),
+    "caboose_decisions_total": {"training_job", "action", "reason"},
+    "caboose_depth_activation_std": {"training_job", "depth"},
+    "caboose_depth_dead_units_ratio": {"training_job", "depth"},
+    "caboose_depth_gradient_norm": {"training_job", "depth"},
+    "caboose_depth_saturated_units_ratio": {"training_job", "depth"},
+    "caboose_depth_update_ratio": {"training_job", "depth"},
+    "caboose_depth_weight_norm": {"training_job", "depth"},
+    "caboose_export_failures_total": {"target"},
+    "caboose_exports_dropped_total": {"target"},
+    "caboose_exports_total": {"target"},
     "caboose_finding_open": {"training_job", "rule", "severity"},
     "caboose_findings_total": {"training_job", "rule", "severity"},
+    "caboose_gradient_noise_ratio": {"training_job"},
     "caboose_gradient_norm": {"training_job"},
+    "caboose_incident_info": {
+        "training_job",
+        "rule",
+        "severity",
+        "incident",
+        "cause",
+        "rank",
+        "host",
+        "layer",
+        "phase",
+    },
+    "caboose_incident_onset_step": {"training_job", "incident"},
+    "caboose_incident_open": {"training_job", "rule", "severity"},
+    "caboose_incidents_total": {"training_job", "rule"},
     "caboose_job_attempt": {"training_job"},
     "caboose_job_duplicates_refused_total": {"training_job"},
+    "caboose_job_failed": {"training_job"},
+    "caboose_job_info": {"training_job", "wrapper", "optimizer", "precision"},
     "caboose_job_live_ranks": {"training_job"},
+    "caboose_job_missing_ranks": {"training_job"},
+    "caboose_job_severity": {"training_job"},
     "caboose_job_step": {"training_job"},
     "caboose_job_steps_total": {"training_job"},
     "caboose_job_up": {"training_job"},
     "caboose_job_world_ranks": {"training_job"},
+    "caboose_jobs_hidden": set(),
+    "caboose_jobs_known": set(),
     "caboose_journal_failures_total": set(),
     "caboose_journal_lost_rows_total": set(),
     "caboose_journal_size_bytes": set(),
+    "caboose_journal_writable": set(),
+    "caboose_layer_activation_std": {"training_job", "stat"},
+    "caboose_layer_dead_units_ratio": {"training_job", "stat"},
+    "caboose_layer_gradient_norm": {"training_job", "stat"},
+    "caboose_layer_saturated_units_ratio": {"training_job", "stat"},
+    "caboose_layer_update_ratio": {"training_job", "stat"},
+    "caboose_layer_weight_norm": {"training_job", "stat"},
+    "caboose_layers_unseen": {"training_job"},
     "caboose_learning_rate": {"training_job", "group"},
+    "caboose_loop_lag_seconds": set(),
+    "caboose_loop_turn_seconds": set(),
     "caboose_loss": {"training_job", "stat"},
+    "caboose_loss_scale": {"training_job"},
     "caboose_messages_received_total": {"type"},
     "caboose_messages_refused_total": {"reason"},
+    "caboose_model_step": {"training_job"},
+    "caboose_names_hidden": {"training_job"},
     "caboose_non_finite_steps_total": {"training_job"},
     "caboose_peers_connected": set(),
     "caboose_phase_seconds": {"training_job", "phase"},
-    "caboose_rank_loss": {"training_job", "rank"},
-    "caboose_rank_silent_seconds": {"training_job", "rank"},
-    "caboose_rank_step": {"training_job", "rank"},
-    "caboose_rank_step_seconds": {"training_job", "rank"},
+    "caboose_rank_loss": {"training_job", "rank", "host"},
+    "caboose_rank_silent_seconds": {"training_job", "rank", "host"},
+    "caboose_rank_step": {"training_job", "rank", "host"},
+    "caboose_rank_step_seconds": {"training_job", "rank", "host"},
     "caboose_received_bytes_total": set(),
+    "caboose_replicas_compared": {"training_job"},
+    "caboose_replicas_differing": {"training_job"},
     "caboose_reports_dropped_total": {"training_job"},
     "caboose_reports_late_total": {"training_job"},
     "caboose_reports_missed_total": {"training_job"},
+    "caboose_rollback_budget_left": {"training_job"},
+    "caboose_rollback_cooldown_steps": {"training_job"},
+    "caboose_rollback_exhausted": {"training_job"},
+    "caboose_rollback_lost_steps_total": {"training_job"},
+    "caboose_rollback_mode": {"training_job", "stat"},
+    "caboose_rollback_seconds": {"training_job"},
     "caboose_rule_failures_total": {"rule"},
     "caboose_rule_runs_total": {"rule"},
     "caboose_rule_seconds_total": {"rule"},
+    "caboose_rules_abstaining": {"training_job"},
+    "caboose_samples_per_second": {"training_job"},
     "caboose_scrape_seconds": set(),
+    "caboose_skipped_steps_total": {"training_job"},
+    "caboose_skipped_updates_total": {"training_job"},
+    "caboose_snapshot_age_steps": {"training_job"},
+    "caboose_snapshot_every_steps": {"training_job"},
+    "caboose_snapshot_seconds": {"training_job"},
+    "caboose_snapshot_size_bytes": {"training_job"},
+    "caboose_snapshots_ready": {"training_job"},
     "caboose_steps_incomplete_total": {"training_job"},
+    "caboose_tokens_per_second": {"training_job"},
+    "caboose_validation_loss": {"training_job"},
+    "caboose_validation_metric": {"training_job", "stat"},
+    "caboose_validation_step": {"training_job"},
+    "caboose_worst_layer_activation_std": {"training_job", "layer"},
+    "caboose_worst_layer_dead_units_ratio": {"training_job", "layer"},
+    "caboose_worst_layer_gradient_norm": {"training_job", "layer"},
+    "caboose_worst_layer_saturated_units_ratio": {"training_job", "layer"},
+    "caboose_worst_layer_update_ratio": {"training_job", "layer"},
+    "caboose_worst_layer_weight_norm": {"training_job", "layer"},
 }
 """Renaming one of these breaks someone's dashboard: it needs a line in the change log."""
 
@@ -114,6 +251,16 @@ def test_the_names_people_scrape_are_frozen() -> None:
     }
 
     assert seen == FROZEN
+    assert {name: set(entry.labels) for name, entry in ENTRIES.items()} == FROZEN, "the table has them all"
+
+
+def test_the_table_follows_the_conventions() -> None:
+    for name, entry in ENTRIES.items():
+        assert re.fullmatch(r"caboose_[a-z_]+", name), name
+        assert name.endswith("_total") == (entry.kind == "counter"), name
+        assert entry.help, name
+        assert entry.tells, name
+        assert "job" not in entry.labels, "Prometheus owns that one"
 
 
 def test_a_daemon_without_jobs_has_its_own_numbers() -> None:
@@ -129,6 +276,31 @@ def test_no_series_appears_twice() -> None:
     assert len(lines) == len(set(lines))
 
 
+# Units
+
+
+def test_every_metric_has_a_unit_and_none_is_written_down_for_nothing() -> None:
+    assert all(entry.unit for entry in ENTRIES.values())
+    written = [f"caboose_{name}" for names in UNITS.values() for name in names.split()]
+    assert sorted(written) == sorted(name for name in ENTRIES if not unit_in_name(name))
+
+
+def test_openmetrics_tells_the_unit_where_the_name_ends_in_it() -> None:
+    text = scrape(*a_full_state(), generate=generate_openmetrics)
+    told = dict(re.findall(r"^# UNIT (\w+) (\w+)$", text, flags=re.MULTILINE))
+
+    assert told["caboose_rank_step_seconds"] == "seconds"
+    assert told["caboose_received_bytes"] == "bytes"
+    assert "caboose_loss" not in told
+    assert all(family.endswith(f"_{unit}") for family, unit in told.items())
+    assert told == {
+        name.removesuffix("_total"): unit_in_name(name)
+        for name in ENTRIES
+        if unit_in_name(name) and f"# TYPE {name.removesuffix('_total')} " in text
+    }
+    assert list(openmetrics_families(text)), "it can be read"
+
+
 # Labels
 
 
@@ -140,7 +312,7 @@ def test_no_series_appears_twice() -> None:
         pytest.param("lone\ud800surrogate", "lone?surrogate", id="lone surrogate"),
         pytest.param("two\nlines\r\t\x00", "two?lines???", id="control characters"),
         pytest.param('quote " and \\', 'quote " and \\', id="what the format escapes itself"),
-        pytest.param("x" * 500, "x" * 128, id="too long"),
+        pytest.param("x" * 500 + "end", "\N{HORIZONTAL ELLIPSIS}" + "x" * 124 + "end", id="too long"),
     ],
 )
 def test_a_label_is_printable_and_short(value: str, expected: str) -> None:
@@ -165,6 +337,31 @@ def test_no_job_name_breaks_the_scrape(name: str) -> None:
             if "training_job" in sample.labels
         }
         assert names == {label(name)}
+
+
+def test_two_groups_of_one_name_are_two_series() -> None:
+    story = scenario(ranks=1, groups=(Group("0", "SGD"), Group("0", "SGD"))).meanwhile(lr=(0.5, 0.25)).healthy(2)
+
+    rates = [line for line in scrape(story.core.state).splitlines() if line.startswith("caboose_learning_rate{")]
+
+    assert rates == [
+        'caboose_learning_rate{group="0",training_job="train"} 0.5',
+        'caboose_learning_rate{group="0 (2)",training_job="train"} 0.25',
+    ]
+
+
+def test_long_names_of_layers_keep_their_ends_and_stay_apart() -> None:
+    path = "model.decoder." + "wrapped." * 20
+    layers = tuple(Layer(f"{path}{name}.weight", 10, "Linear") for name in ("q_proj", "k_proj"))
+    layers += (Layer("x" + "y" * 200, 10, "Linear"), Layer("z" + "y" * 200, 10, "Linear"))
+    text = scrape(scenario(ranks=1, layers=layers).healthy(2).core.state)
+
+    names = re.findall(r'caboose_worst_layer_gradient_norm\{layer="([^"]*)"', text)
+    assert len(set(names)) == 4
+    assert [name[-13:] for name in names[:2]] == ["q_proj.weight", "k_proj.weight"]
+    assert names[0].startswith("\N{HORIZONTAL ELLIPSIS}")
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
 
 
 # Numbers
@@ -213,17 +410,16 @@ def series_of(ranks: int) -> list[str]:
 
 
 def test_each_rank_has_four_series_up_to_the_limit() -> None:
-    few, full = series_of(1), series_of(MAX_RANK_SERIES)
+    few, full = series_of(1), series_of(MAX_RANKS)
 
-    assert len(full) - len(few) == 4 * (MAX_RANK_SERIES - 1)
+    assert len(full) - len(few) == 4 * (MAX_RANKS - 1)
 
 
-def test_beyond_the_limit_no_rank_has_series_of_its_own() -> None:
-    many = series_of(MAX_RANK_SERIES + 1)
+def test_beyond_the_limit_only_the_ten_worst_ranks_have_series() -> None:
+    many = series_of(MAX_RANKS + 1)
 
-    assert not [line for line in many if "rank=" in line]
-    assert len([line for line in many if "rule=" not in line]) < 60
-    assert f'caboose_job_live_ranks{{training_job="train"}} {MAX_RANK_SERIES + 1}.0' in many
+    assert len([line for line in many if 'rank="' in line and line.startswith("caboose_rank_")]) == 4 * 10
+    assert f'caboose_job_live_ranks{{training_job="train"}} {MAX_RANKS + 1}.0' in many
 
 
 def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_ever() -> None:
@@ -237,3 +433,71 @@ def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_
         story.says(0, a_report(step, arrays={}, grad_norm=None))
     story.wait(3.0)
     assert "caboose_gradient_norm{" not in scrape(story.core.state)
+
+
+def test_an_incident_is_told_at_its_worst_for_two_minutes_and_then_as_it_is() -> None:
+    story = scenario(ranks=1).nan_loss(0, at=3, steps=4, spreads=True).healthy(4)
+    (incident,) = story.job.incidents
+    assert (incident.worst, incident.is_open) == ("critical", False)
+    series = 'caboose_incident_open{rule="non_finite",severity="critical",training_job="train"} 1.0'
+
+    assert series in scrape(story.core.state, now=incident.opened_time + 119.0)
+    assert "caboose_incident_open{" not in scrape(story.core.state, now=incident.opened_time + 121.0)
+
+
+def test_two_minutes_count_from_when_it_last_got_worse() -> None:
+    patient = {"rank_silent": RankSilentConfig(critical_seconds=600.0)}
+    story = scenario(ranks=2, about="rank_silent", rules=patient).falls_silent(1).wait(604.0)
+    (incident,) = story.job.incidents.open
+    assert incident.severity == "critical"
+    since = incident.critical_time
+    assert since is not None
+    assert since - incident.opened_time > 500, "it was a warning for long"
+    story.speaks(1).wait(4.0)
+    assert not story.job.incidents.open
+    series = 'caboose_incident_open{rule="rank_silent",severity="critical",training_job="train"} 1.0'
+
+    assert series in scrape(story.core.state, now=since + 119.0)
+    assert "caboose_incident_open{" not in scrape(story.core.state, now=since + 121.0)
+
+
+def test_a_page_that_becomes_a_ticket_does_not_come_back_as_a_page() -> None:
+    story = scenario(ranks=2).nan_loss(0, at=3, steps=4, spreads=True)
+    now = story.job.incidents.open[0].opened_time + 200.0
+    assert 'severity="critical"' in scrape(story.core.state, now=now)
+
+    text = scrape(story.healthy(4).core.state, now=now)
+    assert "caboose_incident_open{" not in text
+
+
+# Who is there
+
+
+def of_fleet(story: Scenario) -> dict[str, float]:
+    """The job's samples about its ranks, by name."""
+    lines = (line for line in scrape(story.core.state, story.now).splitlines() if line.startswith("caboose_job_"))
+    named = {line.partition("{")[0].removeprefix("caboose_job_"): float(line.rpartition(" ")[2]) for line in lines}
+    return {name: named[name] for name in ("up", "live_ranks", "missing_ranks", "world_ranks")}
+
+
+def test_a_rank_that_falls_silent_is_no_longer_live_and_is_missed() -> None:
+    story = scenario(ranks=2).healthy(5)
+    assert of_fleet(story) == {"up": 1, "live_ranks": 2, "missing_ranks": 0, "world_ranks": 2}
+
+    story.falls_silent(1).wait(60.0)
+
+    assert of_fleet(story) == {"up": 1, "live_ranks": 1, "missing_ranks": 1, "world_ranks": 2}
+
+
+def test_a_job_that_was_killed_does_not_stay_up() -> None:
+    story = scenario(ranks=2).healthy(5).falls_silent(0, 1).wait(60.0)
+
+    assert of_fleet(story) == {"up": 0, "live_ranks": 0, "missing_ranks": 2, "world_ranks": 2}
+
+
+def test_a_job_that_ended_misses_nobody() -> None:
+    story = scenario(ranks=2).healthy(5)
+    for rank in range(2):
+        story.says(rank, Bye(attempt=0, step=5, time=1.0))
+
+    assert of_fleet(story) == {"up": 0, "live_ranks": 0, "missing_ranks": 0, "world_ranks": 2}

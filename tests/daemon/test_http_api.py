@@ -1,5 +1,6 @@
 """The JSON API: every endpoint, its errors, and who may write."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import httpx
 import pytest
 
 from caboose_daemon.rules import RULES
+from caboose_daemon.rules.describe import alert_name
 from caboose_wire import Event, Group, Refused
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello, a_report, simulated_ranks
@@ -98,6 +100,25 @@ def test_findings_name_rule_origin_and_numbers(client: httpx.Client) -> None:
 
     assert (finding["rule"], finding["severity"], finding["is_open"]) == ("non_finite", "critical", True)
     assert (finding["onset_step"], finding["num_findings"], finding["first"]["ranks"]) == (49, 2, [1])
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES])
+def test_every_rule_has_a_runbook_that_leads_nowhere_that_is_not_there(client: httpx.Client, rule: str) -> None:
+    answer = client.get(f"/runbooks/{alert_name(rule)}")
+    assert answer.status_code == 200
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "<h2>Mitigation</h2>" in answer.text
+    assert set(re.findall(r'href="([^"]*)"', answer.text.partition("<main")[2])) == set()
+
+
+@pytest.mark.parametrize("name", ["CabooseNothing", "..%2Falerts%2Ftraining.yml", "../healthz"])
+def test_a_runbook_that_is_not_there_is_not_found(client: httpx.Client, name: str) -> None:
+    assert client.get(f"/runbooks/{name}").headers["content-type"] == "application/json"
+
+
+def test_an_incident_names_its_runbook(client: httpx.Client) -> None:
+    (incident,) = client.get("/api/v1/jobs/train/incidents").json()["incidents"]
+    assert incident["runbook"] == "/runbooks/CabooseNonFinite"
 
 
 def test_a_series_has_every_step_when_asked_for_enough_points(client: httpx.Client) -> None:

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
+from caboose_daemon.entry import NEEDED
 from support.processes import clean_environment
 
-NEEDED = ["click", "rich", "starlette", "uvicorn", "prometheus_client", "plotly"]
+MAIN = "from caboose_daemon.cli import caboose; caboose"
+ALL_COMMANDS = "from caboose_daemon.cli import NAMES, command; [command(name) for name in NAMES]"
 
 
 def run_without(*modules: str, code: str) -> "subprocess.CompletedProcess[str]":
@@ -22,17 +24,27 @@ def run_without(*modules: str, code: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("modules", ["caboose_daemon.app, caboose_daemon.cli", "caboose", "caboose_wire"])
-def test_imports_without_torch(modules: str) -> None:
-    ended = run_without("torch", code=f"import {modules}")
+@pytest.mark.parametrize("code", [ALL_COMMANDS, "import caboose", "import caboose_wire"])
+def test_imports_without_torch(code: str) -> None:
+    ended = run_without("torch", code=code)
 
     assert ended.returncode == 0, ended.stderr
 
 
 def test_importing_daemon_and_agent_does_not_pull_torch_in() -> None:
-    code = "import caboose_daemon.app, caboose_daemon.cli, caboose; assert 'torch' not in sys.modules"
+    code = f"import caboose; {ALL_COMMANDS}; assert 'torch' not in sys.modules"
 
     assert run_without(code=code).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["keys", "jobs", "diagnose", "rollback", "top"])
+def test_a_command_does_not_wait_for_a_web_server_or_plots_that_it_has_no_use_for(name: str) -> None:
+    ended = run_without(
+        "uvicorn", "starlette", "plotly", "markdown_it", code=f"{MAIN}(['{name}', '--help'], prog_name='caboose')"
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"Usage: caboose {name}")
 
 
 def test_the_wire_needs_neither_end_nor_a_socket() -> None:
@@ -45,7 +57,7 @@ def test_the_agent_needs_nothing_of_the_daemon() -> None:
     assert run_without("caboose_daemon", *NEEDED, code="import caboose").returncode == 0
 
 
-@pytest.mark.parametrize("module", ["click", "uvicorn"])
+@pytest.mark.parametrize("module", ["click", "uvicorn", "markdown_it"])
 def test_without_the_daemons_extra_the_command_says_how_to_install_it(module: str) -> None:
     ended = run_without(module, code="from caboose_daemon.entry import main; main()")
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from caboose_daemon.cli import caboose
 from caboose_daemon.rules import RULES
 from support.processes import DaemonProcess, caboose_command, clean_environment, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -203,13 +205,13 @@ def test_a_file_and_a_daemon_at_once_are_refused(run_caboose: Run, nobody: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rule_has_its_page(run_caboose: Run, nobody: str, name: str) -> None:
-    ended = run_caboose("rules", "show", name, CABOOSE_HTTP=nobody)
+def test_every_rule_has_its_page(nobody: str, name: str) -> None:
+    ended = CliRunner().invoke(caboose, ["rules", "show", name], env={"CABOOSE_HTTP": nobody})
 
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith(f"{name}\n")
-    assert f"[rules.{name}]" in ended.stdout
-    assert f"docs/rules.md#{name}" in ended.stdout
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.startswith(f"{name}\n")
+    assert f"[rules.{name}]" in ended.output
+    assert f"docs/rules.md#{name}" in ended.output
 
 
 def test_a_page_tells_why_with_which_thresholds_and_when(run_caboose: Run, nobody: str, tmp_path: Path) -> None:

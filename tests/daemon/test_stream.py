@@ -1,4 +1,4 @@
-"""The live stream delivers steps and findings as they come, and never lets one page slow the others."""
+"""The live stream delivers steps, findings and incidents as they come, and never lets one page slow the others."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def stream(daemon: DaemonProcess, **params: str) -> Any:
     return httpx.stream("GET", f"{daemon.url}api/v1/stream", params=params, timeout=20)
 
 
-def test_delivers_steps_findings_and_events(daemon: DaemonProcess, rank: SimulatedRank) -> None:
+def test_delivers_steps_findings_incidents_and_events(daemon: DaemonProcess, rank: SimulatedRank) -> None:
     with stream(daemon, job="train") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         messages = Messages(response)
@@ -60,6 +60,10 @@ def test_delivers_steps_findings_and_events(daemon: DaemonProcess, rank: Simulat
         assert (step["job"], step["step"], step["loss"]) == ("train", 2, "NaN")
         finding = messages.next("finding")
         assert (finding["rule"], finding["is_open"], finding["job"]) == ("non_finite", True, "train")
+        incident = messages.next("incident")
+        assert (incident["id"], incident["rule"], incident["state"]) == ("train/1", "non_finite", "open")
+        assert [member["episode"] for member in incident["members"]] == [finding["id"]]
+        assert incident["diagnosis"]["step"] == 2
 
         rank.send(Event(attempt=0, step=2, time=1.0, kind="data_switch"))
         assert messages.next("event")["kind"] == "data_switch"
@@ -69,12 +73,14 @@ def test_tells_the_state_of_the_job_about_once_a_second(daemon: DaemonProcess, r
     rank.send(a_report(1))
     with stream(daemon, job="train") as response:
         messages = Messages(response)
-        status = messages.next("status")
+        whole = messages.next("status")
+        status = dict(whole)
         while status.get("num_steps") != 1:
-            status = messages.next("status")
+            status |= messages.next("status")
 
-    assert status["config"] == {"max_norm": "Infinity"}
-    assert [r["state"] for r in status["ranks"]] == ["live"]
+    assert whole["is_whole"]
+    assert whole["config"] == {"max_norm": "Infinity"}
+    assert whole["ranks"]["columns"]["state"] == {"to": ["live"]}
 
 
 def test_without_a_job_it_tells_of_all_and_with_one_only_of_that(daemon: DaemonProcess, rank: SimulatedRank) -> None:
@@ -130,3 +136,13 @@ def test_closing_ends_every_stream_also_a_full_one() -> None:
         return [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]
 
     assert asyncio.run(close())[-1] is None
+
+
+def test_a_closer_look_is_announced_by_its_step_alone(daemon: DaemonProcess, rank: SimulatedRank) -> None:
+    with stream(daemon, job="train") as response:
+        messages = Messages(response)
+        messages.next("status")
+        rank.send(a_report(1))
+        rank.send(a_report(2, is_sampled=True))
+
+        assert messages.next("closeup") == {"job": "train", "attempt": 1, "step": 2}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from caboose_wire import Module
-from support.ranks import EVERYTHING
+from support.ranks import EVERYTHING, LAYERS
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
 
@@ -37,6 +37,15 @@ def test_speaks_at_the_second_look_in_a_row(std: float, what: str) -> None:
     episode = look(story, 1, std, 1.0, 5.0).only("activation_collapse")
     assert (episode.severity, episode.first.layers, episode.first.phase) == ("warning", ("fc1",), "forward")
     assert f"the output of fc1 {what}" in episode.first.summary
+
+
+@pytest.mark.parametrize(("norm", "ratio"), [(0.5, 0.25), (2.0, 1.0)])
+def test_says_what_became_of_the_weights_meanwhile(norm: float, ratio: float) -> None:
+    story = a_net()
+    for std, size in ((1.0, 2.0), (0.001, norm), (0.001, norm)):
+        story.sampled(activation_std=[std, 1.0, 5.0], activation_order=range(3), weight_norm=[size] * len(LAYERS))
+
+    assert story.only("activation_collapse").first.values["weight_ratio"] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("std", [0.02, 8.0])

@@ -42,6 +42,8 @@ def test_a_spike_with_a_batch_far_out_of_range_is_the_batchs(highest: float, fir
     story = batches(a_run(), 1, highest=highest).loss_spike(at=41, height=5.0)
 
     assert bool(story.of("bad_batch")) is fires
+    for episode in story.of("bad_batch"):
+        assert (episode.first.values["width"], episode.first.values["usual_width"]) == (19.0, 6.0)
 
 
 def test_a_spike_on_one_rank_alone_is_its_batchs() -> None:

@@ -25,6 +25,7 @@ def views(
     looks: int = 40,
     falls: bool = False,
     missing: int | None = None,
+    scatter_of_loss: float = 0.01,
     seed: int = 0,
     **changes: Any,
 ) -> Iterator[JobView]:
@@ -37,7 +38,7 @@ def views(
         is_sampled = i % EVERY == 0
         own = signal + scatter * generator.standard_normal((ranks, SIZE))
         reduced = np.array([np.linalg.norm(own.mean(axis=0))], dtype=np.float32)
-        loss = (5.0 * 0.995**i if falls else 2.0) + 0.01 * generator.standard_normal()
+        loss = (5.0 * 0.995**i if falls else 2.0) + scatter_of_loss * generator.standard_normal()
         reports = {
             rank: StepReport(
                 attempt=0,
@@ -158,3 +159,22 @@ def test_says_nothing_where_the_estimate_is_uncertain() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_healthy_run_is_silent(seed: int) -> None:
     assert judged(a_rule(), views(2.0, looks=200, ranks=4, seed=seed)) == []
+
+
+# What noise hides
+
+
+def test_a_fall_that_noise_would_hide_is_not_said_to_be_missing() -> None:
+    calm = judged(BatchSize(BatchSizeConfig()), views(100.0, looks=20))
+    wild = judged(BatchSize(BatchSizeConfig()), views(100.0, looks=20, scatter_of_loss=2.0))
+
+    assert "warning" in {str(finding.severity) for finding in calm}
+    assert {str(finding.severity) for finding in wild} == {"info"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ratio_stays_a_number_to_believe_where_the_signal_drowns(seed: int) -> None:
+    found = judged(BatchSize(BatchSizeConfig()), views(1e6, ranks=2, looks=60, seed=seed))
+
+    assert found
+    assert all(finding.values["ratio"] < 1e4 for finding in found), "no more than its uncertainty allows"

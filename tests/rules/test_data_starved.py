@@ -36,6 +36,14 @@ def test_is_silent_below_a_tenth_of_the_step_and_speaks_above_it() -> None:
     assert episode.first.summary == "11% of each step of 0.112 s is spent waiting for data"
 
 
+def test_a_wait_of_less_than_a_millisecond_is_the_loops_own() -> None:
+    def tiny(wait: float) -> Scenario:
+        return scenario(1).plays(300, phases=waiting(wait, step=0.002))
+
+    assert tiny(0.0009).is_silent
+    assert tiny(0.0012).only("data_starved").first.values["wait_seconds"] == pytest.approx(0.0012)
+
+
 def test_above_a_fifth_it_is_called_severe_and_stays_a_warning() -> None:
     episode = a_job(300, 0.1).only("data_starved")
 

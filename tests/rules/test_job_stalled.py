@@ -123,6 +123,13 @@ def test_before_the_first_step_there_is_half_an_hour() -> None:
     assert story.wait(1800.0).only("job_stalled").severity == "critical"
 
 
+def test_a_job_that_stopped_before_it_was_looked_at_has_begun_all_the_same() -> None:
+    story = scenario(2, step_seconds=0.001, joined=()).wait(0.1).joins(0, 1).healthy(300).wait(118.0)
+    assert story.is_silent
+
+    assert story.wait(5.0).only("job_stalled").first.onset_step == 300
+
+
 def test_a_resumed_job_that_compiles_has_the_same_patience() -> None:
     story = scenario(4, start_step=5000)
     for rank in range(4):
@@ -176,3 +183,30 @@ def test_a_long_run_of_irregular_steps_is_silent() -> None:
         story.wait(float(story.random.exponential(10.0))).healthy(1)
 
     assert story.is_silent
+
+
+# Who is waited for, by phase
+
+
+@pytest.mark.parametrize(
+    ("phases", "named"),
+    [
+        (("backward", "data", "backward", "backward"), (1,)),
+        (("backward", "backward", "other", "backward"), (2,)),
+        (("other", "data", "other", "other"), (1,)),
+        (("backward", "backward", "backward", "backward"), ()),
+        (("data", "data", "data", "backward"), ()),
+        (("other", "other", "other", "backward"), ()),
+        (("backward", "data", "backward", ""), ()),
+    ],
+)
+def test_the_rank_the_others_wait_for_is_told_by_the_phase_it_is_in(
+    phases: tuple[str, ...], named: tuple[int, ...]
+) -> None:
+    story = scenario(4).healthy(60)
+    for rank, phase in enumerate(phases):
+        story.beats(rank, phase=phase)
+
+    finding = story.wait(125.0).only("job_stalled").first
+    assert finding.ranks == named
+    assert finding.phase == (phases[named[0]] if named else "")

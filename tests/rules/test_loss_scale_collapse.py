@@ -32,6 +32,15 @@ class Amp:
         return self.good(1)
 
 
+def test_tells_how_near_the_activations_were_to_the_end_of_the_range() -> None:
+    amp = Amp()
+    amp.good(30)
+    amp.story.sampled(activation_max=[3.0, 41000.0, float("inf")])
+
+    episode = amp.overflows(5).only("loss_scale_collapse")
+    assert episode.first.values["largest_activation"] == 41000.0
+
+
 def test_speaks_at_the_fifth_halving_in_a_short_time() -> None:
     amp = Amp()
     amp.good(30)

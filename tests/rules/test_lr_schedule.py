@@ -231,6 +231,23 @@ def test_a_hundred_steps_of_zero_are_told_also_where_the_end_is_not_known() -> N
     assert following(linear_then_nothing, 420).only("lr_schedule").first.onset_step == 300
 
 
+def test_a_rate_that_decayed_to_next_to_nothing_is_as_good_as_zero() -> None:
+    """Divided by ten at every fortieth batch instead of every fortieth epoch."""
+
+    def decay(step: int) -> float:
+        return 1e-3 * 0.1 ** (step // 40)
+
+    assert following(decay, 340).is_silent, "a hundred steps of it, where the end is not known"
+    episode = following(decay, 400).only("lr_schedule")
+    assert episode.first.onset_step in (240, 280)
+    assert "next to nothing" in episode.first.summary
+    assert episode.is_open
+
+
+def test_a_rate_of_a_hundred_thousandth_of_its_peak_is_not_zero() -> None:
+    assert following(lambda step: 1e-3 if step < 100 else 1e-8, 400).is_silent
+
+
 def test_a_rate_that_was_rounded_to_zero_near_the_end_of_a_long_run_is_silent() -> None:
     assert following(lambda step: round(cosine(step, total=5000), 5), 5000).is_silent
 

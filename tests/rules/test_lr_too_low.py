@@ -31,10 +31,55 @@ def test_updates_of_a_millionth_are_not_told_and_smaller_ones_are() -> None:
     )
 
 
+def slow(fall: float, *, ratio: float = 5e-6, noise: float = 0.02, steps: int = 900, **about: object) -> Watch:
+    """Updates of this size, and a loss that falls by this share in a thousand steps."""
+    losses = noisy(2.3 * (1.0 - fall * np.arange(steps) / 1000), noise)
+    at = dict.fromkeys(range(0, steps, EVERY), ratio)
+    return Watch("lr_too_low").over(views(losses, lr=about.pop("lr", 1e-6), updates=at, **about))
+
+
+def test_updates_up_to_ten_times_that_are_told_where_the_loss_hardly_falls() -> None:
+    assert slow(0.0, ratio=1.1e-5).is_silent
+    assert slow(0.04).is_silent, "fine-tuning that makes progress"
+
+    for fall in (0.0, 0.005):
+        first = slow(fall).only().first
+        assert (first.onset_step, first.step // EVERY) == (0, 4), "as soon as three hundred steps show it"
+        assert first.summary.endswith(
+            "moves by 5e-06 of itself in a step, at a learning rate of 1e-06: the loss hardly falls"
+        )
+
+
+def test_a_loss_too_noisy_to_tell_is_waited_for() -> None:
+    assert slow(0.0, noise=0.3).is_silent
+    assert not slow(0.0, noise=0.3, steps=20_000).is_silent
+
+
+def test_is_over_when_the_loss_falls_at_last() -> None:
+    losses = noisy(np.concatenate([flat(700, 2.3), np.linspace(2.3, 1.5, 1300)]), 0.02)
+    at = dict.fromkeys(range(0, 2000, EVERY), 5e-6)
+    episode = Watch("lr_too_low").over(views(losses, lr=1e-6, updates=at)).only()
+
+    assert episode.last.summary == "the loss falls, by updates of 5e-06 of the weights"
+
+
+@pytest.mark.parametrize("ratio", [5e-6, 1e-8])
+def test_gradients_that_were_there_and_are_gone_are_not_for_want_of_a_rate(ratio: float) -> None:
+    norms = np.concatenate([flat(50, 3.0), flat(850, 0.1)])
+
+    assert slow(0.0, ratio=ratio, norms=norms).is_silent
+    assert not slow(0.0, ratio=ratio, norms=flat(900, 0.1)).is_silent
+
+
+def test_small_updates_of_a_warm_up_or_at_the_end_of_a_schedule_are_the_plan() -> None:
+    assert slow(0.0, lr=np.linspace(1e-9, 1e-6, 900)).is_silent
+    assert slow(0.0, lr=np.concatenate([flat(300, 1e-3), flat(600, 1e-6)])).is_silent
+
+
 def test_three_sampled_steps_in_a_row_are_needed_and_the_first_is_the_onset() -> None:
     assert watch(1e-7, 1e-7, 1e-3, 1e-7, 1e-7).is_silent
 
-    first = watch(1e-3, 1e-7, 1e-7, 1e-7).only().first
+    first = watch(1e-5, 1e-7, 1e-7, 1e-7).only().first
     assert (first.step, first.onset_step) == (4 * EVERY, 2 * EVERY)
 
 
@@ -53,8 +98,11 @@ def test_its_thresholds_can_be_configured() -> None:
         return not Watch("lr_too_low", **thresholds).over(run).is_silent
 
     assert told()
-    assert not told(min_update=1e-8)
+    assert not told(min_update=1e-8, slow_update=1e-8)
+    assert told(min_update=1e-8)
+    assert not told(min_update=1e-8, slow_steps=700)
     assert not told(samples=6)
+    assert told(slow_fall=1e-9)
     assert not told(near_peak=0.99)
 
 
@@ -65,6 +113,16 @@ def test_small_steps_at_the_end_of_a_schedule_are_the_plan() -> None:
     rates = np.where(np.arange(STEPS) < 50, 1e-3, 5e-5)
 
     assert watch(*[1e-7] * 5, lr=rates).is_silent
+
+
+def test_a_run_that_has_moved_its_weights_lost_its_gradients_and_not_its_rate() -> None:
+    assert watch(2e-4, 1e-7, 1e-7, 1e-7, 1e-7).is_silent
+    assert not watch(0.5e-4, 1e-7, 1e-7, 1e-7, 1e-7).is_silent
+
+
+def test_weights_that_stand_without_a_gradient_are_not_told() -> None:
+    assert watch(*[0.0] * 5, norms=flat(STEPS, 0.0)).is_silent
+    assert not watch(*[0.0] * 5, norms=flat(STEPS, 0.1)).is_silent
 
 
 def test_small_steps_in_a_warm_up_are_the_plan() -> None:

@@ -151,6 +151,17 @@ def test_a_declared_switch_of_the_data_begins_anew() -> None:
     assert watch(losses, scores, declared={4 * EVERY + 5: "data_switch"}).is_silent
 
 
+def test_which_of_the_four_it_is_stands_among_the_values_after_a_restart_too() -> None:
+    values = watch([*DOWN, 1.12, 1.2, 1.3], [*UP, 0.65, 0.65, 0.65]).only().last.values
+    assert (values["calibration"], "equal" in values) == (1.0, False)
+
+    at = {EVERY * (i + 1): {"loss": 1.5} for i in range(6)}
+    run = views(noisy(falling(EVERY * 7), 0.02), validations=at)
+    watched = Watch("metric_divergence").over(run, steps=5 * EVERY)
+    assert watched.only().last.values == {"equal": 1.0}
+    assert watched.restarted().over(run).only().last.values == {"equal": 1.0}
+
+
 # Blindness and restarts
 
 

@@ -150,7 +150,8 @@ def test_the_origin_stays_what_it_was_when_everything_is_nan() -> None:
 
     last = story.only("non_finite").last
     assert (last.ranks, last.phase, last.onset_step) == ((3,), "forward", 10)
-    assert last.values == {"ranks_with_bad_loss": 8.0, "layers_with_bad_gradient": 4.0, "steps": 21.0}
+    began = {"was_looked_into": 0.0, "loss_is_infinite": 0.0}
+    assert last.values == {"ranks_with_bad_loss": 8.0, "layers_with_bad_gradient": 4.0, "steps": 21.0, **began}
 
 
 # The loss that stands at zero
@@ -230,6 +231,17 @@ def test_the_first_module_in_the_order_of_execution_is_the_origin() -> None:
     finding = story.sampled(**arrays).only("non_finite").first
     assert (finding.ranks, finding.layers, finding.phase) == ((2,), ("relu",), "forward")
     assert finding.summary == "loss is nan; it began at step 2 in the forward on rank 2, layer relu"
+
+
+def test_keeps_what_was_known_when_it_began() -> None:
+    batch = Batch(index=1, num_bad=0, lowest=-1.0, highest=1.0)
+    story = scenario(modules=MODULES).sampled(**FINE).meanwhile(batch=batch).nan_loss(2, at=2, value=INF)
+
+    story.nan_loss(0, 1, 2, 3, at=3, steps=5, spreads=True)
+
+    values = story.only("non_finite").last.values
+    known = ("was_looked_into", "bad_inputs", "loss_is_infinite", "largest_activation")
+    assert [values[name] for name in known] == [0.0, 0.0, 1.0, 3.0]
 
 
 def test_a_bad_activation_is_a_warning_before_loss_and_gradient_show_it() -> None:

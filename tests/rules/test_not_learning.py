@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from caboose_wire import Module
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 
 watch = functools.partial(Watch, "not_learning", min_steps=80)
@@ -45,6 +46,116 @@ def test_is_silent_when_the_loss_fell_by_more_than_a_hundredth_and_speaks_below(
     assert not watch().over(views(noisy(drop(100, 0.001), 0.001))).is_silent
 
 
+def test_a_loss_that_falls_by_memorising_is_told_where_evaluations_show_it() -> None:
+    """Half a hundredth, surely: too little to be learning, unless evaluations go down with it."""
+    memorised = noisy(drop(500, 0.006), 0.001)
+    watch = functools.partial(Watch, "not_learning", min_steps=400)
+
+    def told(last: float, first: float = 2.3) -> bool:
+        at = dict(zip((100, 150, 200, 250, 300), np.linspace(first, last, 5).tolist(), strict=True))
+        return not watch().over(views(memorised, validations=at)).is_silent
+
+    assert watch().over(views(memorised)).is_silent, "without an evaluation it may be a slow start"
+    assert told(2.31)
+    assert told(2.295)
+    assert not told(2.27)
+
+
+def memorising(steps: int, level: float, share: float = 0.02) -> Float64:
+    """A loss that began at chance for ten classes and falls by this share of it, ever faster."""
+    return level * (1.0 - share * (np.arange(steps) / steps) ** 2)
+
+
+AN_EPOCH = {"num_classes": 10, "batch_size": 64, "dataset_length": 64 * 600}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_is_near_chance_after_an_epoch_is_not_learning_though_it_falls(seed: int) -> None:
+    losses = noisy(memorising(900, np.log(10)), 0.005, seed=seed)
+
+    assert Watch("not_learning").over(views(losses)).is_silent
+    watched = Watch("not_learning").over(views(losses, config=AN_EPOCH))
+    episode = watched.only()
+    assert (episode.severity, episode.is_open) == ("warning", True)
+    assert 600 <= episode.first.step < 650, "with the first bucket after the epoch"
+
+
+def test_a_fall_that_memorising_brings_about_is_told_as_what_it_is() -> None:
+    watched = Watch("not_learning").over(views(noisy(memorising(2000, np.log(10), 0.03), 0.002), config=AN_EPOCH))
+
+    assert watched.only().last.summary == "loss is still at 2.235 after 3.3 epochs; chance for 10 classes is 2.303"
+
+
+def test_without_the_length_of_an_epoch_it_takes_two_thousand_steps_near_chance() -> None:
+    run = views(noisy(drop(2500, 0.025, np.log(10)), 0.002), config={"num_classes": 10})
+    watched = Watch("not_learning").over(run, steps=1999)
+    assert watched.is_silent
+
+    assert not watched.over(run).is_silent
+
+
+def test_classes_that_nobody_told_are_read_off_a_first_loss_at_the_chance_of_its_outputs() -> None:
+    losses = noisy(memorising(1500, np.log(10), 0.03), 0.005)
+    epoch = {name: value for name, value in AN_EPOCH.items() if name != "num_classes"}
+    head = Module(name="head", kind="Linear", num_units=10)
+    body = Module(name="body", kind="Linear", num_units=64)
+
+    def told(*modules: Module, scale: float = 1.0) -> bool:
+        run = views(scale * losses, config=epoch, modules=modules)
+        return not Watch("not_learning", min_improvement=0.002).over(run).is_silent
+
+    assert told(body, head)
+    assert not told(body), "64 outputs would begin at 4.2"
+    assert not told(body, head, scale=0.7), "it begins below chance: a model that was trained before"
+    assert not told()
+
+
+def test_a_run_that_has_left_chance_after_an_epoch_is_learning() -> None:
+    """Also one that takes its time."""
+    slow = np.concatenate([memorising(400, np.log(10)), falling(800, 2.26, 1.5, 400)])
+
+    assert Watch("not_learning").over(views(noisy(slow, 0.005), config=AN_EPOCH)).is_silent
+
+
+def test_a_run_that_learned_and_was_thrown_back_to_chance_did_learn() -> None:
+    """Its labels do not fit any more from some step on: that is divergence's."""
+    losses = np.concatenate([falling(500, 2.3, 0.1, 60), flat(700, float(np.log(10)))])
+
+    assert Watch("not_learning").over(views(noisy(losses, 0.02), config=AN_EPOCH)).is_silent
+
+
+def test_a_run_near_chance_that_begins_to_learn_after_all_is_over() -> None:
+    late = np.concatenate([memorising(1000, np.log(10)), falling(1500, 2.26, 1.2, 400)])
+    episode = Watch("not_learning").over(views(noisy(late, 0.005), config=AN_EPOCH)).only()
+
+    assert episode.last.state == "resolved"
+
+
+@pytest.mark.parametrize("classes", [None, 10])
+def test_a_model_that_learned_all_it_can_at_once_has_learned(classes: int | None) -> None:
+    """A fall of a sixth within the first steps, and flat ever since: not since the beginning."""
+    config = {} if classes is None else {"num_classes": classes}
+    losses = noisy(falling(2000, 2.44, 2.03, 20), 0.01)
+
+    assert Watch("not_learning").over(views(losses, config=config)).is_silent
+
+
+def test_first_losses_above_chance_that_fall_to_it_are_not_learning_where_chance_is_known() -> None:
+    losses = noisy(falling(1000, 2.6, float(np.log(10)), 10), 0.005)
+
+    assert not Watch("not_learning").over(views(losses, config={"num_classes": 10})).is_silent
+
+
+def test_a_fall_of_less_than_three_hundredths_in_the_first_steps_is_none() -> None:
+    assert not Watch("not_learning").over(views(noisy(falling(1000, 2.35, 2.30, 10), 0.005))).is_silent
+    assert Watch("not_learning").over(views(noisy(falling(1000, 2.40, 2.30, 10), 0.005))).is_silent
+
+
+@pytest.mark.parametrize("classes", [0, 1])
+def test_a_number_of_classes_that_makes_no_sense_is_left_out(classes: int) -> None:
+    assert not Watch("not_learning").over(views(noisy(flat(1000), 0.005), config={"num_classes": classes})).is_silent
+
+
 def test_is_silent_when_nobody_could_tell_and_speaks_when_one_can() -> None:
     """A fifth of scatter: a hundredth cannot be seen in a hundred steps, but in ten thousand."""
     run = views(noisy(flat(10_000), 0.2))
@@ -52,6 +163,19 @@ def test_is_silent_when_nobody_could_tell_and_speaks_when_one_can() -> None:
     assert watched.is_silent
 
     assert not watched.over(run).is_silent
+
+
+def test_evaluations_tell_what_a_noisy_loss_cannot() -> None:
+    """A fifth of scatter, as a squared error of small batches has."""
+
+    def told(validation: Float64 | None) -> bool:
+        at = None if validation is None else {i: float(validation[i]) for i in range(50, 1200, 50)}
+        return not Watch("not_learning").over(views(noisy(flat(1200, 1.4), 0.2, seed=3), validations=at)).is_silent
+
+    assert not told(None)
+    assert told(noisy(flat(1200, 1.45), 0.004))
+    assert not told(noisy(falling(1200, 1.45, 1.2, 800), 0.004))
+    assert not told(noisy(np.linspace(1.4, 1.6, 1200), 0.004)), "it overfits: it learned something"
 
 
 def test_a_loss_at_chance_is_named_where_the_number_of_classes_is_known() -> None:

@@ -99,6 +99,22 @@ def test_a_loss_that_drifts_slowly_is_not_told(seed: int) -> None:
     assert Watch("oscillation").over(views(2.0 * np.exp(0.005 * walk))).is_silent
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rate", [0.003, 0.01, 0.03])
+def test_a_loss_that_falls_fast_is_not_told(rate: float, seed: int) -> None:
+    """Batch noise about a loss that sinks by decades, steeply at first: it never swings."""
+    steps = np.arange(STEPS)
+    for fall in (rate * steps, 6.0 * (1.0 - np.exp(-rate * steps)) + 0.001 * steps):
+        assert Watch("oscillation").over(views(noisy(2.3 * np.exp(-fall), 0.25, seed=seed))).is_silent
+
+
+def test_swings_of_a_loss_that_falls_fast_are_told() -> None:
+    steps = np.arange(STEPS)
+
+    watched = Watch("oscillation").over(views(noisy(alternating(0.3) * np.exp(-0.01 * steps), 0.02)))
+    assert watched.only().is_open
+
+
 def test_the_saw_teeth_of_epochs_are_not_told() -> None:
     """A step down at every epoch's end is no swing."""
     losses = np.concatenate([falling(200, 2.0 * 0.8**i, 1.9 * 0.8**i, 100) for i in range(10)])

@@ -192,3 +192,33 @@ def test_a_new_launch_ends_what_was_open_and_begins_anew() -> None:
     assert not episode.is_open
     assert story.job.num_attempts == 2
     assert story.job.health == "ok"
+
+
+# Witnesses
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:57023"
+
+
+def test_ranks_that_lost_a_peer_are_not_blamed_and_the_silent_one_is() -> None:
+    story = a_running_job().falls_silent(1).leaves(0, 2, 3, error=LOST)
+    assert story.wait(9.0).is_silent, "who is gone does not show yet"
+
+    episode = story.wait(2.0).only("rank_silent")
+    assert (episode.first.ranks, episode.severity) == ((1,), "critical")
+    assert episode.first.summary.endswith("; 3 ranks left because they lost a peer, the first is rank 0")
+    assert episode.first.values["ranks_that_lost_a_peer"] == 3.0
+
+
+def test_an_error_of_its_own_is_named_at_once_before_those_that_follow_from_it() -> None:
+    story = a_running_job().leaves(0, 1, error=LOST).leaves(2, error="ValueError: no such sample").wait(2.0)
+
+    episode = story.only("rank_silent")
+    assert episode.first.ranks == (2,)
+    assert "rank 2 on node2 left with an error at step 30: ValueError: no such sample" in episode.first.summary
+    assert episode.first.summary.endswith("; 2 ranks left because they lost a peer, the first is rank 0")
+
+
+def test_where_all_lost_each_other_the_first_of_them_is_told() -> None:
+    episode = a_running_job().leaves(0, 1, 2, 3, error=LOST).wait(2.0).only("rank_silent")
+
+    assert episode.first.ranks == (0, 1, 2, 3)

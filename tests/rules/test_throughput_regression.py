@@ -130,3 +130,11 @@ def test_a_long_run_of_batches_of_changing_length_is_silent(seed: int, scatter: 
 def test_abstains_without_phases() -> None:
     assert scenario(1).plays(600, phases=None).is_silent
     assert a_job(slower(3.0), visible=("loss",)).is_silent
+
+
+def test_short_steps_have_to_be_slow_for_ten_seconds_too() -> None:
+    def job(steps: int) -> Scenario:
+        return a_job(lambda step: 0.002 * (2.0 if step >= 300 else 1.0), 300 + steps)
+
+    assert job(2400).is_silent
+    assert job(2600).only("throughput_regression").first.onset_step < 400

@@ -34,6 +34,8 @@ def test_two_flat_losses_high_and_close_together_are_told() -> None:
 
     assert (episode.severity, episode.is_open) == ("warning", True)
     assert episode.last.values["level"] == pytest.approx(2.8, rel=0.01)
+    assert episode.last.values["validation"] == pytest.approx(episode.last.values["level"], rel=0.1)
+    assert episode.last.values["reference"] > episode.last.values["level"]
     assert episode.last.summary.startswith("training and validation loss both stand at about 2.")
 
 
@@ -49,6 +51,47 @@ def test_where_the_number_of_classes_is_known_chance_is_what_counts() -> None:
     assert watch(tuned, config={"num_classes": 32000}).is_silent
     assert not watch(tuned, config={"num_classes": 4}).is_silent
     assert math.log(4) / 2 < 1.1 < math.log(32000) / 2
+
+
+def watch_noisy(train: Float64, validation: Float64, noise: float = 0.09, seed: int = 0) -> Watch:
+    """Small batches, and evaluations of always the same samples."""
+    scatter = noisy(np.ones(len(train)), 0.003, seed=100 + seed)
+    at = {i: float(validation[i] * scatter[i]) for i in range(50, len(train), 50)}
+    return Watch("underfitting").over(views(noisy(train, noise, seed=seed), validations=at))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_small_batches_hide_is_known_from_the_evaluations(seed: int) -> None:
+    stands = falling(2000, 2.6, 1.7, 40)
+
+    assert watch_noisy(stands, 1.01 * stands, seed=seed).only().is_open, "and it does not come and go"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_still_learns_is_not_told_however_small_its_batches(seed: int) -> None:
+    for end, memory in ((1.4, 1500), (1.5, 800)):
+        learns = falling(2000, 2.6, end, memory)
+        assert watch_noisy(learns, 1.01 * learns, seed=seed).is_silent
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_training_loss_that_is_seen_to_fall_while_validation_stands_is_not_told(seed: int) -> None:
+    steps = np.arange(2000)
+    train = falling(2000, 2.6, 1.7, 40) * (1.0 - 0.12 * steps / 2000)
+
+    assert watch_noisy(train, falling(2000, 2.6, 1.7, 40), noise=0.05, seed=seed).is_silent
+
+
+def test_a_training_loss_that_nobody_can_see_through_is_waited_for() -> None:
+    stands = falling(1000, 2.6, 1.7, 40)
+
+    assert watch_noisy(stands, stands, noise=0.5).is_silent
+
+
+def test_a_run_that_stands_where_it_began_was_trained_before_or_never_learns() -> None:
+    assert watch(falling(STEPS, 2.77, 2.72, 30)).is_silent, "fine-tuned"
+    assert watch(flat(STEPS, 2.3)).is_silent
+    assert not watch(flat(STEPS, 2.3), config={"num_classes": 10}).is_silent
 
 
 def test_a_gap_of_more_than_a_tenth_is_not_close() -> None:
@@ -108,7 +151,8 @@ def test_a_long_noisy_healthy_run_is_not_told(noise: float) -> None:
 
 
 def test_a_declared_switch_of_the_data_begins_anew() -> None:
-    episode, _ = watch(high(), declared={400: "data_switch"}, every=25).episodes
+    """What it began anew with is where it stands: of a model that was trained before nothing is said."""
+    episode = watch(high(), declared={400: "data_switch"}, every=25).only()
 
     assert episode.last.step == 400
     assert episode.last.summary == "data switch: a new baseline begins"

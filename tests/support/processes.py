@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 READY_SECONDS = 20.0
+TESTS = Path(__file__).parents[1]
 
 
 @dataclass
@@ -32,6 +33,17 @@ class DaemonProcess:
         response = httpx.get(self.url.rstrip("/") + path, params=params, timeout=10)
         response.raise_for_status()
         return response.json()
+
+    def step(self, job: str) -> int:
+        """The last step of a job that was judged; -1 while the job is not known."""
+        steps = {row["job"]: int(row["step"]) for row in self.get("/api/v1/jobs")["jobs"]}
+        return steps.get(job, -1)
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """The status and the JSON answer of a write, with the token."""
+        headers = {"authorization": f"Bearer {self.token}"}
+        response = httpx.post(self.url.rstrip("/") + path, json=body, headers=headers, timeout=10)
+        return response.status_code, response.json()
 
     def text(self, path: str) -> str:
         """The answer as text."""
@@ -58,7 +70,8 @@ def clean_environment(**extra: str) -> dict[str, str]:
     prefixes = ("CABOOSE_", "SLURM_", "TORCHELASTIC_")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in names}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+    path = os.pathsep.join(filter(None, (str(TESTS), kept.get("PYTHONPATH", ""))))  # jobs of support/ import from it
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **extra}
 
 
 def caboose_command(*arguments: str) -> list[str]:

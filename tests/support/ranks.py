@@ -1,6 +1,7 @@
 """Simulated ranks: they speak the real wire over real sockets, without torch."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,16 +76,22 @@ class SimulatedRank:
 
 
 @contextlib.contextmanager
-def simulated_ranks(endpoint: str, world: int, hello: Mapping[str, Any] | None = None) -> Iterator[list[SimulatedRank]]:
+def simulated_ranks(
+    endpoint: str, world: int, hello: Mapping[str, Any] | None = None, *, per_host: int = 1
+) -> Iterator[list[SimulatedRank]]:
     """Connected and introduced ranks, whose sockets are closed afterwards."""
     context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, max(1023, world + 1))
     ranks = []
     try:
         for rank in range(world):
             socket = context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 500)
             socket.connect(endpoint)
-            simulated = SimulatedRank(socket, a_hello(rank=rank, world=world, **(hello or {})))
+            fields = {"rank": rank, "world": world, "host": f"node{rank // per_host}", **(hello or {})}
+            if "job" in fields:  # two jobs are never the same processes
+                fields.setdefault("incarnation", f"incarnation-{rank}-{fields['job']}"[:64])
+            simulated = SimulatedRank(socket, a_hello(**fields))
             simulated.send(simulated.hello)
             ranks.append(simulated)
         yield ranks
@@ -92,3 +99,17 @@ def simulated_ranks(endpoint: str, world: int, hello: Mapping[str, Any] | None =
         for simulated in ranks:
             simulated.socket.close()
         context.term()
+
+
+def send_steps(ranks: list[SimulatedRank], first: int, last: int, **changes: Any) -> None:
+    """Every rank reports these steps, with a little scatter around a loss of 2."""
+    for step in range(first, last + 1):
+        for simulated in ranks:
+            fields = {"loss": 2.0 + 0.02 * math.sin(step) + 0.1 * simulated.hello.rank, **changes}
+            simulated.send(a_report(step, **fields))
+
+
+def send_spike(ranks: list[SimulatedRank], step: int) -> None:
+    """Loss and gradient norm jump for one step."""
+    norms = np.full(len(LAYERS), 9.0, dtype=np.float32)
+    send_steps(ranks, step, step, loss=9.0, arrays={"grad_norm": norms})

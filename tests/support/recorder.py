@@ -4,9 +4,15 @@ from dataclasses import dataclass, field
 
 from caboose_daemon.config import Config
 from caboose_daemon.episodes import Episode
+from caboose_daemon.incident import Incident
 from caboose_daemon.job import Job, Member
-from caboose_daemon.pipeline import Pipeline
+from caboose_daemon.pipeline import Pipeline, Sink
 from caboose_daemon.receiver import Receiver, Reply
+from caboose_daemon.rollback.by_hand import ByHand
+from caboose_daemon.rollback.commander import Commander, Order
+from caboose_daemon.rollback.decision import Decision
+from caboose_daemon.rollback.ledger import Entry
+from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
 from caboose_wire import Event, Message, encode
@@ -19,8 +25,11 @@ class Recorder:
     attempts: list[int] = field(default_factory=list)
     steps: list[StepSummary] = field(default_factory=list)
     episodes: list[Episode] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     members: list[tuple[int, str]] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
     def attempt_began(self, job: Job) -> None:
         self.attempts.append(job.num_attempts)
@@ -34,18 +43,36 @@ class Recorder:
     def episode_changed(self, job: Job, episode: Episode) -> None:
         self.episodes.append(episode)
 
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        self.incidents.append(incident)
+
     def event_declared(self, job: Job, event: Event) -> None:
         self.events.append(event)
+
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        self.decisions.append(decision)
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        self.entries.append(entry)
 
 
 class Core:
     """Receiver, alignment, rules and episodes, joined as in the daemon."""
 
     def __init__(self, config: Config | None = None) -> None:
-        self.state = State(rule_configs=(config or Config()).rules, started=0.0)
+        self.config = config or Config()
+        self.state = State(rule_configs=self.config.rules, started=0.0)
         self.sink = Recorder()
-        self.pipeline = Pipeline(self.state, self.sink)
-        self.receiver = Receiver(self.state, self.pipeline)
+        self.orders: list[Order] = []
+        self.join(self.sink)
+
+    def join(self, sink: Sink) -> None:
+        """Puts the parts together, with what they produce going to a sink."""
+        self.pipeline = Pipeline(self.state, sink)
+        self.commander = Commander(sink)
+        self.policy = Policy(self.state, self.pipeline, sink, self.config.rollback, self.commander)
+        self.by_hand = ByHand(self.state, self.commander)
+        self.receiver = Receiver(self.state, self.pipeline, self.policy)
 
     def say(self, peer: bytes, message: Message, now: float = 0.0) -> list[Reply]:
         """A peer sends a message."""
@@ -55,4 +82,18 @@ class Core:
         """Time passes, as in one turn of the loop."""
         replies = self.receiver.advance(now)
         self.pipeline.advance(now)
+        for job, terms in self.policy.advance(now):
+            replies += self._to_all(job, terms)
+        self.commit(now)
+        for order in self.commander.take(has_trail=not self.state.journal_error):
+            self.orders.append(order)
+            replies += self._to_all(order.job, order.command)
         return replies
+
+    def commit(self, now: float) -> None:
+        """Writes the journal, where there is one."""
+
+    def _to_all(self, job: Job, message: Message) -> list[Reply]:
+        members = job.attempt.members.values() if job.attempt is not None else ()
+        peers = [self.receiver.peer_of(member) for member in members if member.hello.rollback != "off"]
+        return [(peer, message) for peer in peers if peer is not None]

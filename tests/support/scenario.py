@@ -14,7 +14,7 @@ steps before it are healthy. Time is counted, never waited for.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from caboose_daemon.config import Config
 from caboose_daemon.episodes import Episode
 from caboose_daemon.job import Job, Member
 from caboose_daemon.journal import Journal
-from caboose_daemon.pipeline import Pipeline, Sink
-from caboose_daemon.receiver import Receiver, Reply
+from caboose_daemon.pipeline import Sink
 from caboose_daemon.rules.rule import RuleConfig
 from caboose_wire import Bye, Event, Heartbeat, Hello, HelloRequest, Message
 from support.ranks import LAYERS, a_hello, a_report
@@ -64,14 +63,11 @@ class JournaledCore(Core):
         super().__init__(config)
         self._made_with = (path, config, limits)
         self.journal = Journal(path, self.state, **{"max_steps": 1_000_000, "retention_days": 90.0, **limits})
-        self.pipeline = Pipeline(self.state, Both(self.sink, self.journal))
-        self.receiver = Receiver(self.state, self.pipeline)
+        self.join(Both(self.sink, self.journal))
 
-    def pass_time(self, now: float) -> list[Reply]:
-        """One turn of the loop ends with a commit."""
-        replies = super().pass_time(now)
+    def commit(self, now: float) -> None:
+        """Before commands go out, as in the loop."""
         self.journal.commit(now)
-        return replies
 
     def restarted(self, now: float) -> "JournaledCore":
         """This daemon was killed after its last turn; the next one, from the same file."""
@@ -146,32 +142,32 @@ class Scenario:
 
     # What happens
 
-    def healthy(self, steps: int) -> "Scenario":
+    def healthy(self, steps: int) -> Self:
         """The run goes on as it should."""
         for _ in range(steps):
             self._play(self._losses())
         return self
 
-    def plays(self, steps: int, **changes: Any) -> "Scenario":
+    def plays(self, steps: int, **changes: Any) -> Self:
         """Healthy steps whose reports say what is named here: values, or functions of (rank, step)."""
         for _ in range(steps):
             self._play(self._losses(), changes=changes)
         return self
 
-    def losses(self, *values: float) -> "Scenario":
+    def losses(self, *values: float) -> Self:
         """One step for each value, which all ranks report."""
         for value in values:
             self._play(np.full(self.ranks, value))
         return self
 
-    def loss_spike(self, *, at: int, height: float, steps: int = 1, grad_height: float = 1.0) -> "Scenario":
+    def loss_spike(self, *, at: int, height: float, steps: int = 1, grad_height: float = 1.0) -> Self:
         """The loss stands at `height` times its level, and the gradient at `grad_height` times its own."""
         self.until(at)
         for _ in range(steps):
             self._play(self._losses() * height, grad_scale=grad_height)
         return self
 
-    def nan_loss(self, *ranks: int, at: int, steps: int = 1, value: float = NAN, spreads: bool = False) -> "Scenario":
+    def nan_loss(self, *ranks: int, at: int, steps: int = 1, value: float = NAN, spreads: bool = False) -> Self:
         """The forward goes wrong on these ranks; `spreads`: and with it the gradient that all ranks share."""
         self.until(at)
         for _ in range(steps):
@@ -187,38 +183,38 @@ class Scenario:
         steps: int = 1,
         value: float = NAN,
         local: Mapping[int, Sequence[int]] | None = None,
-    ) -> "Scenario":
+    ) -> Self:
         """The reduced gradient of these layers goes wrong; `local`: where it did before, by rank, on a sampled step."""
         self.until(at)
         for _ in range(steps):
             self._play(self._losses(), bad_layers=layers, bad_value=value, bad_local=local)
         return self
 
-    def gradients(self, *norms: float) -> "Scenario":
+    def gradients(self, *norms: float) -> Self:
         """From now on the layers' gradients have these norms."""
         self.norms = np.array(norms)
         return self
 
-    def meanwhile(self, **fields: Any) -> "Scenario":
+    def meanwhile(self, **fields: Any) -> Self:
         """From now on every report carries these as well; a function is asked for each rank; None takes one out."""
         self._also = {name: value for name, value in {**self._also, **fields}.items() if value is not None}
         return self
 
-    def sampled(self, steps: int = 1, **arrays: Any) -> "Scenario":
+    def sampled(self, steps: int = 1, **arrays: Any) -> Self:
         """Steps that every rank looks at closely, and what it sees: arrays, or functions that are asked by rank."""
         for _ in range(steps):
             self._play(self._losses(), closely=arrays)
         return self
 
-    def zero_loss(self, *, at: int, steps: int) -> "Scenario":
+    def zero_loss(self, *, at: int, steps: int) -> Self:
         """The trainer prints 0.0."""
         return self.until(at).losses(*[0.0] * steps)
 
-    def declares(self, kind: str) -> "Scenario":
+    def declares(self, kind: str) -> Self:
         """Rank 0 declares an event."""
         return self.says(0, Event(attempt=0, step=self.step, time=self.now, kind=kind))
 
-    def says(self, rank: int, message: Message) -> "Scenario":
+    def says(self, rank: int, message: Message) -> Self:
         """A rank sends a message, and introduces itself if it is asked to."""
         peer = f"peer-{rank}".encode()
         for _, reply in self.core.say(peer, message, self.now):
@@ -226,29 +222,29 @@ class Scenario:
                 self.core.say(peer, self._hello_of(rank), self.now)
         return self
 
-    def falls_silent(self, *ranks: int) -> "Scenario":
+    def falls_silent(self, *ranks: int) -> Self:
         """Nothing more is heard from these."""
         self.talking -= set(ranks)
         return self
 
-    def speaks(self, *ranks: int) -> "Scenario":
+    def speaks(self, *ranks: int) -> Self:
         """These are heard again."""
         self.talking |= set(ranks)
         return self
 
-    def joins(self, *ranks: int) -> "Scenario":
+    def joins(self, *ranks: int) -> Self:
         """These introduce themselves."""
         for rank in ranks:
             self.says(rank, self._hello_of(rank))
         return self.speaks(*ranks)
 
-    def leaves(self, *ranks: int, error: str = "") -> "Scenario":
+    def leaves(self, *ranks: int, error: str = "") -> Self:
         """These say good-bye."""
         for rank in ranks:
             self.says(rank, Bye(attempt=0, step=self.step, time=self.now, error=error))
         return self.falls_silent(*ranks)
 
-    def wait(self, seconds: float, *, every: float = 1.0) -> "Scenario":
+    def wait(self, seconds: float, *, every: float = 1.0) -> Self:
         """No step ends for a while; whoever talks sends heartbeats, and the daemon looks at its clock."""
         end = self.now + seconds
         next_beat = self.now + HEARTBEAT_SECONDS
@@ -261,30 +257,30 @@ class Scenario:
             self.core.pass_time(self.now)
         return self
 
-    def beats(self, rank: int, **changes: Any) -> "Scenario":
+    def beats(self, rank: int, **changes: Any) -> Self:
         """From now on this rank's heartbeats say what is named here."""
         self.heartbeats[rank] = changes
         return self
 
-    def skips(self, rank: int, *, reports: int) -> "Scenario":
+    def skips(self, rank: int, *, reports: int) -> Self:
         """So many reports of this rank are lost before its next one: its sequence has a gap."""
         self.num_lost[rank] = self.num_lost.get(rank, 0) + reports
         return self
 
-    def daemon_sleeps(self, seconds: float) -> "Scenario":
+    def daemon_sleeps(self, seconds: float) -> Self:
         """The daemon's machine is suspended: time goes by without it."""
         self.now += seconds
         self.core.pass_time(self.now)
         return self
 
-    def daemon_restarts(self, seconds: float = 1.0) -> "Scenario":
+    def daemon_restarts(self, seconds: float = 1.0) -> Self:
         """The daemon is gone for a while and comes back with what its journal kept."""
         assert isinstance(self.core, JournaledCore), "only a journal outlives a daemon"
         self.now += seconds
         self.core = self.core.restarted(self.now)
         return self
 
-    def until(self, step: int) -> "Scenario":
+    def until(self, step: int) -> Self:
         """Healthy steps, so that the next one is `step`."""
         assert step > self.step, f"step {step} has been played"
         return self.healthy(step - 1 - self.step)

@@ -17,20 +17,26 @@ from caboose_wire import (
     Event,
     Group,
     Heartbeat,
+    Held,
     Hello,
     HelloRequest,
+    Holdings,
     Layer,
     Message,
     Phases,
+    Plan,
+    PlannedCheckpoint,
+    PlanRequest,
     Refused,
     StepReport,
+    Terms,
     WireError,
     decode,
     encode,
 )
 from caboose_wire.codec import TYPES
 from caboose_wire.errors import REASONS
-from caboose_wire.messages import JOB_PATTERN, MAX_RANKS, Placement
+from caboose_wire.fields import JOB_PATTERN, MAX_RANKS, Placement
 from support.ranks import a_report
 from support.record_frames import MESSAGES
 
@@ -98,16 +104,56 @@ messages: st.SearchStrategy[Message] = st.one_of(
         state=names,
     ),
     st.builds(Bye, attempt=counts, step=counts, time=times, error=texts),
-    st.builds(Ack, command=counts, outcome=st.sampled_from(["accepted", "refused", "done", "failed"]), detail=texts),
+    st.builds(
+        Ack, command=counts, outcome=st.sampled_from(["accepted", "refused", "done", "aborted", "failed"]), detail=texts
+    ),
     st.builds(
         Command,
         number=counts,
         kind=st.sampled_from(["rollback", "snapshot", "checkpoint", "scale_lr", "stop"]),
         incarnation=nonces,
         boundary=counts,
+        world=counts,
+        target=counts,
+        skip=counts,
         lr_scale=numbers,
-        expires=numbers,
+        lr=st.sampled_from(["keep", "rewind"]),
+        expires=times,
+        reason=names,
         mac=st.binary(max_size=64),
+    ),
+    st.builds(
+        Holdings,
+        attempt=counts,
+        step=counts,
+        time=times,
+        group=nonces,
+        last_number=counts,
+        snapshots=st.lists(st.builds(Held, step=counts, model_step=counts, time=times), max_size=4).map(tuple),
+        budget_left=counts,
+        can_skip=st.booleans(),
+    ),
+    st.builds(PlanRequest, job=st.from_regex(JOB_PATTERN, fullmatch=True), world=counts),
+    st.builds(
+        Terms, rollback=st.sampled_from(["off", "advise", "auto"]), is_signed=st.booleans(), is_holding=st.booleans()
+    ),
+    st.builds(
+        Plan,
+        job=st.from_regex(JOB_PATTERN, fullmatch=True),
+        checkpoints=st.lists(
+            st.builds(
+                PlannedCheckpoint,
+                path=texts,
+                step=counts,
+                health=st.sampled_from(["healthy", "unproven", "tainted"]),
+                reason=names,
+                is_best=st.booleans(),
+            ),
+            max_size=3,
+        ).map(tuple),
+        skip=st.lists(st.tuples(counts, counts), max_size=3).map(tuple),
+        lr_scale=numbers,
+        reason=texts,
     ),
     st.builds(HelloRequest, daemon_version=names),
     st.builds(Refused, reason=names, detail=texts),

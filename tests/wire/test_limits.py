@@ -17,7 +17,7 @@ from caboose_wire.codec import (
     MAX_HELLO_BYTES,
     MAX_REPORT_BYTES,
 )
-from caboose_wire.messages import MAX_GROUPS, MAX_LAYERS, MAX_RANKS
+from caboose_wire.fields import MAX_GROUPS, MAX_LAYERS, MAX_RANKS
 from support.ranks import a_hello, a_report
 
 HELLO, REPORT, EVENT, BYE, ACK, COMMAND = (bytes((1, code)) for code in (1, 2, 3, 5, 6, 65))

@@ -3,29 +3,16 @@
 import json
 import logging
 import os
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from caboose_daemon.app import Daemon, StartError
+from caboose_daemon.cli.config_file import default_file
+from caboose_daemon.cli.failing import fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
-
-EXIT_USAGE = 2
-
-
-def fail(message: str) -> NoReturn:
-    """One line to standard error, and exit code 2: the user has to change something."""
-    click.echo(f"caboose: {message}", err=True)
-    sys.exit(EXIT_USAGE)
-
-
-def default_file() -> Path | None:
-    """The configuration file that is read unasked, if it is there."""
-    path = Path("caboose.toml")
-    return path if path.exists() else None
 
 
 @click.command()
@@ -41,13 +28,37 @@ def default_file() -> Path | None:
     type=click.Path(path_type=Path),
     help="Configuration file.  [default: caboose.toml, if it is there]",
 )
+@click.option(
+    "--rollback",
+    envvar="CABOOSE_ROLLBACK",
+    help="What may be done to a run: off, advise or auto, and no more than it allows itself.  [default: advise]",
+)
+@click.option(
+    "--secret-file", envvar="CABOOSE_SECRET_FILE", help="File with the secret that commands to ranks are signed with."
+)
+@click.option(
+    "--linger",
+    "linger_seconds",
+    envvar="CABOOSE_LINGER",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="On SIGTERM, stay so long at most until what was found is scraped.  [default: 0]",
+)
 @click.option("--insecure", is_flag=True, help="Allow other machines without keys or token.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
     help="Write the real addresses into this file, as JSON, once the daemon is ready.",
 )
-def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **given: str | None) -> None:
+def daemon(
+    config_file: Path | None,
+    ready_file: Path | None,
+    insecure: bool,
+    rollback: str | None,
+    secret_file: str | None,
+    linger_seconds: float | None,
+    **given: str | None,
+) -> None:
     """Run the daemon that jobs report to.
 
     \b
@@ -56,20 +67,23 @@ def daemon(config_file: Path | None, ready_file: Path | None, insecure: bool, **
         torchrun --nproc-per-node 2 train.py        # its agents find the daemon by themselves
 
     A flag goes before an environment variable (CABOOSE_LISTEN, ...), that before caboose.toml. Ctrl-C or SIGTERM
-    ends it; SIGHUP reads the rules' thresholds again. Exit codes: 0 ended as asked, 1 failed, 2 cannot start as
-    configured.
+    ends it (with --linger, SIGTERM once all is told; twice, at once); SIGHUP reads the rules' thresholds again.
+    Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     overrides: dict[str, Any] = {name: value for name, value in given.items() if value}
     if insecure:
         overrides["insecure"] = True
+    if linger_seconds is not None:
+        overrides["linger_seconds"] = linger_seconds
+    acting = {name: value for name, value in (("mode", rollback), ("secret_file", secret_file)) if value}
     config_file = config_file or default_file()
 
     def reread() -> Config:
-        return load(config_file or default_file(), overrides)
+        return load(config_file or default_file(), overrides, acting)
 
     try:
-        config = load(config_file, overrides)
+        config = load(config_file, overrides, acting)
         running = Daemon(config, reread)
         try:
             running.start()

@@ -13,10 +13,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.daemon import fail
-from caboose_daemon.demo.processes import DemoError, end, start_daemon, start_job, tail
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.demo.incident import news, opening
+from caboose_daemon.demo.job import start_job
 from caboose_daemon.demo.screen import screen, summary
 from caboose_daemon.demo.watcher import Watcher
+from caboose_daemon.processes import ProcessError, end, start_daemon, tail
 
 JOB = "demo"
 SPIKE_SHARE = 0.6
@@ -31,8 +33,9 @@ def demo(steps: int, keep: bool) -> None:
     """Watch a real two-rank training run, with a fault in it, from start to end.
 
     Starts a daemon on free ports of this machine, trains a small transformer on two ranks under torchrun, corrupts
-    one batch while the learning rate is 40 times too high, and shows what Caboose makes of it. Everything it
-    starts is ended again, and its files are removed.
+    some batches while the learning rate is 40 times too high, and shows what Caboose makes of it: what it finds, why
+    it happened, and how it takes both ranks back to before. Everything it starts is ended again, and its files are
+    removed.
 
     \b
     Example:
@@ -48,7 +51,7 @@ def demo(steps: int, keep: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _run(console, directory, processes, steps=steps, keep=keep)
-    except DemoError as error:
+    except ProcessError as error:
         console.print(f"caboose: {error}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -66,7 +69,7 @@ def _run(
     console: Console, directory: Path, processes: "list[subprocess.Popen[bytes]]", *, steps: int, keep: bool
 ) -> None:
     spike_at = int(steps * SPIKE_SHARE)
-    daemon, endpoint, url = start_daemon(directory)
+    daemon, endpoint, url = start_daemon(directory, "--rollback", "auto")
     processes.append(daemon)
     job = start_job(directory, endpoint, job=JOB, steps=steps, spike_at=spike_at)
     processes.append(job)
@@ -76,10 +79,10 @@ def _run(
     else:
         _watch_plain(console, watcher, job, steps)
     if job.poll() not in (0, None):
-        raise DemoError(f"the training job failed with exit code {job.returncode}:\n{tail(directory / 'job.log')}")
+        raise ProcessError(f"the training job failed with exit code {job.returncode}:\n{tail(directory / 'job.log')}")
     _let_settle(watcher)
     if not watcher.steps:
-        raise DemoError(f"no step reached the daemon:\n{tail(directory / 'daemon.log')}")
+        raise ProcessError(f"no step reached the daemon:\n{tail(directory / 'daemon.log')}")
     console.print(summary(watcher, spike_at=spike_at, width=min(console.width, 110)))
     if keep:
         console.print(f"  The page stays up at {url}/?job={JOB}  (Ctrl-C ends it)")
@@ -100,7 +103,7 @@ def _watch_live(console: Console, watcher: Watcher, job: "subprocess.Popen[bytes
 
 def _watch_plain(console: Console, watcher: Watcher, job: "subprocess.Popen[bytes]", steps: int) -> None:
     console.print(f"live page {watcher.url}/?job={watcher.job}", soft_wrap=True)
-    shown: set[int] = set()
+    told: dict[str, str] = {}
     deadline = time.monotonic() + MAX_SECONDS
     next_line = 0.0
     while job.poll() is None and time.monotonic() < deadline:
@@ -109,12 +112,16 @@ def _watch_plain(console: Console, watcher: Watcher, job: "subprocess.Popen[byte
             next_line = time.monotonic() + 5.0
             last, loss, norm = watcher.steps[-1], watcher.curve("loss")[-1], watcher.curve("grad_norm")[-1]
             console.print(f"step {last['step']}/{steps}  loss {loss:.4g}  gradient norm {norm:.4g}")
-        for item in watcher.findings:
-            if item["id"] not in shown:
-                shown.add(item["id"])
-                console.print(
-                    f"step {item['detected_step']}: {item['rule']} ({item['severity']}): {item['first']['summary']}"
-                )
+        for incident in watcher.incidents:
+            if incident["id"] not in told:
+                console.print(opening(incident), markup=False, highlight=False)
+            if told.get(incident["id"]) != (line := news(incident)):
+                told[incident["id"]] = line
+                console.print(line, markup=False, highlight=False)
+        for decision in watcher.decisions:
+            if told.get(decision["id"]) != decision["state"]:
+                told[decision["id"]] = decision["state"]
+                console.print(f"{decision['summary']}: {decision['state']}", markup=False, highlight=False)
         time.sleep(0.25)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from caboose_daemon import keys as key_files
-from caboose_daemon.cli.daemon import fail
+from caboose_daemon.cli.failing import fail
 
 
 @click.group()

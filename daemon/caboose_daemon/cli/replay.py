@@ -1,16 +1,17 @@
 """`caboose replay`."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from caboose_daemon.cli.daemon import EXIT_USAGE, default_file, fail
+from caboose_daemon.cli.config_file import configured_file
+from caboose_daemon.cli.failing import EXIT_USAGE, fail
+from caboose_daemon.cli.progress import progress_bar
 from caboose_daemon.config import ConfigError, load
 from caboose_daemon.replay import comparison, report
 from caboose_daemon.replay.logs import Log, LogError, read_logs
@@ -46,21 +47,12 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
 
     Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration could not be read.
     """
-    named = os.environ.get("CABOOSE_CONFIG")
-    ours = _rules(Path(named) if named else default_file())
+    ours = _rules(configured_file())
     other = _rules(other_file) if other_file is not None else None
     all_judged, differences = [], []
     is_broken = False
     out, errors = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH), Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-    ) as progress:
+    with progress_bar(errors) as progress:
         for path in files:
             try:
                 for log in read_logs(path):

@@ -1,6 +1,6 @@
 """How rules look: a table on a terminal, one line each where there is none, and a page about one of them.
 
-Everything but a rule's texts comes as the API has it (see `shapes.rule`), from a daemon or from a file.
+Everything but a rule's texts comes as the API has it (see `rule_shapes.rule`), from a daemon or from a file.
 """
 
 import textwrap

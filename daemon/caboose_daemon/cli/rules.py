@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from caboose_daemon import shapes
-from caboose_daemon.cli.daemon import default_file, fail
+from caboose_daemon import rule_shapes
+from caboose_daemon.cli.config_file import configured_file
+from caboose_daemon.cli.failing import fail
 from caboose_daemon.cli.rule_pages import listed, one_page, plain_list
 from caboose_daemon.client import Client, ClientError
 from caboose_daemon.config import ConfigError, load
@@ -124,8 +125,7 @@ def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
     except (ClientError, KeyError, TypeError) as error:
         if address is not None:
             fail(str(error) if isinstance(error, ClientError) else f"{client.url} does not answer as a daemon does")
-    named = os.environ.get("CABOOSE_CONFIG")
-    path = Path(named) if named else default_file()
+    path = configured_file()
     where = f"file {path}" if path is not None else "defaults"
     return _configured(path, f"{where}; no daemon answers at {client.url}")
 
@@ -136,7 +136,7 @@ def _configured(path: Path | None, source: str) -> dict[str, Any]:
     except ConfigError as error:
         fail(str(error))
     rows = [
-        shapes.rule(describe(rule), config.rules[rule.name], _origins(config.rules, config.rule_tables, rule.name))
+        rule_shapes.rule(describe(rule), config.rules[rule.name], _origins(config.rules, config.rule_tables, rule.name))
         for rule in RULES
     ]
     return {"source": source, "file": config.file or None, "rules": rows}

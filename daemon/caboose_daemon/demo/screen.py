@@ -9,11 +9,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from caboose_daemon.demo.incident import cause_in_words, fix_in_words, found_by, headline
+from caboose_daemon.demo.job import BAD_STEPS
 from caboose_daemon.demo.plot import plot
 from caboose_daemon.demo.watcher import Watcher, to_float
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
-FIXED_LINES = 21
+FIXED_LINES = 24
 """Lines of the screen that are not curves."""
 STATES = {"live": "green", "left": "dim", "failed": "bold red", "expected": "dim"}
 
@@ -23,14 +25,16 @@ def screen(watcher: Watcher, console: Console, *, total: int, note: str) -> Rend
     width = min(console.width, 110)
     parts: list[RenderableType] = [_header(watcher, total, note)]
     if watcher.steps:
-        spare = max(3, console.height - FIXED_LINES)  # the finding at the bottom must fit as well
+        spare = max(3, console.height - FIXED_LINES)
         parts.append(_curve(watcher, "loss", "loss", min(8, -(-2 * spare // 3)), width, "cyan"))
         parts.append(_curve(watcher, "grad_norm_max", "gradient norm", min(4, spare // 3), width, "magenta"))
+    if watcher.incidents:
+        parts.append(_incident(watcher.incidents[0], width))
+        parts += [_decision(decision, width) for decision in watcher.decisions[:1]]
+    elif watcher.is_known:
+        parts.append(Text("\n  no incident so far", style="dim"))
     if watcher.is_known:
-        parts.append(_ranks(watcher))
-    parts += [_finding(item, width) for item in watcher.findings[:2]]
-    if watcher.is_known and not watcher.findings:
-        parts.append(Text("  nothing found so far", style="dim"))
+        parts.append(_ranks(watcher))  # last: on a short screen it is the first to be cut
     return Group(*parts)
 
 
@@ -80,48 +84,78 @@ def _ranks(watcher: Watcher) -> RenderableType:
     return table
 
 
-def _finding(item: dict[str, Any], width: int) -> RenderableType:
-    state = item["last"]["state"]
-    title = f"{item['rule']} · {item['severity']} · {state}"
-    body = Text.assemble(
-        item["first"]["summary"],
-        (f"\nbegan at step {item['onset_step']}, detected at step {item['detected_step']}", "dim"),
-        (f"\n{item['last']['summary']}" if state == "resolved" else "", "dim"),
-    )
-    colour = "dim" if state == "resolved" else COLOURS[item["severity"]]
-    return Panel(body, title=title, title_align="left", border_style=colour, width=width)
+def _incident(incident: dict[str, Any], width: int) -> RenderableType:
+    rows = _rows()
+    _row(rows, "", incident["summary"])
+    if not incident["is_open"]:
+        _row(rows, "over", incident["reason"])
+    _row(rows, "since", f"step {incident['onset_step']}, found by {found_by(incident)}")
+    _row(rows, "cause", cause_in_words(incident), style="bold")
+    if fix := fix_in_words(incident):
+        _row(rows, "first fix", fix)
+    colour = COLOURS[incident["severity"]] if incident["is_open"] else "dim"
+    return Panel(rows, title=headline(incident), title_align="left", border_style=colour, width=width)
+
+
+def _decision(decision: dict[str, Any], width: int) -> RenderableType:
+    rows = _rows()
+    for line in decision["explanation"][2:]:
+        _row(rows, "", line)
+    colour = "green" if decision["state"] == "committed" else "yellow"
+    title = f"{decision['summary']} · {decision['state']}"
+    return Panel(rows, title=title, title_align="left", border_style=colour, width=width)
+
+
+def _rows() -> Table:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", justify="right", no_wrap=True)
+    rows.add_column()
+    return rows
+
+
+def _row(rows: Table, name: str, text: str, style: str = "") -> None:
+    rows.add_row(name, Text(text, style=style))  # as text: what was found may hold brackets, which are markup to rich
 
 
 def summary(watcher: Watcher, *, spike_at: int, width: int) -> RenderableType:
-    """What happened, when it was noticed, and what noticing cost."""
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="dim", justify="right")
-    lines.add_column()
+    """What happened, when it was noticed, why it happened and what to do, and what noticing cost."""
+    rows = _rows()
     detail = watcher.detail
-    lines.add_row("watched", f"{detail['num_steps']} steps of {detail['world']} ranks, {detail['num_layers']} layers")
-    lines.add_row("what happened", f"step {spike_at} got a corrupted batch and a learning rate 40 times too high")
-    spikes = [f for f in watcher.findings if f["rule"] == "loss_spike" and f["detected_step"] >= spike_at]
-    if spikes:
-        found = spikes[-1]
-        delay = found["detected_step"] - spike_at
+    _row(rows, "watched", f"{detail['num_steps']} steps of {detail['world']} ranks, {detail['num_layers']} layers")
+    wrong = f"{BAD_STEPS} steps from {spike_at} on got corrupted batches and a learning rate 40 times too high"
+    _row(rows, "what happened", wrong)
+    ours = sorted((i for i in watcher.incidents if i["opened_step"] >= spike_at), key=lambda i: i["number"])
+    if ours:
+        found = ours[0]
+        delay = found["opened_step"] - spike_at
         when = "on that very step" if delay == 0 else f"{delay} step{'s' if delay > 1 else ''} after"
-        lines.add_row(
-            "detected", f"{found['rule']} at step {found['detected_step']}, {when}: {found['first']['summary']}"
-        )
-        lines.add_row("outcome", found["last"]["summary"])
+        what = f"{found['id']}: {found['rule']} ({found['worst']}) at step {found['opened_step']}, {when}"
+        _row(rows, "incident", f"{what}\n{found['summary']}")
+        _row(rows, "found by", found_by(found))
+        _row(rows, "outcome", found["reason"] or f"{found['state']} when the run ended")
+        _row(rows, "cause", cause_in_words(found), style="bold")
+        if fix := fix_in_words(found):
+            _row(rows, "first fix", fix)
     else:
-        lines.add_row("detected", Text("nothing: the run ended before the fault showed", style="yellow"))
-    others = [f for f in watcher.findings if f not in spikes]
-    beside = [f for f in others if f["onset_step"] >= spike_at]
-    if beside:
-        lines.add_row("seen with it", _listed(beside))
-    lines.add_row("false alarms", _listed([f for f in others if f not in beside]) or "none")
+        _row(rows, "incident", "none: the run ended before the fault showed", style="yellow")
+    _row(rows, "rollback", *_rolled_back(watcher))
+    if also := ours[1:]:
+        _row(rows, "also", _listed(also))
+    _row(rows, "false alarms", _listed([i for i in watcher.incidents if i not in ours]) or "none")
     seconds, agent = to_float(detail["step_seconds"]), to_float(detail["agent_seconds"])
     if math.isfinite(seconds) and math.isfinite(agent):
         cost = f"{agent * 1000:.2f} ms of a {seconds * 1000:.0f} ms step ({agent / seconds:.1%}) on the training thread"
-        lines.add_row("agent's cost", cost)
-    return Panel(lines, title="Summary", title_align="left", border_style="cyan", width=width)
+        _row(rows, "agent's cost", cost)
+    return Panel(rows, title="Summary", title_align="left", border_style="cyan", width=width)
 
 
-def _listed(findings: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{found['rule']} at step {found['onset_step']}" for found in findings)
+def _rolled_back(watcher: Watcher) -> tuple[str, str]:
+    """What became of it, and how that looks."""
+    done = [decision for decision in watcher.decisions if decision["state"] == "committed"]
+    if not done:
+        return "none: the run ended before one was decided on", "yellow"
+    return done[0]["outcome"], "green"
+
+
+def _listed(incidents: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{found['id']} {found['rule']} at step {found['onset_step']}" for found in incidents)

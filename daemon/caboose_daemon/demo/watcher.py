@@ -24,8 +24,10 @@ class Watcher:
     url: str
     job: str
     detail: dict[str, Any] = field(default_factory=dict)
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    """Newest first."""
 
     @property
     def is_known(self) -> bool:
@@ -37,7 +39,8 @@ class Watcher:
         path = f"/api/v1/jobs/{urllib.parse.quote(self.job)}"
         try:
             self.detail = self._get(path)
-            self.findings = self._get(f"{path}/findings")["findings"]
+            self.incidents = self._get(f"{path}/incidents")["incidents"]
+            self.decisions = self._get(f"{path}/decisions")["decisions"]
             self.steps = self._get(f"{path}/series?points=2000")["steps"]
         except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return

@@ -2,17 +2,17 @@
 
 Design
 ------
-Episodes of the two are matched by rule where their stretches overlap; what is left over is gained or lost. The lead
-is how many steps earlier the other one saw what both saw.
+Incidents of the two are matched where they share a rule and their stretches overlap; what is left over is gained or
+lost. The lead is how many steps earlier the other one saw what both saw.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from caboose_daemon.episodes import Episode
+from caboose_daemon.incident import Incident
 from caboose_daemon.replay.player import Judged
-from caboose_daemon.replay.report import incident, num_pages, shown
+from caboose_daemon.replay.report import as_row, num_pages
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Difference:
     pages_after: int
     tickets_before: int
     tickets_after: int
-    gained: list[Episode] = field(default_factory=list)
-    lost: list[Episode] = field(default_factory=list)
-    louder: list[tuple[Episode, Episode]] = field(default_factory=list)
+    gained: list[Incident] = field(default_factory=list)
+    lost: list[Incident] = field(default_factory=list)
+    louder: list[tuple[Incident, Incident]] = field(default_factory=list)
     """Seen by both, at different severities: before and after."""
     leads: list[int] = field(default_factory=list)
-    """Steps by which each episode that both saw was seen earlier; below zero: later."""
+    """Steps by which each incident that both saw was seen earlier; below zero: later."""
 
     @property
     def is_none(self) -> bool:
@@ -41,16 +41,16 @@ class Difference:
         return {
             "pages": [self.pages_before, self.pages_after],
             "tickets": [self.tickets_before, self.tickets_after],
-            "gained": [incident(episode) for episode in self.gained],
-            "lost": [incident(episode) for episode in self.lost],
-            "changed": [[incident(before), incident(after)] for before, after in self.louder],
+            "gained": [as_row(incident) for incident in self.gained],
+            "lost": [as_row(incident) for incident in self.lost],
+            "changed": [[as_row(before), as_row(after)] for before, after in self.louder],
             "lead_steps": self.leads,
         }
 
 
 def compare(before: Judged, after: Judged) -> Difference:
     """What changes from one configuration to the other."""
-    old, new = shown(before), shown(after)
+    old, new = before.incidents, after.incidents
     difference = Difference(
         file=before.file,
         pages_before=num_pages(before),
@@ -59,22 +59,23 @@ def compare(before: Judged, after: Judged) -> Difference:
         tickets_after=len(new) - num_pages(after),
     )
     left = list(new)
-    for episode in old:
-        match = next((other for other in left if _same(episode, other)), None)
+    for incident in old:
+        match = next((other for other in left if _same(incident, other)), None)
         if match is None:
-            difference.lost.append(episode)
+            difference.lost.append(incident)
             continue
         left.remove(match)
-        difference.leads.append(episode.told_step - match.told_step)
-        if match.severity is not episode.severity:
-            difference.louder.append((episode, match))
+        difference.leads.append(incident.opened_step - match.opened_step)
+        if match.worst is not incident.worst:
+            difference.louder.append((incident, match))
     difference.gained = left
     return difference
 
 
-def _same(one: Episode, other: Episode) -> bool:
-    overlaps = one.first.onset_step <= other.last.step and other.first.onset_step <= one.last.step
-    return one.rule == other.rule and one.attempt == other.attempt and overlaps
+def _same(one: Incident, other: Incident) -> bool:
+    overlaps = one.onset_step <= other.last_step and other.onset_step <= one.last_step
+    shares = {member.rule for member in one.told} & {member.rule for member in other.told}
+    return bool(shares) and one.attempt == other.attempt and overlaps
 
 
 def lines(differences: Sequence[Difference], name: str) -> list[str]:
@@ -92,13 +93,13 @@ def lines(differences: Sequence[Difference], name: str) -> list[str]:
             f" lead {leads[0]:+d} to {leads[-1]:+d} steps, median {leads[len(leads) // 2]:+d}"
         )
     for d in differences:
-        text += [f"  + {_line(d.file, episode)}" for episode in d.gained]
-        text += [f"  - {_line(d.file, episode)}" for episode in d.lost]
-        text += [f"  ~ {_line(d.file, new)} (was {old.severity})" for old, new in d.louder]
+        text += [f"  + {_line(d.file, incident)}" for incident in d.gained]
+        text += [f"  - {_line(d.file, incident)}" for incident in d.lost]
+        text += [f"  ~ {_line(d.file, new)} (was {old.worst})" for old, new in d.louder]
     if all(d.is_none for d in differences):
         text.append("  no difference on these logs")
     return text
 
 
-def _line(file: str, episode: Episode) -> str:
-    return f"{file}: {episode.severity} {episode.rule} at step {episode.told_step}: {episode.worst.summary}"
+def _line(file: str, incident: Incident) -> str:
+    return f"{file}: {incident.worst} {incident.rule} at step {incident.opened_step}: {incident.summary}"

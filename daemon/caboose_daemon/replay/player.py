@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from caboose_daemon.aligned import PHASES, AlignedStep
 from caboose_daemon.engine import Engine, RuleStats
 from caboose_daemon.episodes import Episode, EpisodeLog
+from caboose_daemon.incident import Incident
 from caboose_daemon.regimes import RegimeTracker
+from caboose_daemon.replay.book import Book
 from caboose_daemon.replay.logs import Log
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.summary import StepSummary
 from caboose_daemon.view import JobView
 from caboose_wire import Event
 
@@ -45,6 +48,8 @@ class Judged:
     findings: list[Finding] = field(default_factory=list)
     """Every finding above info, step by step."""
     stats: dict[str, RuleStats] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
+    """In the order in which they opened, each with its diagnosis."""
 
 
 @dataclass(slots=True)
@@ -66,14 +71,17 @@ def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int
     judged = Judged(file=log.file, num_points=len(log.steps))
     visible = _visible(log)
     episodes = EpisodeLog()
+    book = Book(log.file, gap=_typical_gap(log))
     attempt, last_step = 0, -1
     engine, regimes = Engine(configs, judged.stats), RegimeTracker()
     for number, row in enumerate(rows(log)):
         if row.step < last_step or number in log.restarts or not attempt:
             attempt += 1
-            _keep(judged, episodes.close_all())
+            ended = episodes.close_all()
+            _keep(judged, ended)
             is_resumed = attempt > 1 or row.step > max(1, 2 * _typical_gap(log))
             engine, regimes = Engine(configs, judged.stats), RegimeTracker(is_resumed=is_resumed)
+            book.begin(ended, attempt, engine)
         last_step = row.step
         now = float(number)
         step = _aligned(row, attempt, now)
@@ -92,14 +100,21 @@ def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int
             events=events,
             regime=regimes.observe(lr=row.lr, num_samples=None, step_seconds=row.step_seconds, events=events),
         )
+        book.add(_summary(row, attempt, now), view)
+        changed: dict[int, Episode] = {}
         for finding in engine.run(view, "step"):
             if finding.severity is not Severity.INFO:
                 judged.findings.append(finding)
-            _keep(judged, (e for e in episodes.add(finding, attempt, now) if not e.is_open))
+            for episode in episodes.add(finding, attempt, now):
+                changed[episode.id] = episode
+        if changed:
+            _keep(judged, [e for e in changed.values() if not e.is_open])
+            book.take(changed.values())
         if on_progress is not None and not number % PROGRESS_ROWS:
             on_progress(number)
     _keep(judged, episodes.open)
     judged.episodes.sort(key=lambda episode: episode.id)
+    judged.incidents = book.finish()
     return judged
 
 
@@ -161,6 +176,13 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         has_grad_norm=row.grad_norm is not None,
         layer_grad_norm=_NO_LAYERS,
         metrics=row.metrics,
+    )
+
+
+def _summary(row: Row, attempt: int, now: float) -> StepSummary:
+    loss = row.loss
+    return StepSummary(
+        attempt, row.step, now, loss, loss, loss, row.grad_norm, row.lr, row.step_seconds, row.data_seconds, None, 1
     )
 
 

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.episodes import Episode
+from caboose_daemon.incident import Incident
 from caboose_daemon.replay.player import Judged
 from caboose_daemon.rules.finding import Severity
 
@@ -16,14 +16,9 @@ MARKS = {Severity.CRITICAL: "page", Severity.WARNING: "ticket", Severity.INFO: "
 MAX_SHOWN = 20
 
 
-def shown(judged: Judged) -> list[Episode]:
-    """The episodes somebody would have been told of."""
-    return [episode for episode in judged.episodes if episode.severity is not Severity.INFO]
-
-
 def num_pages(judged: Judged) -> int:
     """How often somebody would have been woken."""
-    return sum(episode.severity is Severity.CRITICAL for episode in judged.episodes)
+    return sum(incident.worst is Severity.CRITICAL for incident in judged.incidents)
 
 
 def as_object(judged: Judged) -> dict[str, Any]:
@@ -31,53 +26,72 @@ def as_object(judged: Judged) -> dict[str, Any]:
     return {
         "file": judged.file,
         "points": judged.num_points,
-        "incidents": [incident(episode) for episode in shown(judged)],
+        "incidents": [as_row(incident) for incident in judged.incidents],
         "findings": [{"rule": f.rule, "severity": str(f.severity), "step": f.step} for f in judged.findings],
     }
 
 
-def incident(episode: Episode) -> dict[str, Any]:
-    """One episode, as programs read it."""
+def as_row(incident: Incident) -> dict[str, Any]:
+    """One incident, as programs read it; `caboose diagnose FILE --json` has all of it."""
     return {
-        "rule": episode.rule,
-        "severity": str(episode.severity),
-        "onset_step": episode.first.onset_step,
-        "detected_step": episode.told_step,
-        "state": episode.last.state if episode.is_open else "resolved",
-        "cause": None,
-        "summary": episode.worst.summary,
+        "rule": incident.rule,
+        "severity": str(incident.worst),
+        "onset_step": incident.onset_step,
+        "detected_step": incident.opened_step,
+        "state": incident.state,
+        "cause": cause_of(incident),
+        "summary": incident.summary,
+        "rules": list(dict.fromkeys(member.rule for member in incident.told)),
     }
+
+
+def cause_of(incident: Incident) -> str | None:
+    """The id of the likely cause; None where it is not known."""
+    best = None if incident.diagnosis is None else incident.diagnosis.best
+    return None if best is None else best.id
 
 
 def as_text(judged: Judged) -> Group:
     """For a terminal: the file's verdict, then what was found, in the order it would have been told."""
-    episodes = shown(judged)
+    incidents = judged.incidents
     pages = num_pages(judged)
     points = f"{judged.num_points:,} points"
-    if not episodes:
+    if not incidents:
         return Group(Text.assemble((judged.file, "bold"), f"  {points}: ", ("nothing to report", "green")))
-    verdict = f"{_count(pages, 'page')}, {_count(len(episodes) - pages, 'ticket')}"
+    verdict = f"{_count(pages, 'page')}, {_count(len(incidents) - pages, 'ticket')}"
     head = Text.assemble((judged.file, "bold"), f"  {points}: ", (verdict, "red" if pages else "yellow"))
     table = Table(box=None, padding=(0, 2, 0, 2), show_header=True, header_style="dim")
     for name, align in (("", "left"), ("rule", "left"), ("began", "right"), ("seen", "right"), ("", "left")):
         table.add_column(name, justify=align, no_wrap=name != "")  # type: ignore[arg-type]  # rich wants a Literal
-    for episode in episodes[:MAX_SHOWN]:
+    for incident in incidents[:MAX_SHOWN]:
         table.add_row(
-            Text(MARKS[episode.severity], COLOURS[episode.severity]),
-            episode.rule,
-            str(episode.first.onset_step),
-            str(episode.told_step),
-            episode.worst.summary,
+            Text(MARKS[incident.worst], COLOURS[incident.worst]),
+            incident.rule,
+            str(incident.onset_step),
+            str(incident.opened_step),
+            Group(Text(incident.summary), *_asides(incident)),
         )
-    rest = len(episodes) - MAX_SHOWN
+    rest = len(incidents) - MAX_SHOWN
     more = [Text(f"    and {rest} more; --json has them all", "dim")] if rest > 0 else []
     return Group(head, table, *more)
+
+
+def _asides(incident: Incident) -> list[Text]:
+    """What else was seen of it, and why it may have been."""
+    others = dict.fromkeys(member.rule for member in incident.told if member.rule != incident.rule)
+    best = None if incident.diagnosis is None else incident.diagnosis.best
+    lines = []
+    if others:
+        lines.append(Text(f"with {', '.join(others)}", "dim"))
+    if best is not None:
+        lines.append(Text(f"likely: {best.title} ({100 * best.confidence:.0f} %)", "dim"))
+    return lines
 
 
 def total(all_judged: Sequence[Judged]) -> str:
     """The last line over several files."""
     pages = sum(map(num_pages, all_judged))
-    tickets = sum(len(shown(judged)) for judged in all_judged) - pages
+    tickets = sum(len(judged.incidents) for judged in all_judged) - pages
     paged = sum(bool(num_pages(judged)) for judged in all_judged)
     points = sum(judged.num_points for judged in all_judged)
     return (

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.depth import Matrices
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.lasting_rule import LastingRule, named
 from caboose_daemon.rules.rule import RuleConfig
@@ -63,6 +64,9 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         super().__init__(config)
         self._modules: Sequence[Module] = ()
         self._is_judged: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self._matrices = Matrices()
+        self._weights: NDArray[np.float64] = np.zeros(0)
+        """Norms of the weight matrices when all modules were last as usual."""
         self._make_room(0)
 
     def _make_room(self, num: int) -> None:
@@ -96,7 +100,8 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._num_bad = np.where(is_bad, self._num_bad + 1, np.where(seen, 0, self._num_bad))
         self._learn(now, seen & ~is_bad)
         self._relearn(now)
-        return self._judge(view, step.step, spread, exploded)
+        weights = self._follow_weights(view, step, is_usual=not self._num_bad.any())
+        return self._judge(view, step.step, spread, exploded, weights)
 
     def _take_up(self, modules: Sequence[Module], num: int) -> None:
         if len(self._level) != num or [m.name for m in modules[:num]] != [m.name for m in self._modules[:num]]:
@@ -114,6 +119,24 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._scatter = np.where(good, self._scatter + rate * (np.abs(off) - self._scatter), self._scatter)
         self._num_looks += good
 
+    def _follow_weights(self, view: JobView, step: AlignedStep, *, is_usual: bool) -> dict[str, float]:
+        """`weight_ratio`: the typical weight matrix over what it was when all was as usual, for the diagnosis."""
+        norms = step.layer_values("weight_norm")
+        if self._matrices.look(view.layers):
+            self._weights = np.zeros(0)
+        if norms is None or len(norms) != len(view.layers) or not len(self._matrices.rows):
+            return {}
+        found = norms[self._matrices.rows]
+        if is_usual:
+            self._weights = found
+            return {}
+        if not len(self._weights):
+            return {}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = found / self._weights
+        ratios = ratios[np.isfinite(ratios)]
+        return {"weight_ratio": float(np.median(ratios))} if len(ratios) else {}
+
     def _relearn(self, now: NDArray[np.float64]) -> None:
         stayed = self._num_bad >= self.config.relearn_looks
         if stayed.any():
@@ -122,7 +145,12 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
             self._num_bad[stayed] = 0
 
     def _judge(
-        self, view: JobView, step: int, spread: NDArray[np.float64], exploded: NDArray[np.bool_]
+        self,
+        view: JobView,
+        step: int,
+        spread: NDArray[np.float64],
+        exploded: NDArray[np.bool_],
+        weights: dict[str, float],
     ) -> Finding | None:
         rows = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_looks))
         if not len(rows) and (self._num_looks < self.config.warmup_looks)[self._is_judged].all():
@@ -144,6 +172,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
                 "std": float(spread[first]),
                 "usual": usual,
                 "num_modules": float(len(rows)),
+                **weights,
             },
         )
 

@@ -142,6 +142,9 @@ class BadBatch(LastingRule[BadBatchConfig]):
     def _speak(self, step: AlignedStep, rank: int, why: str, before: Mapping[int, StepReport]) -> Finding:
         batch = step.reports[rank].batch
         assert batch is not None, "a culprit has a batch"
+        widths: dict[str, float] = {}
+        if self._is_out_of_range(batch) and batch.lowest is not None and batch.highest is not None:
+            widths = {"width": batch.highest - batch.lowest, "usual_width": self._highest - self._lowest}
         earlier = before[rank].batch if rank in before else None
         first = earlier.index + 1 if earlier is not None and earlier.index < batch.index else batch.index
         which = f"batch {batch.index}" if first == batch.index else f"one of batches {first} to {batch.index}"
@@ -155,5 +158,10 @@ class BadBatch(LastingRule[BadBatchConfig]):
             f"{which} of rank {rank} (epoch {batch.epoch}) {why}; {loss}",
             ranks=(rank,),
             phase="input",
-            values={"first_batch": float(first), "last_batch": float(batch.index), "epoch": float(batch.epoch)},
+            values={
+                "first_batch": float(first),
+                "last_batch": float(batch.index),
+                "epoch": float(batch.epoch),
+                **widths,
+            },
         )

@@ -8,7 +8,8 @@ workers deliver in bursts, and seven fast steps then hide the eighth that waits 
 not starving either, so a step counts for at most `CLIP` usual ones, and waits must come often enough.
 
 The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not
-a step's. It never pages: a slow run is not a lost one.
+a step's. Steps of a millisecond or two are not judged by a share of them: what the loop itself needs to ask for a batch
+would be a tenth. It never pages: a slow run is not a lost one.
 """
 
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class DataStarvedConfig(RuleConfig):
     """Steps before anything is judged."""
     memory_steps: int = 50
     """How many steps the averages remember."""
+    min_wait_seconds: float = 0.001
+    """Wait of a step below which nothing is told: asking any loader for a batch takes a fraction of this."""
 
 
 class DataStarved(Rule[DataStarvedConfig]):
@@ -96,7 +99,8 @@ class DataStarved(Rule[DataStarvedConfig]):
         share, seconds = self._wait / self._total, self._total / self._weight
         is_known = self._onset is not None
         limit = self.config.warn_share * (CALM if is_known else 1.0)
-        if share - limit <= ROUNDING or (not is_known and self._often / self._weight < OFTEN):
+        is_short = share * seconds < self.config.min_wait_seconds * (CALM if is_known else 1.0)
+        if share - limit <= ROUNDING or is_short or (not is_known and self._often / self._weight < OFTEN):
             return self._over(step, share)
         if self._onset is None:
             self._onset = step.step

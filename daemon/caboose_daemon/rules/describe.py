@@ -25,6 +25,11 @@ RUNBOOKS = "docs/rules.md"
 HEADING = re.compile(r"^(?P<title>\S.*)\n-{3,}\n", flags=re.MULTILINE)
 
 
+def alert_name(rule: str) -> str:
+    """The rule's name as an alert, and as a runbook: loss_spike is CabooseLossSpike."""
+    return "Caboose" + "".join(word.capitalize() for word in rule.split("_"))
+
+
 @dataclass(frozen=True)
 class Threshold:
     """One key under `[rules.<name>]`."""
@@ -80,7 +85,7 @@ def describe(rule: type[AnyRule]) -> Description:
 def _thresholds(cls: type[RuleConfig]) -> Iterator[Threshold]:
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        docs.update(_field_docs(base))
+        docs.update(field_docs(base))
     common, defaults = RuleConfig(), cls()
     for field in fields(cls):
         default = getattr(defaults, field.name)
@@ -88,7 +93,7 @@ def _thresholds(cls: type[RuleConfig]) -> Iterator[Threshold]:
         yield Threshold(field.name, default, docs.get(field.name, ""), is_own)
 
 
-def _field_docs(cls: type) -> dict[str, str]:
+def field_docs(cls: type) -> dict[str, str]:
     """The docstrings under a class's fields."""
     for node in ast.walk(_source(cls.__module__)):
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__:

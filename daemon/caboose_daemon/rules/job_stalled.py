@@ -12,7 +12,9 @@ as movement; after a declared evaluation or checkpoint, and before the first ste
 much longer. A rank that is silent, or left with an error, is `rank_silent`'s: the others stop because of it, and one
 cause is told once. Once a rank has said good-bye the job is ending, and nothing more is expected of it.
 
-Ranks that are a step behind the others are named: they are what the others wait for. It is critical after several times
+Ranks that are a step behind the others are named: they are what the others wait for. Where all are at one step, the
+phase their heartbeats tell is asked: who waits for data waits for no other rank, and while the others are in their
+backward, where the all-reduce is, whoever is not there is the one it lacks. It is critical after several times
 the patience of the warning: hung jobs do not come back, and every hour of a whole cluster is lost.
 """
 
@@ -30,6 +32,8 @@ WARN_STEPS, CRITICAL_STEPS = 30.0, 100.0
 WARN_PAUSES, CRITICAL_PAUSES = 3.0, 6.0
 LONG_PAUSES = frozenset({"validation", "evaluation", "checkpoint", "checkpoint_saved"})
 """Declared kinds that may take long themselves, or announce what does."""
+SETTLED_STEPS = 20
+"""After so many an attempt has begun, whatever was seen of it."""
 MAX_NAMED = 64
 
 
@@ -113,7 +117,9 @@ class JobStalled(Rule[JobStalledConfig]):
 
     def _patience(self, view: JobView) -> tuple[float, float]:
         config = self.config
-        is_started = self._num_advances > 0 or self._step_seconds > 0
+        # A job may have done its first steps, and stopped, between two looks.
+        has_settled = self._step is not None and self._step - view.start_step >= SETTLED_STEPS
+        is_started = self._num_advances > 0 or self._step_seconds > 0 or has_settled
         if not is_started or any(event.kind in LONG_PAUSES for event in view.events):
             return config.startup_seconds, 2.0 * config.startup_seconds
         longest = min(self._longest_pause, config.startup_seconds / WARN_PAUSES)
@@ -125,11 +131,17 @@ class JobStalled(Rule[JobStalledConfig]):
     def _finding(self, live: list[RankView], step: int, waited: float, severity: Severity) -> Finding:
         assert self._onset is not None, "set by the caller"
         behind = sorted((rank for rank in live if rank.step < step), key=lambda rank: (rank.step, rank.rank))
-        who = ""
+        who, phase = "", ""
         if behind and len(behind) < len(live):
             first = behind[0]
             more = f" and {len(behind) - 1} more are" if len(behind) > 1 else " is"
             who = f"; rank {first.rank} on {first.host}{more} behind, at step {first.step}"
+        elif behind := _awaited(live):
+            first, phase = behind[0], behind[0].phase
+            more = f" and {len(behind) - 1} more are" if len(behind) > 1 else " is"
+            who = (
+                f"; rank {first.rank} on {first.host}{more} {_WHERE.get(phase, f'in its {phase}')}, the others are not"
+            )
         usual = f"; a step takes {self._step_seconds:.3g} s" if self._step_seconds else "; no step has ended yet"
         return Finding(
             rule=self.name,
@@ -138,6 +150,7 @@ class JobStalled(Rule[JobStalledConfig]):
             onset_step=self._onset,
             summary=f"no step has ended for {waited:.0f} s after step {step}, all processes live{usual}{who}",
             ranks=tuple(rank.rank for rank in behind[:MAX_NAMED]) if len(behind) < len(live) else (),
+            phase=phase,
             values={"seconds": waited, "step_seconds": self._step_seconds},
         )
 
@@ -149,3 +162,15 @@ class JobStalled(Rule[JobStalledConfig]):
         return Finding(
             rule=self.name, severity=Severity.INFO, step=step, onset_step=onset, summary=why, state="resolved"
         )
+
+
+_WHERE = {"data": "waiting for its data", "other": "in code of its own"}
+
+
+def _awaited(live: list[RankView]) -> list[RankView]:
+    """The ranks the others wait for, by the phases all are in; none where those do not tell."""
+    if any(not rank.phase for rank in live):
+        return []
+    waiting = [rank for rank in live if rank.phase == "data"]
+    elsewhere = waiting or [rank for rank in live if rank.phase != "backward"]
+    return sorted(elsewhere, key=lambda rank: rank.rank) if 2 * len(elsewhere) <= len(live) else []

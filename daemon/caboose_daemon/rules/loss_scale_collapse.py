@@ -13,6 +13,8 @@ nothing is learned at all.
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.lasting_rule import LastingRule
 from caboose_daemon.rules.rule import RuleConfig
@@ -54,6 +56,8 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
         self._num_taken = 0
         self._num_at_floor = 0
         self._began = 0
+        self._largest: float | None = None
+        """The largest finite activation of the last closer look."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the scale falls, or lies at the floor."""
@@ -61,6 +65,10 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
         if step is None or step.scaler is None or not math.isfinite(step.scaler.scale) or step.scaler.scale <= 0:
             return None
         scale = step.scaler.scale
+        largest = step.module_values("activation_max") if step.is_sampled else None
+        if largest is not None and largest[1].size:
+            finite = largest[1][np.isfinite(largest[1])]
+            self._largest = float(finite.max()) if len(finite) else self._largest
         is_skipped = self._skipped.observe(step)
         self._follow(step.step, scale, is_skipped=is_skipped)
         is_falling = self._is_settled and round(self._halvings) >= self.config.halvings
@@ -81,6 +89,7 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
                 "scale": scale,
                 "skipped_steps": float(step.scaler.num_skipped),
                 "skipped_at_floor": float(self._num_at_floor),
+                **({} if self._largest is None else {"largest_activation": self._largest}),
             },
         )
 

@@ -11,8 +11,9 @@ Four things, each told from the schedules that look like it:
   Where a log skips steps, what lies between is not known, and only a rate far above all before counts.
 * A reset: the scheduler's own count goes back, or the rate after a resume is far from the one that the same step was
   taken with before. Rates are lowered on purpose after a resume, so downwards only the order of magnitude counts.
-* Zero before the end: steps that change nothing, while the run goes on. Cosine schedules touch zero for one step, and
-  a rate that a log has rounded stands at zero for the last few hundredths of a run.
+* Zero, or next to nothing of its peak, before the end: steps that change nothing, while the run goes on. Cosine
+  schedules touch zero for one step, and a rate that a log has rounded stands at zero for the last few hundredths of a
+  run.
 * A scheduler that never moves the rate: it was never stepped (its count stands though epochs have passed), or it
   belongs to another optimizer (it counts, but a kind that moves at every step does not move). Kinds that are constant
   by design, or wait for a plateau or a milestone, are judged by their count alone, or not at all.
@@ -35,6 +36,8 @@ RISE = 0.25
 SAME_PEAK = 0.05
 """How close to its peak a warm restart comes back."""
 RESUME_BELOW = 10.0
+NEXT_TO_NOTHING = 1e-6
+"""Share of its peak at which a rate is as good as zero: what it changes is below the weights' precision."""
 ZERO_STEPS = 5
 ZERO_STEPS_WITHOUT_END = 100
 ZERO_SHARE = 0.05
@@ -133,10 +136,12 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._trouble = _Trouble(kind, finding.onset_step, finding.summary, values["before"], values["lr"])
         if kind == "unmoved":
             self._first_lr = values["lr"]
+        elif kind == "zero":
+            self._peak = values["before"]
 
     def _begin(self, view: JobView, step: AlignedStep, lr: float) -> _Trouble | None:
         self._first_lr = self._first_lr or lr
-        self._peak = lr
+        self._peak = max(self._peak, lr)
         self._first_step, self._first_epoch = step.step, step.epoch
         self._count = self._first_count = _scheduler_steps(step)
         earlier, now = view.previous_lr, step.lr[0]
@@ -153,14 +158,14 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._count = count
         self._was_stepped = count is not None and known is not None and count > known
         is_reset = count is not None and known is not None and count < known
-        self._num_zero = self._num_zero + 1 if lr == 0.0 else 0
+        self._num_zero = self._num_zero + 1 if self._is_zero(lr) else 0
+        if self._num_zero and self._peak > 0 and self._num_zero >= self._patience_at_zero(view, step) and not is_reset:
+            return self._trouble_of("zero", step, lr, before)
         if lr != before:
             found = self._changed(view, step, lr, before, is_stair=self._was_stepped and not was_stepped)
             return self._trouble_of("reset", step, lr, before) if is_reset else found
         if is_reset:
             return self._trouble_of("reset", step, lr, before)
-        if self._num_zero and self._peak > 0 and self._num_zero >= self._patience_at_zero(view, step):
-            return self._trouble_of("zero", step, lr, before)
         if not self._has_moved and "scheduler" in view.facts and self._is_unmoved(view, step):
             return self._trouble_of("unmoved", step, lr, before)
         return None
@@ -180,6 +185,9 @@ class LrSchedule(Rule[LrScheduleConfig]):
         is_warmup = "warmup" in view.regime.active or (is_stair and not has_fallen)
         is_restart = has_fallen and abs(lr - peak) <= SAME_PEAK * peak
         return None if is_warmup or is_restart else self._trouble_of("jump", step, lr, before)
+
+    def _is_zero(self, lr: float) -> bool:
+        return lr <= NEXT_TO_NOTHING * self._peak
 
     def _patience_at_zero(self, view: JobView, step: AlignedStep) -> float:
         total = _total_steps(view)
@@ -208,8 +216,9 @@ class LrSchedule(Rule[LrScheduleConfig]):
         elif kind == "reset":
             summary = f"the scheduler began anew: its count went back, and the learning rate went to {lr:.3g}"
         elif kind == "zero":
-            onset = step.step - self._num_zero + 1
-            summary = f"the learning rate is 0 since step {onset}, and the run goes on: nothing is learned"
+            onset, before = step.step - self._num_zero + 1, self._peak
+            rate = "0" if lr == 0.0 else f"next to nothing ({lr:.1g}, from {self._peak:.2g})"
+            summary = f"the learning rate is {rate} since step {onset}, and the run goes on: nothing is learned"
         else:
             counted = "it is never stepped" if self._count == self._first_count else "it is stepped without effect"
             summary = f"a scheduler is attached, but the learning rate has stood at {lr:.3g} from the start: {counted}"
@@ -221,7 +230,7 @@ class LrSchedule(Rule[LrScheduleConfig]):
         if view.regime.active and not view.regime.active.isdisjoint(DECLARED):
             return False
         if trouble.kind == "zero":
-            return lr == 0.0
+            return self._is_zero(lr)
         if trouble.kind == "unmoved":
             return lr == trouble.lr
         if step.step - trouble.onset >= CALM_STEPS:

@@ -10,7 +10,8 @@ Four ways in which the two come apart, each over several evaluations:
 - the metric is at chance while the loss is good: the metric itself is wrong.
 
 Exact equality is looked for in the numbers as they were given; a rounded log may repeat one by chance, hence more than
-twice in a row. Accuracy is the first metric whose name says that higher is better.
+twice in a row. Accuracy is the first metric whose name says that higher is better. Which of the four it is stands among
+the finding's values.
 """
 
 import math
@@ -61,6 +62,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._num_to_wait = 0
         """Evaluations before what was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
+        self._told = ""
         self._summary = ""
         self._values: dict[str, float] = {}
 
@@ -77,7 +79,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         told = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
         if told is not None:
             self._onset = self._onset if self._onset is not None else step.step
-            self._summary = self._explain(told)
+            self._told, self._summary = told, self._explain(told)
         elif self._onset is not None and not self._num_to_wait:
             finding = self._finding(step.step, "resolved")
             self._onset = None
@@ -87,6 +89,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
     def resume(self, finding: Finding) -> None:
         """Since when, and what was said; the next evaluations decide."""
         self._onset, self._summary, self._values = finding.onset_step, finding.summary, dict(finding.values)
+        self._told = next((name for name in self._counts if self._values.pop(name, None) is not None), "")
         self._num_to_wait = self.config.evaluations + 1
 
     def _evaluate(self, validation: Validation, step: int, num_classes: float | None) -> None:
@@ -140,5 +143,5 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
             onset_step=self._onset if self._onset is not None else step,
             summary="loss and metric agree again" if is_over else self._summary,
             state=state,
-            values=self._values,
+            values={**self._values, self._told: 1.0} if self._told and not is_over else self._values,
         )

@@ -30,6 +30,7 @@ from caboose_daemon.rules.origins import (
     WatchedModules,
     bad_local_ranks,
     bad_weights,
+    circumstances,
     locate,
     module_name,
     where,
@@ -37,6 +38,8 @@ from caboose_daemon.rules.origins import (
 from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.rules.scaling import SkippedSteps
 from caboose_daemon.view import JobView
+
+CIRCUMSTANCES = ("was_looked_into", "bad_inputs", "loss_is_infinite", "largest_activation")
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class NonFinite(Rule[NonFiniteConfig]):
             finding.phase,
             num_bad=num_bad,
             is_only_inside=not num_bad,
+            circumstances={name: finding.values[name] for name in CIRCUMSTANCES if name in finding.values},
         )
         if lead is not None or finding.values["ranks_with_bad_loss"]:
             self._origin.loss_step = finding.onset_step + int(lead or 0)
@@ -152,6 +156,7 @@ class NonFinite(Rule[NonFiniteConfig]):
             return Origin(step.step - self._num_zero + 1)
         origin = locate(view, step, module=seen.module, has_bad_gradient=seen.gradient)
         origin.is_only_inside = not seen.is_harmful
+        origin.circumstances = circumstances(step, self._modules.largest)
         return origin
 
     def _refine(self, view: JobView, step: AlignedStep, origin: Origin, seen: _Seen) -> None:
@@ -207,6 +212,7 @@ class NonFinite(Rule[NonFiniteConfig]):
             "ranks_with_bad_loss": float(len(step.bad_loss_ranks)),
             "layers_with_bad_gradient": float(np.sum(~np.isfinite(step.layer_grad_norm))),
             "steps": float(origin.num_bad),
+            **origin.circumstances,
         }
         if origin.loss_step is not None and origin.loss_step > origin.step:
             values["steps_before_loss"] = float(origin.loss_step - origin.step)

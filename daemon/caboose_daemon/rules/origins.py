@@ -9,7 +9,7 @@ left out, and a rank that cannot be known is left open, not guessed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class Origin:
     """When the loss first showed it."""
     is_only_inside: bool = False
     """Seen in activations alone: neither loss nor gradients nor weights have shown it."""
+    circumstances: dict[str, float] = field(default_factory=dict)
+    """What else was known when it began, for the diagnosis; see `circumstances`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class WatchedModules:
         self._is_usual = np.zeros(0, dtype=np.bool_)
         self._is_known = np.zeros(0, dtype=np.bool_)
         self._is_suspect = np.zeros(0, dtype=np.bool_)
+        self.largest: float | None = None
+        """The largest activation of the last closer look at which all were finite."""
 
     def look(self, step: AlignedStep, *, is_harmful: bool) -> BadModule | None:
         """Over all ranks; what is bad at its first look and harms nothing is by design."""
@@ -59,6 +63,8 @@ class WatchedModules:
             return None
         ranks, largest = found
         is_bad = ~np.isfinite(largest)
+        if largest.size and not is_bad.any():
+            self.largest = float(largest.max())
         bad: NDArray[np.bool_] = np.asarray(is_bad.any(axis=0))
         num = len(bad)
         self._make_room(num)
@@ -129,6 +135,31 @@ def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_ba
         norms = step.local_layer_grad_norm[local[0]] if local else step.layer_grad_norm
         return Origin(step.step, local, _last(np.flatnonzero(~np.isfinite(norms)), names), "backward")
     return Origin(step.step, (), _last(bad_weights(step), names), "update")
+
+
+def circumstances(step: AlignedStep, largest: float | None) -> dict[str, float]:
+    """What is known of the step at which it began; what nobody looked at is left out.
+
+    `bad_inputs`: elements of the batches that are not finite, where all were looked at or some were found.
+    `was_looked_into`: 1 where activations of this step were seen. `loss_is_infinite`: 1 for infinity, 0 for NaN.
+    `largest_activation`: at the last closer look before.
+    """
+    known: dict[str, float] = {"was_looked_into": float(step.module_values("activation_max") is not None)}
+    seen = [r.batch.num_bad for r in step.reports.values() if r.batch is not None and r.batch.num_bad is not None]
+    if step.bad_inputs or (seen and _are_seen(step)):
+        known["bad_inputs"] = float(sum(seen))
+    if step.bad_loss_ranks:
+        known["loss_is_infinite"] = float(np.isinf(step.loss[list(step.bad_loss_ranks)]).any())
+    if largest is not None:
+        known["largest_activation"] = largest
+    return known
+
+
+def _are_seen(step: AlignedStep) -> bool:
+    """Whether the batches of the ranks that went wrong were looked at."""
+    ranks = step.bad_loss_ranks or tuple(step.reports)
+    batches = [step.reports[rank].batch for rank in ranks if rank in step.reports]
+    return all(batch is not None and batch.num_bad is not None for batch in batches)
 
 
 def module_name(view: JobView, row: int) -> tuple[str, ...]:

@@ -3,14 +3,17 @@
 Design
 ------
 Noise of small batches may be as large as any oscillation; what tells them apart is memory. Independent batches leave no
-trace in the next step, so the deviations from the slow level are uncorrelated with their neighbours. A step size beyond
+trace in the next step, so the deviations from the slow level are uncorrelated with their neighbours, provided that the
+level is where the loss lies: an average lags behind a loss that falls, and all deviations from it are of one sign. So
+the level is twice the average less the average's own average, which keeps up with any steady fall. A step size beyond
 what the curvature allows makes each step answer the one before: the deviations alternate (strongly negative
 correlation) or swing in waves (positive correlation, with many returns through the level, which a mere drift does not
 make). The rule asks for that correlation, for an amplitude that matters against the level, and for many swings, over a
 long exponential memory; a transient that shrinks drops out of it by itself.
 
 Deviations are taken of the logarithm where the loss is positive, so that swings over decades count as what they are,
-and each is limited to a few of its own scales: a single spike is no swing.
+and each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in
+units of the scatter around them, or a run's first fall, which is steeper than anything later, would be all that counts.
 """
 
 import math
@@ -53,10 +56,15 @@ class Oscillation(Rule[OscillationConfig]):
     def __init__(self, config: OscillationConfig) -> None:
         super().__init__(config)
         self._level: float | None = None
+        self._slow = 0.0
+        """The average of the level, which lags behind it by as much as the level does behind the loss."""
         self._is_positive = True
         self._num = 0
         self._last = 0.0
         self._variance = 0.0
+        self._near = 0.0
+        """The variance of late: what a deviation is measured in before it is compared with the one before."""
+        self._power = 0.0
         self._product = 0.0
         self._side = 0
         self._swings = 0.0
@@ -84,18 +92,23 @@ class Oscillation(Rule[OscillationConfig]):
             self._is_positive, self._level = False, None  # no logarithm any more: begin again on the plain scale
         value = math.log(loss) if self._is_positive else loss
         if self._level is None:
-            self._level, self._num = value, 0
-            self._variance = self._product = self._swings = 0.0
+            self._level, self._slow, self._num = value, value, 0
+            self._variance = self._near = self._power = self._product = self._swings = 0.0
         self._num += 1
         rate = 1.0 / min(self._num, self.config.memory_steps)
-        deviation = value - self._level
-        self._level += max(1.0 / self._num, 1.0 / LEVEL_MEMORY) * deviation
+        deviation = value - (2.0 * self._level - self._slow)
+        share = max(1.0 / self._num, 1.0 / LEVEL_MEMORY)
+        self._level += share * (value - self._level)
+        self._slow += share * (self._level - self._slow)
         if self._num > LEVEL_MEMORY:
             most = CLIP * math.sqrt(self._variance) if self._variance > 0 else abs(deviation)
             deviation = max(-most, min(most, deviation))
         self._variance += rate * (deviation * deviation - self._variance)
-        self._product += rate * (deviation * self._last - self._product)
-        self._last = deviation
+        self._near += share * (deviation * deviation - self._near)
+        scaled = deviation / math.sqrt(self._near) if self._near > 0 else 0.0
+        self._power += rate * (scaled * scaled - self._power)
+        self._product += rate * (scaled * self._last - self._product)
+        self._last = scaled
         self._swings -= rate * self._swings
         side = 1 if deviation > 0.5 * math.sqrt(self._variance) else -1 if deviation < 0 else self._side
         if side != self._side:
@@ -111,7 +124,7 @@ class Oscillation(Rule[OscillationConfig]):
 
     @property
     def _correlation(self) -> float:
-        return self._product / self._variance if self._variance > 0 else 0.0
+        return self._product / self._power if self._power > 0 else 0.0
 
     def _is_swinging(self) -> bool:
         correlation = abs(self._correlation)

@@ -6,8 +6,13 @@ Every agent sends heartbeats from a thread of its own, also while a step compile
 means that the process is gone, frozen or cut off. The daemon's own sleep must not look like everybody's silence:
 after a gap between two looks, the ranks get their time again. A restarted daemon knows its ranks from the journal:
 those that do not come back while others do are silent; while none has, it cannot tell, and says nothing.
+
+A process that is killed says nothing; its peers do: their collective breaks, and they leave with an error about a lost
+peer. They are witnesses and not to blame, so who left with another error is named, or else who is silent; and for as
+long as silence takes to show, nothing is said if nobody else can be named yet.
 """
 
+import re
 from dataclasses import dataclass
 
 from caboose_daemon.rules.finding import Finding, Severity
@@ -15,6 +20,12 @@ from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.view import JobView, RankView
 
 OWN_GAP_SECONDS = 5.0
+LOST_PEER = re.compile(
+    r"(closed|reset|aborted) by peer|remote process exited|remote worker|ncclRemoteError|broken pipe"
+    r"|collective operation timeout|timed out waiting|connection refused",
+    re.IGNORECASE,
+)
+"""How gloo, NCCL and the store say that another process is gone."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +68,36 @@ class RankSilent(Rule[RankSilentConfig]):
             (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
         )
         failed = tuple(rank for rank in view.ranks.values() if rank.state == "failed")
+        witnesses = tuple(rank for rank in failed if LOST_PEER.search(rank.error))
+        if len(witnesses) == len(failed) and failed:
+            if silent:
+                failed = ()
+            elif any(rank.state == "live" for rank in view.ranks.values()):
+                return None  # the peer they lost is not missed yet
+        elif witnesses:
+            failed = tuple(rank for rank in failed if rank not in witnesses)
         absent = self._absent(view)
         if not (silent or failed or absent):
             return self._resolved(view, "every rank is heard again")
         if self._onset is None:
             self._onset = max((rank.step for rank in view.ranks.values()), default=0)
         longest = max((_silent_seconds(rank, view) for rank in silent), default=0.0)
-        is_critical = longest >= self.config.critical_seconds or bool(failed) or bool(absent)
+        is_critical = longest >= self.config.critical_seconds or bool(failed) or bool(absent) or bool(witnesses)
         culprits = failed or tuple(silent)
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=max((rank.step for rank in view.ranks.values()), default=0),
             onset_step=self._onset,
-            summary=_summary(view, silent, failed, absent, longest),
+            summary=_summary(view, silent, failed, absent, longest) + _testimony(witnesses, failed),
             ranks=tuple(rank.rank for rank in culprits) or absent,
-            values={"silent_ranks": float(len(silent)), "seconds": longest},
+            values={
+                "silent_ranks": float(len(silent)),
+                "seconds": longest,
+                "failed_ranks": float(len(failed)),
+                "ranks_that_lost_a_peer": float(len(witnesses)),
+                "absent_ranks": float(len(absent)),
+            },
         )
 
     def resume(self, finding: Finding) -> None:
@@ -101,6 +126,15 @@ class RankSilent(Rule[RankSilentConfig]):
 def _silent_seconds(rank: RankView, view: JobView) -> float:
     """A rank known from before the daemon's restart has its time from the restart on."""
     return view.now - max(rank.last_seen, view.attempt_began)
+
+
+def _testimony(witnesses: tuple[RankView, ...], failed: tuple[RankView, ...]) -> str:
+    others = [rank for rank in witnesses if rank not in failed]
+    if not others:
+        return ""
+    if len(others) == 1:
+        return f"; rank {others[0].rank} left because it lost a peer"
+    return f"; {len(others)} ranks left because they lost a peer, the first is rank {others[0].rank}"
 
 
 def _summary(

@@ -7,9 +7,11 @@ rate it has sustained (an average over `baseline_steps`, which only ever moves u
 would drag any baseline that follows it along. The rate now is a shorter average of logarithms, in which one slow step,
 whatever it did, counts for no more than a factor of `CLIP`.
 
-A slowdown must exceed a fifth *and* the noise of that average, for as long as the average remembers, so that batches
-of changing length do not look like one. Start-up, compilation and evaluation are left out; a batch ramp, a data switch
-and a resume begin a new baseline. The phase that grew most is named. It never pages: a slow run is not a lost one.
+A slowdown must exceed a fifth *and* the noise of that average, for as long as the average remembers, so that batches of
+changing length do not look like one, and for ten seconds at least: a machine that hiccups slows hundreds of steps of a
+millisecond, and nobody wants to hear of it. Start-up, compilation and evaluation are left out; a batch ramp, a data
+switch and a resume begin a new baseline. The phase that grew most is named. It never pages: a slow run is not a lost
+one.
 """
 
 import math
@@ -25,6 +27,7 @@ from caboose_daemon.view import JobView
 
 CLIP = math.log(3.0)
 SIGMAS = 6.0
+NEVER = 10**18
 CALM = 0.5
 """It is over when half of the slowdown that is told is left."""
 
@@ -37,6 +40,8 @@ class ThroughputRegressionConfig(RuleConfig):
     """By which share the rate is below the baseline."""
     recent_steps: int = 50
     """Steps the rate now is taken over, and for which it has to stay low."""
+    min_seconds: float = 10.0
+    """Time for which it has to stay low as well; matters where steps take milliseconds."""
     baseline_steps: int = 200
     """Steps the baseline is taken over; nothing is judged before half as many."""
 
@@ -61,6 +66,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._phases = np.zeros(len(PHASES))
         self._usual_phases = np.zeros(len(PHASES))
         self._lasting = Lasting(config.recent_steps, config.recent_steps // 2)
+        self._slow_seconds = 0.0
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the job is slower than it was."""
@@ -73,6 +79,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             return None
         if unit != self._unit:
             self._unit, self._num_steps, self._best = unit, 0, -math.inf
+        self._slow_seconds += seconds
         self._learn(math.log(work / seconds), step.typical_phases)
         if self._num_steps < self.config.baseline_steps // 2:
             return None
@@ -111,7 +118,12 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         noise = math.sqrt(max(self._square - self._recent**2, 0.0) / (2.0 * config.recent_steps - 1.0))
         told = -math.log1p(-min(config.slowdown, 0.99))
         limit = told * CALM if self._lasting.is_open else max(told, SIGMAS * noise)
-        verdict = self._lasting.judge(step.step, below > limit)
+        is_slow = below > limit
+        if not (is_slow or self._lasting.is_open):
+            self._slow_seconds = 0.0
+        if not self._lasting.is_open:  # its steps count once its time is full
+            self._lasting.persist = config.recent_steps if self._slow_seconds >= config.min_seconds else NEVER
+        verdict = self._lasting.judge(step.step, is_slow)
         if verdict == "quiet":
             return None
         now, before = math.exp(self._recent), math.exp(self._best)

@@ -3,22 +3,33 @@
 Design
 ------
 What is high can only be said against something: here, against where the run began, or, where the number of classes is
-known, against chance. A run that has kept more than half of that, no longer moves (a straight line through the later
-three quarters of its curve is flat, and known well enough to say so) and does as badly on data it was trained on as on
-other data, has nothing left to overfit with: it lacks capacity, or is regularised, or fed, too hard. The finding comes
-late by design: early in training, everything looks like this.
+known, against chance. Against its own beginning it must have fallen by a little, as a small model does: one that was
+trained before begins near its end, and one that never learns is `not_learning`'s. A run that has kept more than half of
+that, no longer moves (a straight line through the later three quarters of its curve is flat, and known well enough to
+say so) and does as badly on data it was trained on as on other data, has nothing left to overfit with: it lacks
+capacity, or is regularised, or fed, too hard. The finding comes late by design: early in training, everything looks
+like this.
+
+How flat it is has to be known to half a hundredth, and both curves tell of it: where they lie together they move
+together. An evaluation of always the same samples scatters far less than batches that are drawn anew, so it counts for
+more; the training loss alone must merely not be seen to fall.
 """
 
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.curve import Curve, trend
+from caboose_daemon.rules.chance import known
+from caboose_daemon.rules.curve import Curve, Trend, trend
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.rules.validation import of_events
 from caboose_daemon.view import JobView
 
 START_POINTS = 3
+FELL = 0.97
+"""Share of its first loss below which a run has learned something."""
+VAGUE = 4.0
+"""How many times as vaguely as both together the training loss may be known."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Underfitting(Rule[UnderfittingConfig]):
         self._validation = Curve()
         self._start: list[float] = []
         self._onset: int | None = None
-        self._level = math.nan
+        self._level = self._validation_level = self._reference = math.nan
 
     def observe(self, view: JobView) -> Finding | None:
         """Judged at each evaluation; a finding at every step until one says otherwise."""
@@ -69,7 +80,7 @@ class Underfitting(Rule[UnderfittingConfig]):
             if math.isfinite(validation.loss):
                 is_new |= self._validation.add(validation.loss)
         if is_new and "warmup" not in view.regime.active:
-            is_low = self._is_low(view.setting("num_classes"))
+            is_low = self._is_low(known(view))
             if is_low and self._onset is None:
                 self._onset = step.step
             elif not is_low and self._onset is not None:
@@ -81,21 +92,22 @@ class Underfitting(Rule[UnderfittingConfig]):
     def resume(self, finding: Finding) -> None:
         """Since when; the curves were lost, so it stands until they show otherwise."""
         self._onset, self._level = finding.onset_step, finding.values["level"]
+        self._validation_level = finding.values.get("validation", math.nan)
+        self._reference = finding.values.get("reference", math.nan)
 
-    def _is_low(self, num_classes: float | None) -> bool:
+    def _is_low(self, chance: float | None) -> bool:
         config = self.config
         if self._train.num_points < config.min_steps or self._validation.num_points < config.min_evaluations:
             return self._onset is not None
-        lines = [trend(means[len(means) // 4 :]) for means in (self._train.means, self._validation.means)]
-        train, validation = lines
-        start = math.log(num_classes) if num_classes is not None else sorted(self._start)[len(self._start) // 2]
-        self._level = train.level
+        train, validation = (trend(c.means[len(c.means) // 4 :]) for c in (self._train, self._validation))
+        start = chance if chance is not None else sorted(self._start)[len(self._start) // 2]
+        self._level, self._validation_level, self._reference = train.level, validation.level, start
         return (
             start > 0
             and train.level > config.kept * start
+            and (chance is not None or train.level < FELL * start)
             and abs(validation.level - train.level) < config.gap * train.level
-            and all(line.relative > -config.min_improvement for line in lines)
-            and all(line.relative_error < config.min_improvement for line in lines)
+            and _is_flat(train, validation, config.min_improvement, is_open=self._onset is not None)
         )
 
     def _finding(self, step: int, state: str) -> Finding:
@@ -111,5 +123,22 @@ class Underfitting(Rule[UnderfittingConfig]):
             onset_step=self._onset if self._onset is not None else step,
             summary=summary,
             state=state,
-            values={"level": self._level},
+            values={"level": self._level, "validation": self._validation_level, "reference": self._reference},
         )
+
+
+def _is_flat(train: Trend, validation: Trend, limit: float, *, is_open: bool) -> bool:
+    """Whether both together surely move by less than this share, and neither is seen to fall by more.
+
+    Said once, it stands until one surely does.
+    """
+    lines = (train, validation)
+    if any(line.relative < -limit and line.falls(3.0 if is_open else 2.0) for line in lines):
+        return False
+    if is_open:
+        return True
+    if train.relative_error > VAGUE * limit:
+        return False
+    weights = [1.0 / max(line.relative_error, 1e-9) ** 2 for line in lines]
+    change = sum(w * line.relative for w, line in zip(weights, lines, strict=True)) / sum(weights)
+    return change > -limit and 1.0 / math.sqrt(sum(weights)) < limit

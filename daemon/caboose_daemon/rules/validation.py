@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from caboose_daemon.metric_names import is_accuracy, is_score
 from caboose_wire import Event
-
-HIGHER_IS_BETTER = ("accuracy", "acc", "f1", "auc", "bleu", "map", "recall", "precision", "score")
-"""Parts of names by which a metric is known to be better when higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +17,13 @@ class Validation:
     @property
     def score(self) -> tuple[str, float] | None:
         """The first metric that is better when higher."""
-        for name, value in self.metrics.items():
-            if any(part in name.lower().replace("-", "_").split("_") for part in HIGHER_IS_BETTER):
-                return name, value
-        return None
+        return next(((name, value) for name, value in self.metrics.items() if is_score(name)), None)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The first metric that is an accuracy, as a share, also where it was told in percent."""
+        told = next((value for name, value in self.metrics.items() if is_accuracy(name)), None)
+        return told / 100.0 if told is not None and told > 1.0 else told
 
 
 def of_events(events: Sequence[Event]) -> Iterator[Validation]:

@@ -10,18 +10,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from caboose_daemon import shapes
+from caboose_daemon import rule_shapes, shapes
 from caboose_daemon.config import ConfigError
 from caboose_daemon.context import Context
 from caboose_daemon.engine import RuleStats
+from caboose_daemon.incident import Acknowledgement
 from caboose_daemon.job import Job
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.describe import describe
 from caboose_daemon.version import __version__
+from caboose_daemon.web.layers import LayersApi
+from caboose_daemon.web.records import RecordsApi
+from caboose_daemon.web.rollback import RollbackApi
 from caboose_daemon.web.security import error
+from caboose_daemon.web.series import SeriesApi
 from caboose_wire import Event
 
-MAX_POINTS = 5000
 MAX_ERROR = 500
 """Characters of an error that repeats what was sent."""
 LASTS = "what is posted lasts until the daemon restarts; put it into caboose.toml to keep it"
@@ -33,6 +37,14 @@ class EventBody(msgspec.Struct, forbid_unknown_fields=True):
 
     kind: str
     fields: dict[str, float | Integer | str | bool | None] = {}
+
+
+class AckBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/v1/jobs/{job}/incidents/{number}/ack."""
+
+    reason: str = ""
+    by: str = ""
+    undo: bool = False
 
 
 class Api:
@@ -49,9 +61,16 @@ class Api:
             Route("/healthz", self.healthz),
             Route("/readyz", self.readyz),
             Route("/api/v1/jobs", self.jobs),
-            Route("/api/v1/jobs/{job}/series", self.series),
+            *SeriesApi(self._context).routes(),
+            Route("/api/v1/jobs/{job}/closeup", self.closeup),
             Route("/api/v1/jobs/{job}/findings", self.findings),
+            Route("/api/v1/jobs/{job}/incidents", self.incidents),
+            Route("/api/v1/jobs/{job}/incidents/{number:int}/ack", self.acknowledge, methods=["POST"]),
+            Route("/api/v1/jobs/{job}/diagnosis", self.diagnosis),
             Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
+            *RollbackApi(self._context).routes(),
+            *RecordsApi(self._context).routes(),
+            *LayersApi(self._context).routes(),
             Route("/api/v1/jobs/{job}", self.job),
             Route("/api/v1/rules", self.rules),
             Route("/api/v1/config", self.config),
@@ -62,6 +81,9 @@ class Api:
         """Prometheus exposition, classic or OpenMetrics as asked for."""
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         body = await run_in_threadpool(encoder, self._registry)
+        state = self._context.state
+        with state.lock:
+            state.last_scrape, state.scraper = self._context.clock(), request.headers.get("user-agent", "")[:64]
         return Response(body, headers={"content-type": content_type})
 
     async def healthz(self, request: Request) -> Response:
@@ -84,7 +106,9 @@ class Api:
 
     async def job(self, request: Request) -> Response:
         """One job with its ranks, settings and blind spots."""
-        return self._with_job(request, lambda job: shapes.job_detail(job, self._context.clock()))
+        return self._with_job(
+            request, lambda job: shapes.job_detail(job, self._context.clock(), self._context.rollback.budget)
+        )
 
     async def findings(self, request: Request) -> Response:
         """What was found in one job, newest first."""
@@ -92,18 +116,43 @@ class Api:
             request, lambda job: {"job": job.name, "findings": [shapes.episode(e) for e in job.episodes]}
         )
 
-    async def series(self, request: Request) -> Response:
-        """The curves of one job in at most `points` buckets that keep their extremes."""
-        text = request.query_params.get("points", "1000")
-        if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_POINTS):
-            return error(400, f"points={text[:64]!r}: give a whole number from 1 to {MAX_POINTS}")
+    async def incidents(self, request: Request) -> Response:
+        """The incidents of one job, open ones first, then the last closed first."""
+        return self._with_job(
+            request, lambda job: {"job": job.name, "incidents": [shapes.incident(i) for i in job.incidents]}
+        )
+
+    async def diagnosis(self, request: Request) -> Response:
+        """What is wrong with one job now, and why; what was wrong last, where nothing is."""
+        return self._with_job(request, shapes.job_diagnosis)
+
+    async def acknowledge(self, request: Request) -> Response:
+        """Notes that somebody has an incident in hand; with `"undo": true`, that nobody has."""
+        try:
+            body = msgspec.json.decode(await request.body(), type=AckBody)
+        except msgspec.MsgspecError as problem:
+            return error(400, f'expected {{"reason": ..., "by": ...}}: {problem}')
+        if not body.undo and not body.reason.strip():
+            return error(400, "say why, in reason: whoever comes next will ask")
+        name, number, state = request.path_params["job"], request.path_params["number"], self._context.state
+        with state.lock:
+            job = state.jobs.get(name)
+            if job is None:
+                return self._unknown(name)
+            ack = None if body.undo else Acknowledgement(self._context.clock(), body.by[:64], body.reason[:500])
+            incident = self._context.pipeline.acknowledge(job, number, ack)
+            if incident is None:
+                known = ", ".join(i.id for i in job.incidents.open) or "none"
+                return error(404, f"no open incident {name}/{number}; open: {known}")
+            return JSONResponse(shapes.incident(incident))
+
+    async def closeup(self, request: Request) -> Response:
+        """The layers of one job as its last closer look showed them."""
         name = request.path_params["job"]
         with self._context.state.lock:
             if name not in self._context.state.jobs:
                 return self._unknown(name)
-        rows = await run_in_threadpool(self._context.series, name, int(text))
-        steps = [{k: shapes.number(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
-        return JSONResponse({"job": name, "steps": steps})
+        return JSONResponse({"job": name, "closeup": await run_in_threadpool(self._context.closeup, name)})
 
     async def declare(self, request: Request) -> Response:
         """Declares an event from outside the run, as `monitor.event` does from inside."""
@@ -118,7 +167,7 @@ class Api:
             job = state.jobs.get(request.path_params["job"])
             if job is None:
                 return self._unknown(request.path_params["job"])
-            step = job.recent[-1].step if job.recent else 0
+            step = job.latest_step
             event = Event(
                 attempt=job.num_attempts,
                 step=step,
@@ -135,11 +184,11 @@ class Api:
         state, force = self._context.state, self._context.thresholds
         with state.lock:
             jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
-            states = [shapes.rule_states(job, force.in_force) for job in jobs]
+            states = [rule_shapes.states(job, force.in_force) for job in jobs]
             rows = [
                 {
-                    **shapes.rule(rule, force.in_force[rule.name], force.origins(rule.name)),
-                    **shapes.rule_stats(state.rule_stats.get(rule.name, RuleStats())),
+                    **rule_shapes.rule(rule, force.in_force[rule.name], force.origins(rule.name)),
+                    **rule_shapes.stats(state.rule_stats.get(rule.name, RuleStats())),
                     "jobs": [of_job[rule.name] for of_job in states],
                 }
                 for rule in about
@@ -163,7 +212,7 @@ class Api:
     def _config(self) -> shapes.Json:
         force = self._context.thresholds
         with self._context.state.lock:
-            rules = {name: shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
+            rules = {name: rule_shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
             return {"file": force.file or None, "rules": rules, "note": LASTS}
 
     def _with_job(self, request: Request, shape: Any) -> Response:

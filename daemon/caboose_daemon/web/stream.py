@@ -1,4 +1,8 @@
-"""Server-sent events: steps, findings and rank states as they come."""
+"""Server-sent events: steps, findings and rank states as they come.
+
+The first `status` holds everything, later ones what changed since (see `status`); after a `reload` everything comes
+again.
+"""
 
 import asyncio
 import json
@@ -8,19 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from caboose_daemon import shapes
 from caboose_daemon.context import Context
 from caboose_daemon.live import Listener
 from caboose_daemon.web.security import error
-
-STATUS_SECONDS = 1.0
+from caboose_daemon.web.status import STATUS_SECONDS, StatusBoard
 
 
 class Stream:
-    """GET /api/v1/stream, for all jobs or for `?job=NAME`."""
+    """GET /api/v1/stream, for all jobs or for `?job=NAME`; with `?kinds=incident,event` only these, and the status."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._board = StatusBoard(context.state, context.clock, context.rollback.budget)
 
     def routes(self) -> list[Route]:
         """The route, for the application."""
@@ -29,7 +32,8 @@ class Stream:
     async def open(self, request: Request) -> Response:
         """Streams until the page goes away or the daemon ends."""
         job = request.query_params.get("job")
-        listener = self._context.broker.join(job)
+        kinds = request.query_params.get("kinds")
+        listener = self._context.broker.join(job, None if kinds is None else frozenset(kinds.split(",")))
         if listener is None:
             return error(503, "too many open streams, or the daemon is ending")
         return StreamingResponse(
@@ -41,12 +45,14 @@ class Stream:
     async def _events(self, listener: Listener) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
         next_status = loop.time()
+        known: int | None = None
         try:
             yield "retry: 1000\n\n"
             while True:
                 if loop.time() >= next_status:
                     next_status = loop.time() + STATUS_SECONDS
-                    yield _message("status", self._status(listener.job))
+                    known, status = self._board.tell(listener.job, known)
+                    yield f"event: status\ndata: {status}\n\n"
                 try:
                     async with asyncio.timeout(max(0.0, next_status - loop.time())):
                         item = await listener.queue.get()
@@ -54,18 +60,11 @@ class Stream:
                     continue
                 if item is None:
                     return
+                if item[0] == "reload":
+                    known = None
                 yield _message(*item)
         finally:
             self._context.broker.leave(listener)
-
-    def _status(self, job: str | None) -> object:
-        context = self._context
-        now = context.clock()
-        with context.state.lock:
-            if job is None:
-                return {"jobs": [shapes.job_row(j, now) for j in context.state.jobs.values()]}
-            found = context.state.jobs.get(job)
-            return {} if found is None else shapes.job_detail(found, now)
 
 
 def _message(kind: str, data: object) -> str:

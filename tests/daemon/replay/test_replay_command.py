@@ -85,7 +85,8 @@ def test_prints_one_object_per_run_for_programs(spiking: Path, calm: Path, tmp_p
         "onset_step": SPIKE,
         "detected_step": SPIKE,
         "state": "resolved",
-        "cause": None,
+        "cause": "outlier_batch",
+        "rules": ["loss_spike"],
     }
     assert loud["findings"][0] == {"rule": "loss_spike", "severity": "warning", "step": SPIKE}
     assert {finding["severity"] for finding in loud["findings"]} == {"warning", "critical"}
@@ -186,6 +187,8 @@ def test_a_step_that_goes_back_begins_a_new_attempt(tmp_path: Path) -> None:
     assert "loss_spike" not in {episode.rule for episode in judged.episodes}, "the new attempt has its own level"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_points_would_take_less_than_a_minute(tmp_path: Path) -> None:
     """Of CPU, and with room for a machine that is busy with other things: by a tenth of them."""
     random = np.random.default_rng(0)

@@ -51,6 +51,8 @@ def make_model() -> torch.nn.Module:
 def wrap(model: torch.nn.Module, mode: str, world: int) -> torch.nn.Module:
     if mode in ("ddp", "accumulate", "amp", "clip", "clip_by_name"):
         return torch.nn.parallel.DistributedDataParallel(model)
+    if mode == "ddp_compiled":
+        return torch.compile(torch.nn.parallel.DistributedDataParallel(model), backend="aot_eager")
     if mode == "compile":
         # Inductor makes C++ here; without a compiler the rest of the way through torch.compile is still taken.
         return torch.compile(model, backend="inductor" if shutil.which("g++") else "aot_eager")

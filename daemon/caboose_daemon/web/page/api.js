@@ -3,7 +3,9 @@
 const ANSWER_MS = 15000;
 const SILENCE_MS = 10000;
 const RETRY_MS = 1500;
-const EVENTS = ["status", "step", "finding", "event", "attempt", "reload"];
+/** A tab that nobody has looked at for so long gives its stream back: a browser has six connections to a host, for all tabs. */
+const HIDDEN_MS = 10000;
+const EVENTS = ["status", "step", "finding", "incident", "decision", "ledger", "event", "attempt", "closeup", "reload"];
 
 /** An answer that is an error; `status` is 0 when there was no answer. */
 export class ApiError extends Error {
@@ -13,11 +15,12 @@ export class ApiError extends Error {
   }
 }
 
-/** The JSON at a path under /api/v1. */
-export async function get(path) {
+/** The JSON at a path under /api/v1; `signal` gives the question up. */
+export async function get(path, signal) {
   let response, body;
   try {
-    response = await fetch(`api/v1/${path}`, { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
+    const limits = [AbortSignal.timeout(ANSWER_MS), ...(signal ? [signal] : [])];
+    response = await fetch(`api/v1/${path}`, { signal: AbortSignal.any(limits), cache: "no-store" });
     body = await response.json();
   } catch (problem) {
     throw new ApiError(0, String(problem));
@@ -29,17 +32,22 @@ export async function get(path) {
 export const jobPath = (job, rest = "") => `jobs/${encodeURIComponent(job)}${rest}`;
 
 /**
- * The live stream of one job. `onOpen` comes after every (re)connection, when everything must be loaded again;
- * `onLost` when it breaks. The daemon speaks every second, so a stream that is quiet for long is broken too.
+ * The live stream of one job, or, for null, of how all jobs stand. `onOpen` comes after every (re)connection, when everything must be loaded again;
+ * `onLost` when it breaks; `onPause` when a hidden tab gives it back until somebody looks again. The daemon speaks every
+ * second, so a stream that is quiet for long is broken too.
  */
-export function openStream(job, { onOpen, onLost, onEvent }) {
+export function openStream(job, { onOpen, onLost, onPause, onEvent }) {
+  const address = job === null ? "api/v1/stream?kinds=" : `api/v1/stream?job=${encodeURIComponent(job)}`;
   let source = null;
   let heard = 0;
+  let isPaused = false;
+  let hiding = 0;
 
   function connect() {
     source?.close();
+    if (isPaused) return;
     heard = performance.now();
-    source = new EventSource(`api/v1/stream?job=${encodeURIComponent(job)}`);
+    source = new EventSource(address);
     source.onopen = () => {
       heard = performance.now();
       onOpen();
@@ -57,9 +65,25 @@ export function openStream(job, { onOpen, onLost, onEvent }) {
     }
   }
 
+  function watchSight() {
+    clearTimeout(hiding);
+    if (document.hidden) {
+      hiding = setTimeout(() => {
+        isPaused = true;
+        source.close();
+        onPause();
+      }, HIDDEN_MS);
+    } else if (isPaused) {
+      isPaused = false;
+      connect();
+    }
+  }
+
   connect();
+  watchSight();
+  document.addEventListener("visibilitychange", watchSight);
   setInterval(() => {
-    if (performance.now() - heard < SILENCE_MS) return;
+    if (isPaused || performance.now() - heard < SILENCE_MS) return;
     onLost();
     connect();
   }, 1000);

@@ -1,6 +1,8 @@
 /* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document, no plotly. */
 
 const LONGEST_PAUSE = 16;
+/** A rest of a step's time below this share of it is an error of rounding. */
+const ROUNDING = 1e-6;
 
 /**
  * Runs of neighbouring rows of one attempt in which `has` holds; a hole in the data is never bridged. A row that
@@ -92,4 +94,61 @@ export function attemptStarts(rows) {
     if (starts.at(-1)?.attempt !== row.attempt) starts.push({ attempt: row.attempt, step: row.step });
   }
   return starts;
+}
+
+/**
+ * How far each attempt's steps are still in the weights, by attempt; an attempt that is not there led nowhere. A rollback
+ * in attempt n makes attempt n + 1 go on from the target, so what n and all before it did after the target is undone.
+ * `rollbacks` are the oldest first.
+ */
+export function keptUntil(current, rollbacks) {
+  const kept = new Map([[current, Infinity]]);
+  const after = new Map(rollbacks.map((rollback) => [rollback.attempt + 1, rollback]));
+  let least = Infinity;
+  for (let attempt = current; after.has(attempt); attempt -= 1) {
+    least = Math.min(least, after.get(attempt).target);
+    kept.set(attempt - 1, least);
+  }
+  return kept;
+}
+
+/** The rows in three parts: attempts that led nowhere, what rollbacks undid, and what is in the weights now. */
+export function byFate(rows, current, rollbacks) {
+  const kept = keptUntil(current, rollbacks);
+  const parts = { earlier: [], undone: [], current: [] };
+  let before = null;
+  for (const row of rows) {
+    const fate = !kept.has(row.attempt) ? "earlier" : row.step <= kept.get(row.attempt) ? "current" : "undone";
+    // The line of what was undone begins where it left the other.
+    const leaves = fate === "undone" && before?.attempt === row.attempt && before.step <= kept.get(row.attempt);
+    if (leaves) parts.undone.push(before);
+    parts[fate].push(row);
+    before = row;
+  }
+  return Object.entries(parts).filter(([, part]) => part.length);
+}
+
+/** The rows that no later attempt took again: one line over the steps, without overlap. */
+export function surviving(rows) {
+  const kept = [];
+  let lowest = Infinity;
+  for (let place = rows.length - 1; place >= 0; place -= 1) {
+    const row = rows[place];
+    if (row.step >= lowest) continue;
+    lowest = row.step;
+    kept.push(row);
+  }
+  return kept.reverse();
+}
+
+/**
+ * Where each phase of a row's step ends, in seconds from its start, and last what no phase accounts for. A phase that
+ * was not seen takes no room of its own; phases that add up to more than the step, as means over unlike ranks can, leave
+ * no room for the rest. Null where the step's time is not known.
+ */
+export function stacked(row) {
+  if (row.seconds === null) return null;
+  let end = 0;
+  const ends = row.phases.map((seconds) => (end += Math.max(0, seconds ?? 0)));
+  return [...ends, row.seconds - end > ROUNDING * end ? row.seconds : end];
 }

@@ -1,5 +1,7 @@
 /* Small ways to touch the document. Text only ever goes in as text, never as markup. */
 
+import { unbroken } from "./format.js";
+
 export const byId = (id) => document.getElementById(id);
 
 /** An element with a class, text, and children. */
@@ -26,9 +28,25 @@ export function setData(element, name, value) {
   if (element.dataset[name] !== value) element.dataset[name] = value;
 }
 
+/** Sets text in which `backticks` mark code. */
+export function setProse(element, text) {
+  if (element.dataset.prose === text) return;
+  element.dataset.prose = text;
+  const parts = text.split("`");
+  const isPaired = parts.length % 2 === 1;
+  element.replaceChildren(...(isPaired ? parts.map((part, place) => (place % 2 ? make("code", "", part) : unbroken(part))) : [unbroken(text)]));
+}
+
+/** Fills a list with lines of prose. */
+export function setLines(list, lines) {
+  while (list.children.length > lines.length) list.lastElementChild.remove();
+  lines.forEach((line, place) => setProse(list.children[place] ?? list.appendChild(make("li")), line));
+}
+
 /** Makes a list's children those of the items, in order; an element stays with its key. */
 export function keyed(list, items, keyOf, create, update) {
   const known = new Map([...list.children].map((child) => [child.dataset.key, child]));
+  const focused = document.activeElement;
   let place = list.firstElementChild;
   for (const item of items) {
     const key = String(keyOf(item));
@@ -43,6 +61,8 @@ export function keyed(list, items, keyOf, create, update) {
     update(element, item);
   }
   for (const gone of known.values()) gone.remove();
+  // An element that is moved loses the focus; a reader with a keyboard must not.
+  if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 /** Fills a description list from [term, text, kind?] triples. */
@@ -65,4 +85,13 @@ export function glyph(kind) {
   element.dataset.kind = kind;
   element.setAttribute("aria-hidden", "true");
   return element;
+}
+
+const reached = new Set();
+
+/** Notes when something was first on the screen, for whoever measures (performance.getEntriesByType("mark")). */
+export function milestone(name) {
+  if (reached.has(name)) return;
+  reached.add(name);
+  performance.mark(`caboose ${name}`);
 }

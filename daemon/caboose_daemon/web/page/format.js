@@ -46,6 +46,14 @@ export function compact(value) {
   return String(value);
 }
 
+/** 1494000000 as 1.49 GB. */
+export function bytes(value) {
+  for (const [size, unit] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+    if (value >= size) return `${(value / size).toPrecision(3)}\u202f${unit}`;
+  }
+  return `${value}\u202fB`;
+}
+
 /** Seconds in the unit that fits. */
 export function duration(value) {
   const seconds = numeric(value);
@@ -61,7 +69,16 @@ export function duration(value) {
 
 /** A share as per cent. */
 export function percent(share) {
-  return share === null || share === undefined ? NONE : `${(share * 100).toPrecision(2)}\u202f%`;
+  if (share === null || share === undefined) return NONE;
+  const value = share * 100;
+  return `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}\u202f%`;
+}
+
+/** A belief from 0 to 1 in whole per cent; what is not certain never reads as if it were. */
+export function belief(share) {
+  const rounded = Math.round(share * 100);
+  if (share > 0 && rounded === 0) return "<1\u202f%";
+  return share < 1 && rounded === 100 ? ">99\u202f%" : `${rounded}\u202f%`;
 }
 
 /** A Unix time on this browser's clock face, with the day when it is not today. */
@@ -71,11 +88,21 @@ export function clock(unix) {
   return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString()} ${time}`;
 }
 
+/** Text in which a number and its per cent sign stay on one line. */
+export const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
+
 /** "rank 3", "ranks 0, 1, 2 and 5 more". */
 export function rankNames(ranks, most = 8) {
   if (ranks.length === 1) return `rank ${ranks[0]}`;
   const rest = ranks.length > most ? ` and ${ranks.length - most} more` : "";
   return `ranks ${ranks.slice(0, most).join(", ")}${rest}`;
+}
+
+/** "layer a", "layers a, b and 5 more". */
+export function layerNames(layers, most = 3) {
+  if (layers.length === 1) return `layer ${layers[0]}`;
+  const rest = layers.length > most ? ` and ${layers.length - most} more` : "";
+  return `layers ${layers.slice(0, most).join(", ")}${rest}`;
 }
 
 /** "1 rank", "2 ranks". */

@@ -1,19 +1,30 @@
 /*
- * What the page knows of one job: curve rows, findings, events and the latest status.
+ * What the page knows of one job: curve rows, incidents, findings, decisions, saved states, events, the latest status.
  *
  * A row is one step, or one bucket of steps when the daemon thinned the curve. At most MAX_ROWS are kept; beyond
  * that the caller loads a thinned curve again.
  */
 
 import { numeric } from "./format.js";
+import { RankTable } from "./ranktable.js";
 
 export const MAX_ROWS = 4000;
 export const FETCH_POINTS = 1000;
+/** Of a step, in the order in which they come; what is left of its time is "other". */
+export const PHASES = ["data", "forward", "backward", "optimizer"];
 const MAX_EVENTS = 200;
 const ORDER = { critical: 2, warning: 1, info: 0 };
 
+const savedKey = ({ kind, name }) => `${kind} ${name}`;
 const isBad = (number) => number !== null && !Number.isFinite(number);
+const isLater = (one, other) => one.attempt > other.attempt || (one.attempt === other.attempt && one.step > other.step);
 const finite = (number) => (isBad(number) ? null : number);
+
+/** A rate with its extremes in the bucket; null where it is not known. */
+function rate(raw, name) {
+  const mean = finite(numeric(raw[name]));
+  return mean === null ? null : { mean, low: finite(numeric(raw[`${name}_min`])) ?? mean, high: finite(numeric(raw[`${name}_max`])) ?? mean };
+}
 
 /** A curve row from a row of /series or a live step. */
 export function toRow(raw) {
@@ -29,8 +40,14 @@ export function toRow(raw) {
     lossMin: finite(lossMin) ?? finite(loss),
     lossMax: finite(lossMax) ?? finite(loss),
     norm: finite(norm),
+    normMin: finite(numeric(raw.grad_norm_min)) ?? finite(norm),
     normMax: finite(numeric(raw.grad_norm_max)) ?? finite(norm),
     lr: finite(numeric(raw.lr)),
+    samples: rate(raw, "samples_per_second"),
+    tokens: rate(raw, "tokens_per_second"),
+    seconds: finite(numeric(raw.step_seconds)),
+    secondsMax: finite(numeric(raw.step_seconds_max)) ?? finite(numeric(raw.step_seconds)),
+    phases: PHASES.map((phase) => finite(numeric(raw[`${phase}_seconds`]))),
     numSteps: raw.num_steps ?? 1,
     numBad: Math.max(raw.num_bad ?? 0, seen),
   };
@@ -40,69 +57,177 @@ export class JobModel {
   constructor(name) {
     this.name = name;
     this.status = null;
+    this.ranks = new RankTable();
+    this._facts = {};
     this.rows = [];
     this.numOldAttempts = 0;
+    this.incidents = new Map();
     this.findings = new Map();
+    this.decisions = new Map();
+    this.saved = new Map();
     this.events = [];
     this.isLoaded = false;
+    this.hasCurves = false;
+    this.version = 0; // grows with everything but the status
     this._early = [];
+    this._since = null; // live steps since loading began, while it lasts
     this._lastStep = new Map();
   }
 
-  /** Takes a whole answer; live updates that came while it was on its way are put on top. */
-  replace(status, series, findings) {
-    this.status = status;
-    this.rows = [];
-    this._lastStep.clear();
-    this.numOldAttempts = 0;
-    this._dropOldAttempts(series);
-    for (const raw of series) this._append(raw);
+  /** Takes a whole answer but for the curves; live updates that came while it was on its way are put on top. */
+  replace({ findings, incidents, decisions, entries }) {
+    this.version += 1;
     this.findings = new Map(findings.map((finding) => [finding.id, finding]));
-    this.events = status.events;
+    this.incidents = new Map(incidents.map((incident) => [incident.number, incident]));
+    this.decisions = new Map(decisions.map((decision) => [decision.number, decision]));
+    this.saved = new Map(entries.map((entry) => [savedKey(entry), entry]));
     this.isLoaded = true;
+    this._takeEarly();
+  }
+
+  _takeEarly() {
     const early = this._early;
     this._early = [];
     for (const [kind, data] of early) this.take(kind, data);
   }
 
+  /** Takes the whole curves; live steps that came while they were on their way are put on top. */
+  replaceCurves(series) {
+    this.rows = [];
+    this._lastStep.clear();
+    this.numOldAttempts = 0;
+    this._dropOldAttempts(series);
+    for (const raw of [...series, ...this._since]) this._append(raw);
+    this._since = null;
+    const last = this.rows.at(-1);
+    if (this.status && last?.attempt > this.status.attempt) this.status = { ...this.status, attempt: last.attempt };
+    this.hasCurves = true;
+    this.version += 1;
+  }
+
   beginLoading() {
     this.isLoaded = false;
+    this._since = [];
   }
 
   /** Takes one live update. */
   take(kind, data) {
-    if (!this.isLoaded) {
+    if (kind === "status") {
+      this._takeStatus(data);
+      return;
+    }
+    if (!this.isReady) {
       if (this._early.length < MAX_ROWS) this._early.push([kind, data]);
       return;
     }
+    this.version += 1;
     if (kind === "step") this._takeStep(data);
-    else if (kind === "finding") this._takeFinding(data);
-    else if (kind === "status") [this.status, this.events] = [data, data.events];
+    else if (kind === "finding") this.findings.set(data.id, data);
+    else if (kind === "incident") this._takeIncident(data);
+    else if (kind === "decision") this.decisions.set(data.number, data);
+    else if (kind === "ledger") this._takeEntry(data);
     else if (kind === "event" && !this._knows(data)) this.events = [...this.events, data].slice(-MAX_EVENTS);
+  }
+
+  /** Whether there is something to draw: the lists are loaded, and the stream has told how the job stands. */
+  get isReady() {
+    return this.isLoaded && this.status !== null;
   }
 
   get isFull() {
     return this.rows.length > MAX_ROWS;
   }
 
-  /** The findings: open before closed, the worst and then the newest first. */
-  sortedFindings() {
-    const byUrgency = (a, b) => b.is_open - a.is_open || (a.is_open && ORDER[b.severity] - ORDER[a.severity]) || b.id - a.id;
-    return [...this.findings.values()].sort(byUrgency);
+  /** The incidents: open before resolved; the worst open ones first, then the last resolved. */
+  sortedIncidents() {
+    const byUrgency = (a, b) =>
+      b.is_open - a.is_open ||
+      (a.is_open ? ORDER[b.severity] - ORDER[a.severity] : b.closed_time - a.closed_time) ||
+      (a.state === "acknowledged") - (b.state === "acknowledged") ||
+      b.number - a.number;
+    return [...this.incidents.values()].sort(byUrgency);
   }
 
-  /* Between two statuses, a second apart, steps and findings keep the last one true. */
+  get openIncidents() {
+    return this.sortedIncidents().filter((incident) => incident.is_open);
+  }
+
+  /** The newest decision first. */
+  sortedDecisions() {
+    return [...this.decisions.values()].sort((a, b) => b.number - a.number);
+  }
+
+  /** Snapshots and checkpoints, the newest first. */
+  sortedSaved() {
+    return [...this.saved.values()].sort((a, b) => b.step - a.step || (a.kind < b.kind ? -1 : 1));
+  }
+
+  /** Rollbacks that all ranks carried out, oldest first. */
+  rollbacks() {
+    const isDone = ({ kind, state, target }) => kind === "rollback" && state === "committed" && target !== null;
+    return [...this.decisions.values()].filter(isDone).sort((a, b) => a.number - b.number);
+  }
+
+  /** Incidents of the current attempt that closed with their run, and not because what was wrong is right. */
+  leftUnresolved() {
+    return this.sortedIncidents().filter(({ is_unresolved, attempt }) => is_unresolved && attempt === this.status.attempt);
+  }
+
+  /** Findings in no incident, open ones and then the newest first. A new one worth a ticket gets its incident at once. */
+  findingsForTheRecord() {
+    const held = new Set();
+    for (const incident of this.incidents.values()) for (const member of incident.members) held.add(member.episode);
+    const isRecord = (finding) => !held.has(finding.id) && (finding.severity === "info" || !finding.is_open);
+    return [...this.findings.values()].filter(isRecord).sort((a, b) => b.is_open - a.is_open || b.id - a.id);
+  }
+
+  /** An incident's members as of now: an incident is told of when it changes, its findings at every step. */
+  membersNow(incident) {
+    if (!incident.is_open) return incident.members;
+    return incident.members.map((member) => {
+      const finding = this.findings.get(member.episode);
+      if (!finding) return member;
+      return { ...member, is_open: finding.is_open, state: finding.last.state, last_step: finding.last_step };
+    });
+  }
+
+  /* Between two statuses, a second apart, steps and incidents keep the last one true. */
+
+  /** The first status of a stream holds everything, later ones what changed since. */
+  _takeStatus({ is_whole, now, ranks, ...facts }) {
+    const before = this.status;
+    this._facts = is_whole ? facts : { ...this._facts, ...facts };
+    this.ranks.take(ranks, now);
+    this.status = { ...this._facts, ranks: this.ranks.rows };
+    if (facts.events) this.events = facts.events;
+    // One status serves all pages, so it may be a little older than the last step and the last incident.
+    const isOlder = before && !is_whole && isLater(before, this.status);
+    if (isOlder) for (const name of ["attempt", "step", "loss", "last"]) this.status[name] = before[name];
+    if (this.isLoaded) {
+      this._countOpen();
+      this._takeEarly();
+    }
+  }
 
   _takeStep(step) {
     this._append(step);
-    const isNewer = step.attempt === this.status.attempt && step.step > this.status.step;
-    if (isNewer) this.status = { ...this.status, step: step.step, loss: step.loss, last: step };
+    if (this._since && this._since.length < MAX_ROWS) this._since.push(step);
+    if (isLater(step, this.status)) this.status = { ...this.status, attempt: step.attempt, step: step.step, loss: step.loss, last: step };
   }
 
-  _takeFinding(finding) {
-    this.findings.set(finding.id, finding);
-    const open = this.sortedFindings().filter((other) => other.is_open);
+  _takeIncident(incident) {
+    this.incidents.set(incident.number, incident);
+    this._countOpen();
+  }
+
+  _countOpen() {
+    const open = this.openIncidents;
     this.status = { ...this.status, num_open: open.length, health: open.length ? open[0].severity : "ok" };
+  }
+
+  _takeEntry(entry) {
+    if (entry.is_held) this.saved.set(savedKey(entry), entry);
+    else this.saved.delete(savedKey(entry));
   }
 
   _append(raw) {

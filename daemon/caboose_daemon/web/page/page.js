@@ -1,28 +1,40 @@
 /*
- * The live page: chooses a job, loads it, follows its stream, and draws at a bounded pace.
+ * The live page: shows all jobs, or loads one and follows its stream, and draws at a bounded pace.
  *
- * Every (re)connection of the stream loads everything again, so a restarted daemon or a sleeping laptop leaves no
- * hole. Updates that arrive while an answer is on its way are kept and put on top of it.
+ * Every (re)connection of the stream loads everything again, so a restarted daemon, a sleeping laptop or a tab that was
+ * hidden for a while leaves no hole. Updates that arrive while an answer is on its way are kept and put on top of it.
+ * A hidden tab without a stream asks for the list of jobs now and then, so that its title stays true.
  */
 
 import { get, jobPath, openStream } from "./api.js";
 import { drawCharts, startCharts } from "./charts.js";
-import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
-import { drawFindings, startFindings } from "./findings.js";
+import { drawCheckpoints, startCheckpoints } from "./checkpoints.js";
+import { byId, glyph, keyed, make, milestone, setData, setNote, setText } from "./dom.js";
+import { drawFindings } from "./findings.js";
 import { plural, stateName, whole } from "./format.js";
-import { FETCH_POINTS, JobModel, MAX_ROWS } from "./model.js";
-import { drawEvents, drawHeadline, drawRun, drawSight, drawTiles, jobMark, jobState } from "./panels.js";
-import { drawRanks } from "./ranks.js";
+import { drawIncidents, startIncidents } from "./incidents.js";
+import { drawLayers, noticeLook, startLayers } from "./layers.js";
+import { FETCH_POINTS, JobModel } from "./model.js";
+import { drawOverview, JobList, startOverview } from "./overview.js";
+import { drawEvents, drawHeadline, drawRun, drawSight, drawTiles, jobMark, jobState, setTitle } from "./panels.js";
+import { drawRanks, startRanks } from "./ranks.js";
+import { drawRollback, startRollback } from "./rollback.js";
 
 const FRAME_MS = 250;
 const JOBS_MS = 4000;
 const RETRY_MS = 1000;
+const PAUSED_MS = 20000;
 const FEW_JOBS = 10;
 
-const asked = new URLSearchParams(location.search).get("job");
+const query = new URLSearchParams(location.search);
+const asked = query.get("job");
+const wantsAll = asked === null && query.has("jobs");
 let model = null;
+let overview = null;
 let jobs = [];
 let lostAt = null;
+let firstJobs = null;
+let isPaused = false;
 
 /* Drawing: at most four times a second, and less often when drawing is slow. A hidden tab keeps its title true. */
 
@@ -39,24 +51,30 @@ function planDraw() {
 function drawNow() {
   const began = performance.now();
   isDrawPlanned = false;
-  if (model?.isLoaded) {
+  if (model?.isReady) {
     showJob();
     drawHeadline(model);
     setData(byId("picker-glyph"), "kind", jobMark(model.status));
     if (!document.hidden) drawPanels();
   }
+  if (overview?.isKnown) showOverview();
   const cost = performance.now() - began;
   nextDraw = performance.now() + Math.max(FRAME_MS, 4 * cost);
 }
 
 function drawPanels() {
   drawTiles(model);
+  drawIncidents(model);
+  drawRollback(model);
+  drawCheckpoints(model);
   drawFindings(model);
-  drawRanks(model.status);
+  drawRanks(model);
   drawSight(model);
   drawEvents(model);
   drawRun(model);
+  milestone("words");
   drawCharts(model);
+  drawLayers(model);
 }
 
 /* Loading */
@@ -73,15 +91,17 @@ async function load() {
   const wasLoaded = model.isLoaded;
   model.beginLoading();
   try {
-    ({ jobs } = await get("jobs"));
-    if (jobs.some((job) => job.job === model.name)) await loadJob();
-    else showUnknown();
+    await firstJobs;
+    // A job that was known a moment ago need not wait for the list; one that was not may not be asked for.
+    const [list, isFound] = await Promise.all([get("jobs"), isListed() && loadJob()]);
+    ({ jobs } = list);
+    if (!isFound && !(isListed() && (await loadJob()))) showUnknown();
     foundAgain();
     drawPicker();
     planDraw();
   } catch {
     lost();
-    model.isLoaded = wasLoaded;
+    model.isLoaded ||= wasLoaded;
     setTimeout(load, RETRY_MS);
   } finally {
     isLoading = false;
@@ -92,25 +112,34 @@ async function load() {
   }
 }
 
+const isListed = () => jobs.some((job) => job.job === model.name);
+
+/** Loads the job; whether the daemon knows it. Words and numbers are shown as soon as they are there, before the curves. */
 async function loadJob() {
   const name = model.name;
-  const [status, series, { findings }] = await Promise.all([get(jobPath(name)), loadSeries(), get(jobPath(name, "/findings"))]);
-  model.replace(status, series, findings);
-}
-
-/** The curve, asked for again with fewer points while many attempts make too many of them. */
-async function loadSeries() {
-  for (let points = FETCH_POINTS; ; points = Math.floor(points / 4)) {
-    const { steps } = await get(jobPath(model.name, `/series?points=${points}`));
-    if (steps.length <= MAX_ROWS / 2 || points < 50) return steps;
+  const lists = ["findings", "incidents", "decisions", "ledger"];
+  try {
+    const curves = get(jobPath(name, `/series?points=${FETCH_POINTS}`));
+    curves.catch(() => {}); // it is waited for below, unless something else has failed by then
+    const answers = await Promise.all(lists.map((list) => get(jobPath(name, `/${list}`))));
+    const [{ findings }, { incidents }, { decisions }, { entries }] = answers;
+    noticeLook();
+    model.replace({ findings, incidents, decisions, entries });
+    planDraw();
+    model.replaceCurves((await curves).steps);
+    return true;
+  } catch (problem) {
+    if (problem.status === 404) return false;
+    throw problem;
   }
 }
 
 function take(kind, data) {
   if (kind === "reload" || kind === "attempt") load();
+  else if (kind === "closeup") noticeLook();
   else if (kind === "status" && !data.job) return; // the daemon does not know this job
-  else if (!model.status && !isLoading) load(); // it does now
   else model.take(kind, data);
+  if (!model.isLoaded && !isLoading) load(); // it does now
   if (model.isLoaded && model.isFull) load();
   planDraw();
 }
@@ -120,14 +149,28 @@ function take(kind, data) {
 function lost() {
   lostAt ??= new Date();
   const time = lostAt.toLocaleTimeString([], { hour12: false });
-  const shown = model?.status ? ` What is shown is as of ${time}.` : "";
+  const shown = model?.status || overview?.isKnown ? ` What is shown is as of ${time}.` : "";
   setNote(byId("lost"), `Connection to the daemon lost, retrying.${shown}`);
   setData(byId("connection"), "state", "lost");
   setText(byId("connection"), "not connected");
   setData(document.body, "stale", "yes");
 }
 
+function paused() {
+  isPaused = true;
+  lostAt = null;
+  setNote(byId("lost"), "");
+  setData(byId("connection"), "state", "paused");
+  setText(byId("connection"), "paused while hidden");
+}
+
+function opened() {
+  isPaused = false;
+  if (model) load();
+}
+
 function foundAgain() {
+  if (isPaused) return; // an answer that was on its way
   lostAt = null;
   setNote(byId("lost"), "");
   setData(byId("connection"), "state", "live");
@@ -142,9 +185,20 @@ function showJob() {
   byId("job").hidden = false;
 }
 
+function showOverview() {
+  if (!overview.jobs.size) {
+    showEmpty();
+    return;
+  }
+  byId("message").hidden = true;
+  byId("overview").hidden = false;
+  drawOverview(overview);
+}
+
 function showMessage(key, ...content) {
   const message = byId("message");
   byId("job").hidden = true;
+  byId("overview").hidden = true;
   message.hidden = false;
   if (message.dataset.key === key) return;
   message.dataset.key = key;
@@ -212,7 +266,8 @@ function drawPicker() {
   );
   const current = jobs.find((job) => job.job === model?.name);
   setText(byId("picker-name"), current ? current.job : plural(jobs.length, "job"));
-  setData(byId("picker-glyph"), "kind", current ? jobMark(current) : "unknown");
+  const marks = current ? [jobMark(current)] : jobs.map(jobMark);
+  setData(byId("picker-glyph"), "kind", ["critical", "warning", "unknown", "info", "ok"].find((mark) => marks.includes(mark)) ?? "unknown");
   showNewer(current);
 }
 
@@ -246,36 +301,62 @@ function startPicker() {
 async function loadJobs() {
   try {
     ({ jobs } = await get("jobs"));
-    if (!model) foundAgain();
+    if (!model && !overview) foundAgain();
     drawPicker();
+    const shown = isPaused && model && jobs.find((job) => job.job === model.name);
+    if (shown) setTitle(shown, jobMark(shown));
   } catch {
-    if (!model) lost(); // with a model, the stream tells
+    if (!model && !overview) lost(); // else the stream tells
   }
+}
+
+/** Follows all jobs; every connection begins with all of them. */
+function watchAll() {
+  overview = new JobList();
+  openStream(null, {
+    onOpen: opened,
+    onLost: lost,
+    onPause: paused,
+    onEvent: (kind, data) => {
+      foundAgain();
+      if (kind === "status") overview.take(data);
+      planDraw();
+    },
+  });
 }
 
 function watch(name) {
   model = new JobModel(name);
-  openStream(name, { onOpen: load, onLost: lost, onEvent: take });
+  openStream(name, { onOpen: opened, onLost: lost, onPause: paused, onEvent: take });
 }
 
 async function start() {
   startPicker();
-  startFindings(planDraw);
+  startIncidents(planDraw);
+  startRollback(planDraw);
+  startCheckpoints(planDraw);
+  startRanks();
   startCharts(planDraw);
+  startLayers(planDraw);
   document.addEventListener("visibilitychange", () => {
     isDrawPlanned = false; // a frame planned before the tab was hidden does not come
     planDraw();
   });
+  startOverview(planDraw);
+  firstJobs = loadJobs();
   if (asked !== null) watch(asked);
-  for (;;) {
-    if (!document.hidden || !model) await loadJobs();
-    if (!model && lostAt === null) {
-      if (jobs.length) {
-        watch(jobs[0].job);
-        drawPicker();
-      } else showEmpty();
+  else if (wantsAll) watchAll();
+  await firstJobs;
+  for (let isFirst = true; ; isFirst = false) {
+    if (!isFirst && (!document.hidden || isPaused || !(model || overview))) await loadJobs();
+    if (!model && !overview && lostAt === null) {
+      if (jobs.length > 1) watchAll();
+      else if (jobs.length) watch(jobs[0].job);
+      else showEmpty();
+      drawPicker();
     }
-    await new Promise((resolve) => setTimeout(resolve, model ? JOBS_MS : RETRY_MS));
+    const pace = isPaused && document.hidden ? PAUSED_MS : model || overview ? JOBS_MS : RETRY_MS;
+    await new Promise((resolve) => setTimeout(resolve, pace));
   }
 }
 

@@ -1,8 +1,8 @@
 /* The panels around the charts: what is wrong now, the numbers, the monitor itself, events and settings. */
 
 import { byId, keyed, make, pairs, setData, setText } from "./dom.js";
-import { findingState } from "./findings.js";
-import { clock, compact, decimal, duration, numeric, percent, plural, setting, stateName, whole } from "./format.js";
+import { likelyCause } from "./diagnosis.js";
+import { belief, clock, compact, decimal, duration, numeric, percent, plural, setting, stateName, unbroken, whole } from "./format.js";
 import { allRanks, countStates, SILENT_SECONDS } from "./ranks.js";
 
 const BUDGET = 0.01;
@@ -14,7 +14,7 @@ export function jobState(job) {
   return job.state === "running" && job.silent_seconds >= SILENT_SECONDS ? "silent" : job.state;
 }
 
-/** How a job looks in one mark: the worst open finding, or what its state alone tells. */
+/** How a job looks in one mark: the worst open incident, or what its state alone tells. */
 export function jobMark(job) {
   if (job.health !== "ok") return job.health;
   const state = jobState(job);
@@ -24,24 +24,36 @@ export function jobMark(job) {
 /** What is wrong now, as [mark, title, detail]. */
 function verdict(model) {
   const { status } = model;
-  const open = model.sortedFindings().filter((finding) => finding.is_open);
+  const open = model.openIncidents;
   const state = jobState(status);
   if (open.length) {
     const [worst] = open;
-    const state = findingState(worst) === "open" ? "" : `, ${findingState(worst)}`;
-    const more = open.length > 1 ? ` · ${open.length - 1} more open` : "";
-    return [worst.severity, `${worst.rule} since step ${whole(worst.onset_step)}${state}`, `${worst.last.summary}${more}`];
+    const state = worst.state === "open" ? "" : `, ${worst.state}`;
+    const cause = likelyCause(worst);
+    const parts = [worst.summary];
+    if (cause) parts.push(`likely cause: ${cause.title} (${belief(cause.confidence)})`);
+    if (open.length > 1) parts.push(`${open.length - 1} more open`);
+    return [worst.severity, `${worst.rule} since step ${whole(worst.onset_step)}${state}`, parts.join(" · ")];
   }
-  const over = model.findings.size ? `${plural(model.findings.size, "finding")}, none open.` : "Nothing was found.";
+  const over = model.incidents.size ? `${plural(model.incidents.size, "incident")}, none open.` : "No incident.";
   const at = `at step ${whole(status.step)}`;
   if (state === "failed") return ["critical", `Failed ${at}`, status.ranks.find((rank) => rank.error)?.error ?? over];
-  if (state === "ended") return ["ok", `Ended ${at}`, over];
+  if (state === "ended") {
+    const [left] = model.leftUnresolved();
+    return left ? ["warning", `Ended ${at}, ${left.rule} unresolved`, left.summary] : ["ok", `Ended ${at}`, over];
+  }
   if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last heard ${at}.`];
   if (state === "known") return ["unknown", "Not heard from since the daemon restarted", `Last known ${at}. ${over}`];
   const missing = status.world - status.num_live;
   const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} heard.` : `All ${plural(status.world, "rank")} report.`;
   if (missing > 0) return ["unknown", `Waiting for ${plural(missing, "rank")}`, heard];
   return ["ok", "Nothing wrong now", `${heard} ${over}`];
+}
+
+/** The tab's title, with a mark where something is wrong. */
+export function setTitle({ job, step }, mark) {
+  const badge = BADGES[mark] ?? "";
+  document.title = `${badge}${badge && " "}${job} · step ${step} · Caboose`;
 }
 
 let announced = "";
@@ -53,7 +65,7 @@ export function drawHeadline(model) {
   setData(byId("headline-glyph"), "kind", mark);
   const name = { critical: "Critical", warning: "Warning", info: "Info" }[mark];
   setText(byId("headline-title"), name ? `${name}: ${title}` : title);
-  setText(byId("headline-detail"), detail);
+  setText(byId("headline-detail"), unbroken(detail));
   pairs(byId("facts"), [
     ["Job", status.job],
     ["State", stateName(jobState(status))],
@@ -62,11 +74,10 @@ export function drawHeadline(model) {
     ["World", plural(status.world, "rank")],
     ["Parameters", status.num_parameters ? compact(status.num_parameters) : "–"],
   ]);
-  const badge = BADGES[mark] ?? "";
-  document.title = `${badge}${badge && " "}${status.job} · step ${status.step} · Caboose`;
+  setTitle(status, mark);
   // For screen readers only what changed in kind; the summary's numbers change at every step.
-  const open = model.sortedFindings().filter((finding) => finding.is_open);
-  const news = open.length ? open.map((finding) => `${finding.severity} ${finding.rule}`).join(", ") : stateName(jobState(status));
+  const open = model.openIncidents;
+  const news = open.length ? open.map((incident) => `${incident.severity} ${incident.rule}`).join(", ") : stateName(jobState(status));
   if (news !== announced) setText(byId("announce"), `${status.job}: ${news}`);
   announced = news;
 }
@@ -85,7 +96,7 @@ export function drawTiles(model) {
     ["Learning rate", setting(last?.lr ?? null), "", ""],
     ["Step time", duration(status.step_seconds), last?.data_seconds != null ? `${duration(last.data_seconds)} for data` : "", ""],
     ["Ranks live", `${whole(live)} of ${whole(status.world)}`, [...states].filter(([state]) => state !== "live").map(([state, number]) => `${whole(number)} ${state}`).join(", "), ""],
-    ["Not finite", whole(status.num_non_finite), plural(status.num_non_finite, "step").replace(/^\S+ /, "") + ` of ${whole(status.num_steps)}`, status.num_non_finite ? "bad" : ""],
+    ["Not finite", whole(status.num_non_finite), `of ${plural(status.num_steps, "step")}`, status.num_non_finite ? "bad" : ""],
   ];
   keyed(
     byId("tiles"),
@@ -118,6 +129,9 @@ export function drawSight(model) {
   pairs(byId("sight-list"), rows);
 }
 
+/** A value that somebody declared: counts in full, measures in four digits. */
+const told = (value) => (Number.isInteger(value) ? whole(value) : typeof value === "number" ? decimal(value) : value);
+
 export function drawEvents(model) {
   const events = model.events.slice(-MOST_EVENTS).reverse();
   setText(byId("events-hint"), model.events.length ? whole(model.events.length) : "");
@@ -127,7 +141,7 @@ export function drawEvents(model) {
     events,
     (event) => `${event.time}/${event.kind}/${event.step}`,
     (event) => {
-      const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${typeof value === "number" ? decimal(value) : value}`);
+      const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${told(value)}`);
       return make("li", "", "", make("strong", "", event.kind), make("span", "", fields.join(" · ")), make("small", "", `step ${whole(event.step)} · ${clock(event.time)}`));
     },
     () => {},

@@ -1,24 +1,26 @@
-/* The ranks: a table, or for many of them a grid with a table of those that need a look. */
+/*
+ * The ranks: a table, or for many of them a map with the worst by name beside it and the numbers of the one that is chosen.
+ */
 
-import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
-import { decimal, duration, plural, whole } from "./format.js";
+import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
+import { decimal, duration, NONE, plural, whole } from "./format.js";
+import { recall, remember } from "./memory.js";
+import { arrange, neighbour, paint, shade, squareAt } from "./rankgrid.js";
+import { compare, furthest, isNotFinite, MEASURES, namedRanks, rankState, sayHeard, SILENT_SECONDS, STATE_NAMES } from "./rankvalues.js";
 
-export const SILENT_SECONDS = 10;
+export { SILENT_SECONDS };
 const MOST_ROWS = 64;
-const FEW_ROWS = 16;
-const MOST_CELLS = 8192;
+const NUM_WORST = 10;
+const MOST_GROUPED = 1000;
 const GLYPHS = { live: "ok", silent: "warning", failed: "critical", left: "info", expected: "unknown", absent: "unknown" };
-const NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "not heard since the daemon restarted", absent: "not heard yet" };
-
-/** A rank's state as a person would say it: one that is live but says nothing is silent. */
-export function rankState(rank) {
-  return rank.state === "live" && rank.silent_seconds >= SILENT_SECONDS ? "silent" : rank.state;
-}
+const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
+const MEASURE_KEY = "caboose-rank-measure";
 
 /** Every rank of the world in order; those never heard of too. */
 export function allRanks(status) {
+  if (status.ranks.length >= status.world) return status.ranks;
   const known = new Map(status.ranks.map((rank) => [rank.rank, rank]));
-  return Array.from({ length: Math.max(status.world, status.ranks.length) }, (_, rank) => known.get(rank) ?? { rank, state: "absent" });
+  return Array.from({ length: status.world }, (_, rank) => known.get(rank) ?? { rank, state: "absent" });
 }
 
 /** "7 live, 1 silent". */
@@ -28,32 +30,207 @@ export function countStates(ranks) {
   return counts;
 }
 
-export function drawRanks(status) {
+/* What the reader chose */
+
+let measure = "state";
+let wanted = "";
+let chosen = -1;
+let pointed = -1;
+
+export function startRanks() {
+  const remembered = recall(MEASURE_KEY);
+  if (remembered in MEASURES) measure = remembered;
+  const select = byId("rank-measure");
+  for (const [key, { name }] of Object.entries(MEASURES)) {
+    const option = make("option", "", name);
+    option.value = key;
+    select.append(option);
+  }
+  select.value = measure;
+  select.addEventListener("change", () => {
+    measure = select.value;
+    remember(MEASURE_KEY, measure);
+    drawLast();
+  });
+  byId("rank-filter").addEventListener("input", (event) => {
+    wanted = event.target.value.trim().toLowerCase();
+    drawLast();
+  });
+  startMap(byId("rank-grid"));
+}
+
+function startMap(canvas) {
+  const placeOf = (event) => (plan === null ? -1 : squareAt(plan, event.offsetX - 2, event.offsetY - 2));
+  const point = (place) => {
+    if (place !== pointed) (pointed = place), drawLast();
+  };
+  canvas.addEventListener("pointermove", (event) => point(placeOf(event)));
+  canvas.addEventListener("pointerleave", () => point(-1));
+  canvas.addEventListener("click", (event) => choose(placeOf(event)));
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") choose(-1);
+    if (!KEYS.has(event.key) || plan === null || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    choose(chosen < 0 ? 0 : neighbour(plan, chosen, event.key));
+  });
+  canvas.addEventListener("focus", () => {
+    if (chosen < 0 && canvas.matches(":focus-visible")) choose(0);
+  });
+  new ResizeObserver(() => drawLast()).observe(canvas.parentElement);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawLast());
+}
+
+function choose(place) {
+  chosen = place;
+  pointed = -1;
+  drawLast();
+  const rank = last?.ranks[place];
+  if (rank) setText(byId("rank-said"), `Rank ${rank.rank}, ${rank.host ?? "host not known"}: ${MEASURES[measure].say(rank, last.all)}`);
+}
+
+/** By host, or by the number of a rank. */
+const isWanted = (rank) => !wanted || (rank.host ?? "").toLowerCase().includes(wanted) || String(rank.rank) === wanted;
+
+/* Drawing */
+
+let last = null;
+let plan = null;
+let planned = "";
+
+export function drawRanks(model) {
+  const { status } = model;
   const ranks = allRanks(status);
   const counts = countStates(ranks);
-  setText(byId("ranks-hint"), [...counts].map(([state, number]) => `${whole(number)} ${NAMES[state] ?? state}`).join(", "));
+  setText(byId("ranks-hint"), [...counts].map(([state, number]) => `${whole(number)} ${STATE_NAMES[state] ?? state}`).join(", "));
   const isMany = ranks.length > MOST_ROWS;
-  byId("rank-grid").hidden = !isMany;
-  if (isMany) drawGrid(ranks);
-  const troubled = isMany ? ranks.filter(needsALook).sort(byUrgency) : [];
-  const shown = isMany ? troubled.slice(0, FEW_ROWS) : ranks;
-  byId("rank-scroll").hidden = !shown.length;
-  keyed(byId("rank-table").tBodies[0], shown, (rank) => rank.rank, createRow, updateRow);
-  setNote(byId("rank-more"), isMany ? aboutTheRest(ranks, troubled, shown) : "");
+  for (const id of ["rank-map", "rank-tools", "rank-legend", "rank-detail"]) byId(id).hidden = !isMany;
+  byId("rank-scroll").hidden = isMany;
+  const all = compare(ranks, namedRanks(model.findings.values(), status.world));
+  last = { ranks, all };
+  if (isMany) drawMap();
+  else keyed(byId("rank-table").tBodies[0], ranks, (rank) => rank.rank, createRow, (row, rank) => updateRow(row, rank, all));
 }
 
-function aboutTheRest(ranks, troubled, shown) {
-  const hidden = ranks.length > MOST_CELLS ? `${plural(ranks.length - MOST_CELLS, "more rank")} without a square. ` : "";
-  if (!troubled.length) return `${hidden}No rank needs a look. Point at a square for its numbers.`;
-  const rest = troubled.length - shown.length;
-  return `${hidden}The table lists ranks that are not live or lost reports${rest ? `; ${whole(rest)} more are like them` : ""}.`;
+function drawLast() {
+  if (last !== null && !byId("rank-map").hidden) drawMap();
 }
 
-const URGENCY = ["failed", "silent", "absent", "expected"];
-const urgency = (rank) => (URGENCY.indexOf(rankState(rank)) + 1) || URGENCY.length + 1;
-const byUrgency = (a, b) => urgency(a) - urgency(b) || a.rank - b.rank;
+function drawMap() {
+  const { ranks, all } = last;
+  const canvas = byId("rank-grid");
+  const width = canvas.parentElement.clientWidth;
+  if (!width) return; // not laid out yet; the observer comes back
+  const first = ranks[0];
+  const wasPlanned = `${width} ${ranks.length} ${first.host} ${ranks.at(-1).host} ${ranks.filter((rank) => rank.host).length}`;
+  if (wasPlanned !== planned) [plan, planned] = [arrange(ranks, width - 4), wasPlanned];
+  const colours = readColours();
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  paint(canvas, plan, ranks, width, { measure, all, isShown: isWanted, chosen, pointed, colours, isDark });
+  canvas.setAttribute("aria-label", `Map of ${plural(ranks.length, "rank")} by ${MEASURES[measure].name.toLowerCase()}: ${byId("ranks-hint").textContent}. Arrow keys go from rank to rank.`);
+  drawLegend(isDark);
+  drawWorst(ranks, all);
+  drawDetail(ranks, all);
+}
 
-const needsALook = (rank) => !["live", "left"].includes(rankState(rank)) || rank.num_missed > 0 || rank.num_dropped > 0 || rank.agent_state === "disabled";
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(["ok", "info", "warning", "critical", "bad", "unknown", "accent", "muted"].map((name) => [name, style.getPropertyValue(`--${name}`)]));
+}
+
+/* The legend: the states' shapes, or the scale with its two ends */
+
+const STATE_KEYS = [["live", "live"], ["named", "live, needs a look"], ["silent", "silent"], ["failed", "failed"], ["bad", "loss not finite"], ["left", "left"], ["absent", "not heard"]];
+
+function drawLegend(isDark) {
+  const legend = byId("rank-legend");
+  const key = `${measure} ${isDark}`;
+  if (legend.dataset.key === key) return;
+  legend.dataset.key = key;
+  const { ends } = MEASURES[measure];
+  if (!ends) {
+    legend.replaceChildren(...STATE_KEYS.map(([kind, name]) => make("span", "rank-key", "", swatch(kind), name)));
+    return;
+  }
+  const bar = make("i", "rank-scale");
+  const stops = Array.from({ length: 9 }, (_, index) => shade(index / 8, isDark));
+  bar.style.backgroundImage = `linear-gradient(90deg, ${stops.join(", ")})`;
+  legend.replaceChildren(make("span", "rank-key", "", ends[0], bar, ends[1]), make("span", "rank-key", "", swatch("ring"), "needs a look"), make("span", "rank-key", "", swatch("unknown"), "not known"));
+}
+
+function swatch(kind) {
+  const element = make("i", "rank-swatch");
+  element.dataset.kind = kind;
+  return element;
+}
+
+/* The worst by name */
+
+function drawWorst(ranks, all) {
+  const { worst, say, isBad } = MEASURES[measure];
+  const shown = groupsOf(furthest(ranks.filter(isWanted), measure, all).slice(0, MOST_GROUPED), (rank) => say(rank, all)).slice(0, NUM_WORST);
+  setText(byId("rank-worst-title"), worst);
+  setNote(byId("rank-worst-none"), shown.length ? "" : wanted && !ranks.some(isWanted) ? `No host or rank is like “${wanted}”.` : "None.");
+  keyed(
+    byId("rank-worst"),
+    shown,
+    ([rank]) => rank.rank,
+    ([rank]) => {
+      const button = make("button", "worst", "", glyph("unknown"), make("b"), make("span", "worst-host"), make("span", "worst-why"));
+      button.type = "button";
+      button.addEventListener("click", () => choose(last.ranks.findIndex((other) => other.rank === rank.rank)));
+      return make("li", "", "", button);
+    },
+    (item, group) => {
+      const [rank] = group;
+      const [mark, name, host, why] = item.firstElementChild.children;
+      const state = rankState(rank);
+      setData(mark, "kind", state !== "live" ? (GLYPHS[state] ?? "unknown") : isBad(rank, all) ? "warning" : "ok");
+      const words = group.length > 1 ? [rank.host, nameOf(group)] : [nameOf(group), rank.host ?? ""];
+      setText(name, words[0]);
+      setText(host, words[1]);
+      setText(why, say(rank, all));
+      item.firstElementChild.setAttribute("aria-pressed", String(group.some((other) => other.rank === last.ranks[chosen]?.rank)));
+    },
+  );
+}
+
+/** Ranks of one host of which the same is said share a line: a host that is gone is one thing to look at, not eight. */
+function groupsOf(ranks, wordsOf) {
+  const groups = new Map();
+  for (const rank of ranks) {
+    const key = rank.host === undefined ? `rank ${rank.rank}` : `${rank.host}\n${wordsOf(rank)}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(rank);
+  }
+  return [...groups.values()];
+}
+
+/** "rank 3", "ranks 8 to 15", "3 ranks". */
+function nameOf(group) {
+  const numbers = group.map(({ rank }) => rank).sort((a, b) => a - b);
+  if (numbers.length === 1) return `rank ${numbers[0]}`;
+  const isRow = numbers.at(-1) - numbers[0] === numbers.length - 1;
+  return isRow ? `ranks ${numbers[0]} to ${numbers.at(-1)}` : `${numbers.length} ranks`;
+}
+
+/* One rank's numbers */
+
+function drawDetail(ranks, all) {
+  const rank = ranks[pointed >= 0 ? pointed : chosen];
+  byId("rank-hint").hidden = Boolean(rank);
+  const list = byId("rank-facts");
+  list.hidden = !rank;
+  if (!rank) return;
+  const rows = [["Rank", `${rank.rank}${rank.host ? ` on ${rank.host}` : ""}`], ["State", MEASURES.state.say(rank, all), MEASURES.state.isBad(rank, all) ? "warning" : ""]];
+  if (rank.state !== "absent") {
+    rows.push(["Step", `${whole(rank.step)}, ${MEASURES.behind.say(rank, all)}`, MEASURES.behind.isBad(rank, all) ? "warning" : ""]);
+    for (const key of ["loss", "step_seconds", "lost"]) rows.push([MEASURES[key].name, MEASURES[key].say(rank, all), MEASURES[key].isBad(rank, all) ? "warning" : ""]);
+    rows.push(["Last seen", sayHeard(rank)], ["Process", rank.pid === undefined ? NONE : `pid ${rank.pid}`]);
+  }
+  pairs(list, rows);
+}
+
+/* The table */
 
 function createRow(rank) {
   const row = make("tr", "", "", make("th", "", String(rank.rank)));
@@ -63,53 +240,37 @@ function createRow(rank) {
   return row;
 }
 
-function updateRow(row, rank) {
+function updateRow(row, rank, all) {
   const state = rankState(rank);
   const [, host, stateCell, step, loss, seconds, silent, missed, dropped] = row.children;
   setData(row, "state", state);
-  setText(host, rank.host ?? "–");
+  setText(host, rank.host ?? NONE);
   const [mark, name, small] = stateCell.children;
   setData(mark, "kind", GLYPHS[state] ?? "unknown");
-  setText(name, NAMES[state] ?? state);
+  setText(name, STATE_NAMES[state] ?? state);
   const agent = rank.agent_state === "disabled" ? "its agent turned itself off" : "";
   const failures = rank.agent_failures ? `${plural(rank.agent_failures, "agent failure")}` : "";
-  setText(small, [rank.error, agent, failures].filter(Boolean).join("; "));
-  setText(step, rank.step === undefined ? "–" : whole(rank.step));
+  const named = all.named.has(rank.rank) ? `named by ${all.named.get(rank.rank).join(", ")}` : "";
+  setText(small, [rank.error, agent, failures, named].filter(Boolean).join("; "));
+  setText(step, rank.step === undefined ? NONE : whole(rank.step));
   setText(loss, decimal(rank.loss));
-  setData(loss, "bad", String(["NaN", "Infinity", "-Infinity"].includes(rank.loss)));
   setText(seconds, duration(rank.step_seconds));
-  setText(silent, rank.silent_seconds === undefined ? "–" : duration(rank.silent_seconds));
+  setText(silent, sayHeard(rank));
   setText(missed, whole(rank.num_missed));
   setText(dropped, whole(rank.num_dropped));
+  setData(loss, "bad", String(isNotFinite(rank.loss)));
+  flag(step, rank, all, "behind");
+  if (!isNotFinite(rank.loss)) flag(loss, rank, all, "loss");
+  flag(seconds, rank, all, "step_seconds");
   setData(missed, "some", String(rank.num_missed > 0));
   setData(dropped, "some", String(rank.num_dropped > 0));
 }
 
-let shownRanks = [];
-
-function drawGrid(ranks) {
-  const grid = byId("rank-grid");
-  const shown = ranks.slice(0, MOST_CELLS);
-  shownRanks = shown;
-  grid.setAttribute("role", "img");
-  grid.setAttribute("aria-label", `One square per rank: ${byId("ranks-hint").textContent}`);
-  while (grid.children.length > shown.length) grid.lastElementChild.remove();
-  while (grid.children.length < shown.length) grid.append(document.createElement("i"));
-  shown.forEach((rank, place) => {
-    const state = rankState(rank);
-    const isBad = ["NaN", "Infinity", "-Infinity"].includes(rank.loss);
-    setData(grid.children[place], "state", isBad && state === "live" ? "bad" : state);
-  });
-  if (grid.dataset.listens) return;
-  grid.dataset.listens = "yes";
-  grid.addEventListener("pointerover", (event) => {
-    const place = [...grid.children].indexOf(event.target);
-    if (place >= 0) setNote(byId("rank-detail"), describe(shownRanks[place]));
-  });
-}
-
-function describe(rank) {
-  const state = NAMES[rankState(rank)];
-  if (rank.state === "absent") return `Rank ${rank.rank}: ${state}`;
-  return `Rank ${rank.rank} on ${rank.host}: ${state}, step ${whole(rank.step)}, loss ${decimal(rank.loss)}, step time ${duration(rank.step_seconds)}, silent for ${duration(rank.silent_seconds)}`;
+/** A number that is far from the other ranks' says so, in weight and in words. */
+function flag(cell, rank, all, key) {
+  const { isBad, say } = MEASURES[key];
+  const bad = rank.state === "live" && all.front > 0 && isBad(rank, all);
+  setData(cell, "some", String(bad));
+  const title = bad ? say(rank, all) : "";
+  if (cell.title !== title) cell.title = title;
 }

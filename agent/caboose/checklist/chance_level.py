@@ -1,0 +1,141 @@
+"""chance_level: whether the first loss is what guessing costs.
+
+Design
+------
+Untrained weights know nothing, so cross entropy begins near ln(classes). Well above it the outputs are confidently
+wrong (the last layer begins too large); well below, the model was trained before, or the answer is in the input. A
+mean squared error begins near the variance of the targets, which is asked of the criterion itself, with the mean
+as the answer; a loss function of the user's own cannot be asked that. Targets far from zero begin far above it and are
+learned all the same: that is worth a warning. So is a loss that is not the cross entropy of the output, but has
+several terms or a factor.
+"""
+
+import math
+
+import torch
+
+from caboose.checklist.flight import Flight, number
+from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.trials.batches import doubled
+from caboose.trials.trial import is_criterion
+
+ASKS = "Is the first loss what guessing costs?"
+LOW, HIGH, ABSURD = 0.5, 1.5, 4.0
+"""Against chance."""
+
+
+def run(flight: Flight) -> Verdict:
+    """Compares the first batches' loss with chance."""
+    chance, what = _chance(flight)
+    if flight.trial.ranks.anywhere(chance is None) or chance is None:
+        what = what if chance is None else "what guessing costs is not known on all ranks"
+        return skipped(what, "pass num_classes= if the targets are classes")
+    trial = flight.trial
+    trial.train()
+    loss = math.fsum(trial.measure(batch) for batch in flight.batches) / len(flight.batches)
+    told = f"{number(loss)} vs {number(chance)}"
+    if not math.isfinite(loss):
+        return failed(told, f"the loss is {loss} before any step", "look at the inputs, and at caboose.inspect")
+    share = loss / chance
+    if share > HIGH and _is_summed(flight):
+        return warned(
+            told,
+            f"the loss is {share:.1f} times chance ({what}), and twice that for the batch taken twice: it is a sum",
+            "use reduction='mean', or the learning rate depends on the batch size",
+        )
+    if share > HIGH and flight.num_classes is None:
+        return warned(
+            told,
+            f"the loss is {share:.1f} times what {what} would cost",
+            "standardise the targets, or begin with the last layer's bias at their mean",
+        )
+    if share > ABSURD and not _is_cross_entropy(flight):
+        return warned(
+            told,
+            f"the loss is {share:.1f} times chance ({what}), and is not the cross entropy of the output alone",
+            "fine for several terms or a factor; else begin with a smaller last layer",
+        )
+    if share > ABSURD:
+        return failed(
+            told,
+            f"the loss is {share:.1f} times chance ({what})",
+            "begin with a smaller last layer; see that logits are not passed through softmax twice, or targets shifted",
+        )
+    if share > HIGH:
+        return warned(
+            told,
+            f"the loss is {share:.2f} times chance ({what})",
+            "begin with a smaller last layer, or normalise its input",
+        )
+    if share < LOW:
+        return warned(
+            told,
+            f"the loss is {share:.2f} of chance ({what}): it knows something already",
+            "fine if the weights are trained; else look for the target among the inputs",
+        )
+    return passed(told, f"{share:.2f} times chance ({what})")
+
+
+def _is_summed(flight: Flight) -> bool:
+    """Whether the batch and itself once more cost twice as much; a mean stays what it is."""
+    flight.trial.model.eval()
+    once, twice = (flight.trial.measure(batch) for batch in (flight.batch, doubled(flight.batch)))
+    return 1.9 < twice / once < 2.1
+
+
+def _is_cross_entropy(flight: Flight) -> bool:
+    """Whether the loss is what torch's cross entropy makes of output and targets."""
+    trial, targets = flight.trial, flight.targets
+    trial.rewind()
+    trial.train()
+    outputs = flight.outputs_of(flight.batch)
+    trial.rewind()
+    trial.train()
+    loss = trial.measure(flight.batch)
+    values = [math.nan, math.nan]
+    if outputs and targets is not None:
+        values = [_cross_entropy(flight, outputs[0], targets, is_shifted=shifted) for shifted in (False, True)]
+    own = [trial.ranks.mean(value) for value in values]
+    return any(abs(value - loss) <= 0.05 * abs(loss) for value in own)
+
+
+def _cross_entropy(flight: Flight, output: torch.Tensor, targets: torch.Tensor, *, is_shifted: bool) -> float:
+    targets = targets.to(output.device)
+    if is_shifted:  # as language models do it themselves
+        if targets.dim() != 2 or output.shape[:2] != targets.shape:
+            return math.nan
+        output, targets = output[:, :-1], targets[:, 1:]
+    width = flight.num_classes or 0
+    if output.dim() == targets.dim() + 1 and output.shape[1] == width and output.shape[2:] == targets.shape[1:]:
+        output = output.movedim(1, -1)
+    if output.shape[-1] != width or output.numel() != targets.numel() * width:
+        return math.nan
+    flat = targets.reshape(-1).long()
+    flat = flat.where((flat >= 0) & (flat < width), -100)
+    return float(torch.nn.functional.cross_entropy(output.reshape(-1, width).float(), flat))
+
+
+def _chance(flight: Flight) -> tuple[float | None, str]:
+    classes, targets = flight.num_classes, flight.targets
+    if targets is not None and targets.is_floating_point() and classes is None:
+        return _constant(flight, targets)
+    if classes is None:
+        return None, "the number of classes is not known"
+    return math.log(max(2, classes)), f"ln {max(2, classes)}"
+
+
+def _constant(flight: Flight, targets: torch.Tensor) -> tuple[float | None, str]:
+    """What the criterion says to the mean of the targets, whatever the input."""
+    output = flight.output
+    can_ask = is_criterion(flight.loss_fn) and output is not None and output.shape == targets.shape
+    if flight.trial.ranks.anywhere(not can_ask) or output is None:
+        return None, "the targets are no classes, and what guessing costs is the loss function's own secret"
+    guess = targets.mean(dim=0, keepdim=True).expand_as(targets) if targets.dim() else targets
+    with torch.no_grad():
+        asked = flight.trial.ranks.together(
+            lambda: flight.loss_fn(guess.to(output.device, output.dtype), targets.to(output.device))
+        )
+    chance = float(flight.trial.ranks.mean(float(asked)))
+    return (
+        (chance, "the targets' mean") if chance > 0 and math.isfinite(chance) else (None, "guessing costs nothing here")
+    )

@@ -1,0 +1,54 @@
+"""What a check says: its verdict, the number it rests on, and the fix."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from caboose.checklist.flight import Flight
+
+Grade = Literal["pass", "warn", "fail", "skipped"]
+ORDER: tuple[Grade, ...] = ("skipped", "pass", "warn", "fail")
+"""From the least to the most serious."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One check's answer."""
+
+    grade: Grade
+    number: str
+    """The measured value, short."""
+    says: str
+    """What was found, or why it could not be looked for."""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the checklist."""
+
+    name: str
+    asks: str
+    """The question, for people."""
+    run: "Callable[[Flight], Verdict]"
+
+
+def passed(number: str, says: str) -> Verdict:
+    """All is well."""
+    return Verdict("pass", number, says)
+
+
+def warned(number: str, says: str, fix: str) -> Verdict:
+    """It may be meant so."""
+    return Verdict("warn", number, says, fix)
+
+
+def failed(number: str, says: str, fix: str) -> Verdict:
+    """It will not train, or not what was meant."""
+    return Verdict("fail", number, says, fix)
+
+
+def skipped(why: str, fix: str = "") -> Verdict:
+    """It could not be looked at."""
+    return Verdict("skipped", "", why, fix)

@@ -1,0 +1,89 @@
+"""`caboose.load_checkpoint`: puts what the plan names into a run that is about to begin. Imports torch when called."""
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from caboose.checkpoints import layout
+from caboose.checkpoints.errors import CheckpointRefused
+from caboose.checkpoints.plan import ResumePlan
+from caboose.schedulers import listed
+
+if TYPE_CHECKING:
+    import torch
+
+    from caboose.checkpoints.loading import LoadedCheckpoint
+
+logger = logging.getLogger("caboose")
+
+
+def load_checkpoint(
+    plan: "ResumePlan | Path | str",
+    model: "torch.nn.Module",
+    optimizer: "torch.optim.Optimizer | Sequence[torch.optim.Optimizer]",
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    extra: Sequence[Any] | Mapping[str, Any] = (),
+    allow_other_world: bool = False,
+    strict: bool = True,
+    scale_lr: bool = True,
+) -> "LoadedCheckpoint | None":
+    """Loads what a plan names, or one checkpoint by its path, in place; call it on every rank, before `attach`.
+
+    The model is already wrapped; the other arguments are those of `attach`. If the plan's checkpoint cannot be used
+    after all, the next best is. None if there never was a checkpoint: the run is a new one. CheckpointRefused if there
+    are some and none of them may be used, or if the one to load is your own code's. Learning rates are multiplied by
+    the plan's `lr_scale`, unless `scale_lr` is off.
+    """
+    import torch
+
+    from caboose.checkpoints.exchange import Exchange
+    from caboose.checkpoints.fsdp1 import quiet
+    from caboose.checkpoints.loading import load
+    from caboose.checkpoints.run_state import RunState
+    from caboose.rollback import learning_rates
+
+    paths = [str(plan)]
+    if isinstance(plan, ResumePlan):
+        if plan.checkpoint is None:
+            if plan.is_new_run:
+                return None
+            raise CheckpointRefused(plan.rejected[0][0], f"{plan.rejected[0][1]}\n{plan.explain()}")
+        paths = [plan.checkpoint, *plan.others]
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    schedulers = listed(scheduler, "load_checkpoint")
+    state = RunState(model, optimizers, schedulers, scaler, extra)
+    exchange = Exchange(600.0)
+    refused: CheckpointRefused | None = None
+    try:
+        exchange.agree("looking", lambda: _give_names_back(paths) if exchange.rank == 0 else None)
+        for path in map(Path, paths):
+            if path.exists() and not layout.is_ours(path) and isinstance(plan, ResumePlan):
+                raise CheckpointRefused(path, "Caboose did not write it; load it with the code that did")
+            try:
+                with quiet(model):
+                    loaded = load(path, state, exchange, allow_other_world=allow_other_world, strict=strict)
+                scale = plan.lr_scales.get(str(path), plan.lr_scale) if isinstance(plan, ResumePlan) else 1.0
+                if scale_lr and scale != 1.0:
+                    doubt = learning_rates.scale_lr(optimizers, schedulers, scale)
+                    if doubt and exchange.rank == 0:
+                        logger.warning("caboose: the learning rate may not stay scaled by %g: %s", scale, doubt)
+                return loaded
+            except CheckpointRefused as error:
+                refused = refused or error
+                if exchange.rank == 0:
+                    logger.warning("caboose: not loaded: %s", error)
+    finally:
+        exchange.close()
+    assert refused is not None
+    raise refused
+
+
+def _give_names_back(paths: Sequence[str]) -> None:
+    """What a killed save has left half-way is put in order, where that can be done, before anything is looked for."""
+    for directory in dict.fromkeys(Path(path).parent for path in paths):
+        with contextlib.suppress(OSError):
+            layout.give_names_back(directory)

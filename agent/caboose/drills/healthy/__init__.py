@@ -1,0 +1,1 @@
+"""Runs with nothing wrong, beside which every drill is judged; at most eight, shared by all."""

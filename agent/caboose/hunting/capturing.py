@@ -1,0 +1,189 @@
+"""Keeps what the model was last given, so that a step that breaks can be run again.
+
+Design
+------
+Exists only where hunting is on. A hook before the model's forward keeps references: to the arguments (cut off from any
+graph that made them), to the watched loader's batch, and a copy of the random generator's state, a few kilobytes.
+Nothing of the batch is copied, so a loop that changes its inputs in place after the forward changes what is kept: that
+is seen by the tensors' version counters, and said.
+
+Bounded: what belongs to at most `MAX_STEPS` steps, `MAX_CALLS` forwards each (gradient accumulation), and `MAX_BYTES`
+of tensors in all. Larger batches are not kept, and it is said why.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+MAX_STEPS = 4
+MAX_CALLS = 16
+MAX_BYTES = 256 * 2**20
+MAX_DEPTH = 4
+MAX_OPERATIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One forward of the model: what went in, and under which circumstances."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch: Any = None
+    """What the watched loader gave last; None where none is watched."""
+    random: tuple[torch.Tensor, torch.Tensor | None] | None = None
+    """Of the CPU and of the model's device, just before."""
+    autocast: torch.dtype | None = None
+    """The type that it ran in; None without autocast."""
+    is_training: bool = True
+    versions: tuple[int, ...] = ()
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether somebody has written into the tensors since."""
+        return bool(self.versions) and self.versions != _versions((self.args, self.kwargs))
+
+
+@dataclass(slots=True)
+class Capture:
+    """The forwards of one step."""
+
+    step: int = 0
+    """Known when the step has ended."""
+    batch: int | None = None
+    epoch: int | None = None
+    calls: list[Call] = field(default_factory=list)
+    loss_made_by: tuple[str, ...] = ()
+    """The last operations of the loss, the last first."""
+    num_bytes: int = 0
+    num_left_out: int = 0
+    """Forwards that were too many to be kept."""
+    why_empty: str = ""
+    """Why forwards are missing, if they are."""
+
+
+class Captures:
+    """The forwards of the last few steps."""
+
+    def __init__(self, model: torch.nn.Module, protect: Any) -> None:
+        self._model = model
+        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._batch: Any = None
+        self._open = Capture()
+        self._steps: list[Capture] = []
+        self._thread = threading.get_ident()
+        self.is_frozen = False
+        """Whether a bad step is being kept, and what follows it is not."""
+        self._handle = model.register_forward_pre_hook(protect("hunt hook", self._before_forward), with_kwargs=True)
+
+    def see(self, batch: Any) -> None:
+        """The watched loader hands out a batch."""
+        self._batch = batch
+
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.is_frozen or not torch.is_grad_enabled() or threading.get_ident() != self._thread:
+            return
+        if torch.compiler.is_compiling():
+            return
+        now = self._open
+        size = num_bytes((args, kwargs)) + num_bytes(self._batch)
+        while self._steps and now.num_bytes + size + sum(c.num_bytes for c in self._steps) > MAX_BYTES:
+            self._steps.pop(0)
+        if now.num_bytes + size > MAX_BYTES:
+            now.why_empty = (
+                f"its inputs have {(now.num_bytes + size) >> 20} MiB, and {MAX_BYTES >> 20} are kept at most"
+            )
+            return
+        if len(now.calls) >= MAX_CALLS:
+            now.num_left_out += 1
+            return
+        kind = self._device.type
+        device = None if kind == "cpu" else torch.get_device_module(kind).get_rng_state()
+        kept = (_cut(args), _cut(kwargs))
+        now.calls.append(
+            Call(
+                args=kept[0],
+                kwargs=kept[1],
+                batch=self._batch,
+                random=(torch.get_rng_state(), device),
+                autocast=torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+                is_training=module.training,
+                versions=_versions(kept),
+            )
+        )
+        now.num_bytes += size
+
+    def end_step(self, step: int, batch: int | None, epoch: int | None, loss: Any) -> None:
+        """The step has ended: what was kept is its."""
+        if self.is_frozen:
+            return
+        ended, self._open = self._open, Capture()
+        ended.step, ended.batch, ended.epoch = step, batch, epoch
+        ended.loss_made_by = _made_by(loss)
+        self._steps = [*self._steps[1 - MAX_STEPS :], ended]
+
+    def forget_before(self, step: int) -> None:
+        """Earlier steps were fine."""
+        self._steps = [capture for capture in self._steps if capture.step >= step]
+
+    def find(self, step: int | None) -> Capture | None:
+        """What is kept of this step; without a step, of the newest (the one under way, if it has had a forward)."""
+        if step is None:
+            return self._open if self._open.calls or not self._steps else self._steps[-1]
+        return next((capture for capture in self._steps if capture.step == step), None)
+
+    @property
+    def steps(self) -> list[int]:
+        """Whose forwards are kept, oldest first."""
+        return [capture.step for capture in self._steps]
+
+    def thaw(self) -> None:
+        """Lets go of everything; what comes is kept again."""
+        self._steps, self._open, self.is_frozen = [], Capture(), False
+
+    def close(self) -> None:
+        """Takes the hook out, and lets go of everything."""
+        self._handle.remove()
+        self._batch = None
+        self.thaw()
+
+
+def tensors(tree: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """All tensors of some arguments."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif depth < MAX_DEPTH and isinstance(tree, Mapping | tuple | list):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from tensors(value, depth + 1)
+
+
+def num_bytes(tree: Any) -> int:
+    """Of all tensors in it."""
+    return sum(tensor.nbytes for tensor in tensors(tree) if tensor.layout is torch.strided)
+
+
+def _cut(tree: Any, depth: int = 0) -> Any:
+    """The same without any graph behind it; what is no part of one is the same object."""
+    if isinstance(tree, torch.Tensor):
+        return tree if tree.grad_fn is None else tree.detach().requires_grad_(tree.requires_grad)
+    if depth < MAX_DEPTH and type(tree) in (tuple, list):
+        return type(tree)([_cut(value, depth + 1) for value in tree])
+    if depth < MAX_DEPTH and type(tree) is dict:
+        return {key: _cut(value, depth + 1) for key, value in tree.items()}
+    return tree
+
+
+def _versions(tree: Any) -> tuple[int, ...]:
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors(tree))
+
+
+def _made_by(loss: Any) -> tuple[str, ...]:
+    """The chain of operations that made the loss, as autograd names them."""
+    names: list[str] = []
+    node = getattr(loss, "grad_fn", None)
+    while node is not None and len(names) < MAX_OPERATIONS and not str(node.name()).startswith("torch::"):
+        names.append(str(node.name()))
+        node = next((before for before, _ in node.next_functions if before is not None), None)
+    return tuple(names)

@@ -1,0 +1,126 @@
+"""Runs one forward and backward of the model again, as it was run, and gives what came out of it.
+
+Design
+------
+What is called is the user's own module, inside DDP and torch.compile: no collective is run, so a rank that fails in
+here leaves no other waiting. The loss is, in this order: what `loss_fn` returns; the model's own (`output.loss`,
+`output["loss"]`, or an output of one element); else the sum of the outputs, whose backward passes through every
+operation of the model, but not through the loss, and with other magnitudes. Which of them it was is said in the
+result.
+
+Gradients are asked for with `torch.autograd.grad`: nothing is accumulated, and DDP's reducer, which hangs on the
+accumulation, stays out of it.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caboose.hunting.capturing import Call, tensors
+from caboose.trials.batches import fresh, on_device, parted
+from caboose.trials.trial import is_criterion
+
+LossFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How a batch is run again."""
+
+    call: Call
+    loss_fn: LossFunction | None = None
+    batch: Any = None
+    """What `loss_fn` is given; None where only the model's own arguments are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out."""
+
+    outputs: tuple[torch.Tensor, ...]
+    loss: torch.Tensor | None
+    """None where there was none: what is differentiated then is the sum of the outputs."""
+    root: torch.Tensor | None
+    """What the backward begins at."""
+
+
+def forward(model: torch.nn.Module, again: Again, device: torch.device) -> Outcome:
+    """The forward and the loss."""
+    call = again.call
+    outputs: Any
+    with circumstances(model, call, device):
+        if again.loss_fn is not None and not is_criterion(again.loss_fn):
+            with _watching(model) as seen:
+                loss = again.loss_fn(model, fresh(again.batch))
+            outputs = seen
+        else:
+            args, kwargs = on_device(fresh(call.args), device), on_device(fresh(call.kwargs), device)
+            outputs = model(*args, **kwargs)
+            if again.loss_fn is not None:
+                targets = parted(again.batch)[1]
+                if targets is None:
+                    raise TypeError("loss_fn is a criterion, and the batch has no targets that could be found")
+                loss = again.loss_fn(outputs, targets.to(device))
+            else:
+                loss = own_loss(outputs)
+    found = tuple(tensor for tensor in tensors(_opened(outputs)) if tensor.is_floating_point())
+    if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+        loss = loss.mean()
+    root = loss if isinstance(loss, torch.Tensor) else _sum(found)
+    return Outcome(found, loss if isinstance(loss, torch.Tensor) else None, root)
+
+
+def backward(model: torch.nn.Module, root: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The gradients of the parameters that have one, by name; nothing is accumulated."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    found = torch.autograd.grad(root, list(named.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
+
+
+@contextlib.contextmanager
+def circumstances(model: torch.nn.Module, call: Call, device: torch.device) -> Any:
+    """Random numbers, precision and mode as they were in that forward; gradients are on."""
+    if call.random is not None:
+        cpu, on_it = call.random
+        torch.set_rng_state(cpu)
+        if on_it is not None:
+            torch.get_device_module(device.type).set_rng_state(on_it)
+    if model.training is not call.is_training:
+        model.train(call.is_training)
+    is_mixed = call.autocast is not None
+    with torch.enable_grad(), torch.autocast(device.type, dtype=call.autocast, enabled=is_mixed):
+        yield
+
+
+@contextlib.contextmanager
+def _watching(model: torch.nn.Module) -> Any:
+    """What the model put out, whoever calls it."""
+    seen: list[Any] = []
+    handle = model.register_forward_hook(lambda _module, _args, output: seen.append(_opened(output)))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def own_loss(outputs: Any) -> torch.Tensor | None:
+    """The loss that a model computes itself; None if it does not."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs if outputs.numel() == 1 and outputs.requires_grad else None
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    return found if isinstance(found, torch.Tensor) and found.requires_grad else None
+
+
+def _opened(outputs: Any) -> Any:
+    """Something that is walked for tensors: an object of outputs as its attributes."""
+    if isinstance(outputs, torch.Tensor | Mapping | tuple | list) or not hasattr(outputs, "__dict__"):
+        return outputs
+    return dict(vars(outputs))
+
+
+def _sum(outputs: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    parts = [tensor.float().sum() for tensor in outputs if tensor.requires_grad]
+    return torch.stack(parts).sum() if parts else None

@@ -1,0 +1,126 @@
+"""How much a run lets be done to it: so many rollbacks a day, a cool-down in between, a rate within bounds.
+
+Design
+------
+The daemon has limits of its own, but these are enforced where the run is: a daemon gone mad, or someone who can speak
+for it, cannot thrash a job. What counts is what was carried out; all ranks carried out the same, so their books agree
+but for fractions of a second, and where they do not, the stricter one vetoes. Attempts that came to nothing are only
+limited in rate, since each may hold up a boundary.
+
+A learning rate that is scaled stays so, and scales multiply. So what is bounded is their product since attach: all
+commands together may do what one alone may, make the rate a thousandth or ten times of what the run was given. After
+each change the run has as many steps to show what came of it as after a rollback.
+
+Time is an argument. A restarted process begins with clean books; the daemon keeps those that outlive it.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from caboose_wire import Command
+
+SCALING = ("rollback", "scale_lr")
+"""The kinds that may change learning rates."""
+SLACK = 1e-9
+"""Three tenths of a tenth are a thousandth, but for the last bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a rank allows."""
+
+    max_rollbacks: int = 3
+    """Within `window_seconds`."""
+    window_seconds: float = 86_400.0
+    cool_steps: int = 200
+    """After a rollback no other one is accepted for this many steps ..."""
+    cool_factor: float = 2.0
+    """... or for this many times the distance it went back, if that is more."""
+    max_same_target: int = 2
+    """Going back to one snapshot a third time would bring what it brought twice."""
+    max_attempts: int = 10
+    """Within `attempt_seconds`; rollbacks are counted apart from all other kinds."""
+    attempt_seconds: float = 60.0
+    lr_scales: tuple[float, float] = (1e-3, 10.0)
+    """The least and the most that learning rates may be multiplied by, all commands together."""
+    max_ahead: int = 1000
+    """A boundary further ahead, in steps, is refused: until then nothing else could be done."""
+
+
+class Budget:
+    """The books of one rank."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cool_until = 0
+        """The first boundary at which a rollback is accepted again."""
+        self.num_rollbacks = 0
+        self.lr_scale = 1.0
+        """What learning rates have been multiplied by."""
+        self.lr_cool_until = 0
+        """The first boundary at which a command that only scales them is accepted again."""
+        self._times: deque[float] = deque()
+        self._targets: Counter[int] = Counter()
+        self._attempts: dict[bool, deque[float]] = {True: deque(), False: deque()}
+
+    def num_left(self, now: float) -> int:
+        """Rollbacks that are still allowed."""
+        _forget(self._times, now - self.limits.window_seconds)
+        return max(0, self.limits.max_rollbacks - len(self._times))
+
+    def objection(self, command: Command, now: float) -> str:
+        """Why a command would be too much, or nothing."""
+        limits = self.limits
+        is_rollback = command.kind == "rollback"
+        attempts = self._attempts[is_rollback]
+        _forget(attempts, now - limits.attempt_seconds)
+        if len(attempts) >= limits.max_attempts:
+            return f"too many commands: {len(attempts)} in {limits.attempt_seconds:.0f} s"
+        if command.kind in SCALING and (reason := self._lr_objection(command)):
+            return reason
+        if not is_rollback:
+            return ""
+        if self.num_left(now) == 0:
+            return f"the budget is spent: {limits.max_rollbacks} rollbacks in {limits.window_seconds / 3600:.0f} h"
+        if command.boundary < self.cool_until:
+            return f"cooling down until step {self.cool_until}, the boundary is {command.boundary}"
+        if self._targets[command.target] >= limits.max_same_target:
+            return f"already went back to step {command.target} {self._targets[command.target]} times"
+        return ""
+
+    def _lr_objection(self, command: Command) -> str:
+        least, most = self.limits.lr_scales
+        product = self.lr_scale * command.lr_scale
+        if command.lr_scale != 1.0 and not least * (1 - SLACK) <= product <= most * (1 + SLACK):
+            return (
+                f"the learning rate would be {product:g} times what the run was given, {self.lr_scale:g} of it by "
+                f"commands before this one; {least:g} to {most:g} is allowed"
+            )
+        if command.kind == "scale_lr" and command.boundary < self.lr_cool_until:
+            return (
+                f"the learning rate was scaled a short while ago and cools down until step {self.lr_cool_until}, the "
+                f"boundary is {command.boundary}"
+            )
+        return ""
+
+    def attempt(self, command: Command, now: float) -> None:
+        """The rank is ready to carry it out."""
+        self._attempts[command.kind == "rollback"].append(now)
+
+    def spend(self, command: Command, now: float) -> None:
+        """It was carried out."""
+        if command.kind in SCALING and command.lr_scale != 1.0:
+            self.lr_scale *= command.lr_scale
+            self.lr_cool_until = command.boundary + self.limits.cool_steps
+        if command.kind != "rollback":
+            return
+        self._times.append(now)
+        self._targets[command.target] += 1
+        self.num_rollbacks += 1
+        distance = command.boundary - command.target
+        self.cool_until = command.boundary + max(self.limits.cool_steps, int(self.limits.cool_factor * distance))
+
+
+def _forget(times: deque[float], before: float) -> None:
+    while times and times[0] <= before:
+        times.popleft()

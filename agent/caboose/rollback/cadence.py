@@ -1,0 +1,80 @@
+"""How often snapshots are taken: every so many steps, less often where they would cost too much.
+
+Design
+------
+A snapshot may take `BUDGET` of the steps between two of them. Over that, they are taken half as often; well under
+it for several snapshots, twice as often again, never more than was asked for. The cadence is a multiple of the one
+asked for by a power of two, and due are the multiples of it: so the steps of a rank that takes fewer are among
+those of the others, and ranks share snapshots without a word.
+
+Fast steps stretch it too: snapshots must lie so far apart in time that one is old enough to be trusted before it has to
+make room for the next ones (`min_seconds`).
+"""
+
+import math
+from collections import deque
+
+BUDGET = 0.01
+AIM = 0.75
+"""What a snapshot costs is not only its copy: caches and pages are lost to the training as well."""
+MAX_STRETCH = 64
+CALM = 3
+LOOKBACK = 5
+
+
+class Cadence:
+    """Decides when a snapshot is due."""
+
+    def __init__(self, every: int, budget: float = BUDGET, min_seconds: float = 0.0) -> None:
+        self._base = every
+        self._min_seconds = min_seconds
+        self._budget = budget * AIM if budget < 1 else math.inf  # the whole step: no limit at all
+        self._stretch = 1
+        self._previous: int | None = None
+        self._num_calm = 0
+        self._seconds = 0.0
+        self._num_steps = 0
+        self._costs: deque[float] = deque(maxlen=LOOKBACK)
+
+    @property
+    def every(self) -> int:
+        """The cadence in force."""
+        return self._base * self._stretch
+
+    def is_due(self, step: int) -> bool:
+        """Whether the step that ends is one to take a snapshot after; asked once at each boundary.
+
+        The multiples are; where a caller counts in larger strides, the first step at or after one.
+        """
+        before = step - 1 if self._previous is None else self._previous
+        self._previous = step
+        return step // self.every > before // self.every
+
+    def passed(self, seconds: float) -> None:
+        """A step took so long."""
+        self._seconds += seconds
+        self._num_steps += 1
+
+    def cost(self, seconds: float | None) -> None:
+        """A snapshot took so long, or that is not known; judged against the steps since the last one."""
+        if seconds is not None:
+            self._costs.append(seconds)
+        if not self._num_steps or not self._seconds:
+            return
+        step_seconds = self._seconds / self._num_steps
+        self._seconds, self._num_steps = 0.0, 0
+        # The median: one slow copy is no reason to have fewer snapshots.
+        typical = sorted(self._costs)[len(self._costs) // 2] if self._costs else 0.0
+        while self._stretch < MAX_STRETCH and (
+            typical > self._budget * step_seconds * self.every or step_seconds * self.every < self._min_seconds
+        ):
+            self._stretch *= 2
+            self._num_calm = 0
+        is_cheap = typical < self._budget * step_seconds * self.every / 3
+        if self._stretch > 1 and is_cheap and step_seconds * self.every / 2 >= self._min_seconds:
+            self._num_calm += 1
+            if self._num_calm >= CALM:
+                self._stretch //= 2
+                self._num_calm = 0
+        else:
+            self._num_calm = 0

@@ -1,0 +1,44 @@
+"""The thread that does what a snapshot needs done and the training thread must not wait for.
+
+Design
+------
+One daemon thread, started with the first task; tasks run one after the other in the order they were given. They
+make and touch buffers, wait for copies off the device, and compute checksums. A task that raises is logged and
+lost: what it should have found out stays unknown, and a snapshot that nobody has looked at is never used.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger("caboose")
+
+
+class Inspector:
+    """Runs tasks beside the training."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, task: Callable[[], None]) -> None:
+        """Leaves a task; returns at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="caboose-snapshots", daemon=True)
+            self._thread.start()
+        self._tasks.put(task)
+
+    def close(self, timeout: float = 0.5) -> None:
+        """Ends the thread after the task it is at."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - as the Design says
+                logger.warning("caboose: a snapshot could not be looked at and will not be used: %r", error)
+            del task  # it holds a slot, and with it the model

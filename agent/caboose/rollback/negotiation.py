@@ -1,0 +1,232 @@
+"""One rank's talk with the register: publishes what it hears, arms or vetoes, and seals the decision at the boundary.
+
+Design
+------
+Everything here that touches the register runs on the helper's thread, one call after the other, and may raise what the
+store raises; each call can be made again on a new connection. The training thread only calls `arrive` and
+`carried_out`, and waits on `Pending.decided`.
+
+The rules that make the outcome one for all ranks:
+
+- A rank arms, under `lock`, only while the boundary is ahead, and acknowledges only once it has armed. So commit, which
+  takes all acknowledgements, means that every rank will stop at the boundary and look.
+- The decision is written once. Whoever is first at the boundary seals commit if all have acknowledged, or abort when
+  it has waited `gate_seconds`; a veto is the same abort, sealed earlier. All others adopt what they find.
+- A rank that never armed never waits: without its word the others can only abort.
+
+Numbers are looked at in their order and once. Where one was left out, its place is closed in the register, so a rank
+that heard nothing finds the next command by asking for the number after the last.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from caboose.rollback.hands import Hands
+from caboose.rollback.participant import Participant
+from caboose.rollback.register import Decision, Entry, Register
+from caboose_wire import Ack, Command
+
+logger = logging.getLogger("caboose")
+
+MAX_GAP = 64
+"""Numbers that may be left out at once; a command further on is refused, lest one lie lock out all later ones."""
+NUM_EAGER = 8
+"""So many ranks seal a commit at once; in a larger world the others leave it to them for a while."""
+NUM_REMEMBERED = 16
+
+Outcome = Literal["accepted", "refused", "done", "aborted", "failed"]
+
+
+class Pending:
+    """An armed command on its way to its decision."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.decided = threading.Event()
+        """Set with `decision`; or without one, when it cannot be learned."""
+        self.decision: Decision | None = None
+        self.arrived: float | None = None
+        """When the training thread came to the gate."""
+        self.step = 0
+        """The boundary it came at."""
+        self.is_acknowledged = False
+
+
+class Negotiation:
+    """What a rank says and hears; `register` is None while there is no connection."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        hands: Hands,
+        *,
+        rank: int,
+        gate_seconds: float,
+        on_answer: Callable[[Ack], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.participant = participant
+        self.register: Register | None = None
+        self.pending: Pending | None = None
+        self.lock = threading.Lock()
+        """Held while the loop's place is compared with a boundary, and while that comparison is acted on."""
+        self._hands = hands
+        self._rank = rank
+        self._gate_seconds = gate_seconds
+        self._on_answer = on_answer
+        self._clock = clock
+        self._seen: dict[int, Command] = {}
+
+    def hear(self, command: Command) -> None:
+        """A command came from the daemon: makes it known, then takes part or vetoes."""
+        register, participant = self._connected(), self.participant
+        flaw = participant.mistake(command)
+        if not flaw and command.number <= participant.last_number:
+            if self._seen.get(command.number) == command:
+                return  # told twice
+            flaw = f"its number is not above {participant.last_number}, the last one seen"
+        if not flaw and command.number > participant.last_number + MAX_GAP:
+            flaw = f"its number is far above {participant.last_number}, the last one seen"
+        if flaw:
+            self.answer(command.number, "refused", flaw)
+            return
+        for number in range(participant.last_number + 1, command.number):
+            self._consider(number, register.close_gap(number))
+        self._consider(command.number, register.publish(command))
+
+    def look(self) -> None:
+        """Looks for commands that only other ranks have heard, and for the decision of the one that is armed."""
+        register = self._connected()
+        while True:
+            number = self.participant.last_number + 1
+            entry = register.find(number)
+            if entry is None:
+                break
+            self._consider(number, entry)
+        pending = self.pending
+        if pending is not None and pending.decision is None:
+            self._acknowledge(pending)
+            if pending.arrived is None and pending.command.expires <= self._clock():
+                # The loop pauses, for an evaluation or a save. Whoever proposed it has given it up by now.
+                self._settle(pending, self._veto(pending.command.number, "it expired before its boundary came"))
+                return
+            self._settle(pending, register.decision(pending.command.number))
+
+    def decide(self, pending: Pending, waited: float) -> bool:
+        """Seals or learns the decision for a training thread that has waited so long; whether there is one."""
+        register, command = self._connected(), pending.command
+        self._acknowledge(pending)
+        decision = register.decision(command.number)
+        if decision is None and pending.step > command.boundary:
+            decision = self._veto(command.number, f"the loop leapt from before {command.boundary} to {pending.step}")
+        is_eager = self._rank < NUM_EAGER or waited > self._gate_seconds / 4
+        if decision is None and is_eager and register.is_complete(command.number):
+            decision = register.seal(command.number, Decision(True))
+        if decision is None and waited > self._gate_seconds:
+            num_ready = register.num_acks(command.number)
+            decision = self._veto(command.number, f"only {num_ready} ranks were ready within {self._gate_seconds:g} s")
+        self._settle(pending, decision)
+        return decision is not None
+
+    def leave(self) -> None:
+        """Takes part in nothing more, and vetoes what is pending."""
+        with self.lock:
+            self.participant.is_leaving = True
+            pending = self.pending
+        if pending is not None and pending.decision is None:
+            self._settle(pending, self._veto(pending.command.number, "it is leaving"))
+
+    def arrive(self, step: int) -> Pending:
+        """The loop is at an armed boundary. On the training thread, under the lock under which that was found."""
+        pending = self.pending
+        assert pending is not None
+        pending.step = step
+        pending.arrived = time.monotonic()
+        return pending
+
+    def carried_out(self) -> None:
+        """The commit was acted on. On the training thread."""
+        with self.lock:
+            self.participant.commit(self._clock())
+            self.pending = None
+
+    def answer(self, number: int, outcome: Outcome, detail: str, seconds: float = 0.0) -> None:
+        """Tells the daemon; what goes wrong there is no matter of the run."""
+        ack = Ack(
+            command=number, outcome=outcome, detail=detail[:1000], step=max(0, self.participant.passed), seconds=seconds
+        )
+        try:
+            self._on_answer(ack)
+        except Exception as error:  # noqa: BLE001 - the run comes first
+            logger.warning("caboose: could not answer command %d: %r", number, error)
+
+    def _connected(self) -> Register:
+        if self.register is None:
+            raise ConnectionError("there is no connection to the register")
+        return self.register
+
+    def _consider(self, number: int, entry: Entry) -> None:
+        """Looks at what has this number, once: arms and acknowledges, or vetoes."""
+        command, refusal = entry.command, entry.flaw
+        pending: Pending | None = None
+        with self.lock:
+            if number <= self.participant.last_number:
+                return
+            if command is not None:
+                refusal = self._refusal(command)
+                if not refusal:
+                    self.participant.arm(command, self._clock())
+                    self.pending = pending = Pending(command)
+                self._remember(command)
+            self.participant.see(number)
+        if refusal:
+            self.answer(number, "refused", refusal)
+            self._veto(number, refusal)
+        elif pending is not None:
+            self._acknowledge(pending)
+
+    def _refusal(self, command: Command) -> str:
+        participant = self.participant
+        refusal = participant.mistake(command) or participant.objection(command, self._clock())
+        if refusal:
+            return refusal
+        try:
+            return self._hands.refuses(command, participant.passed)
+        except Exception as error:  # noqa: BLE001 - a rank that cannot tell is not ready
+            return f"could not look whether it can be done: {error!r}"
+
+    def _remember(self, command: Command) -> None:
+        self._seen[command.number] = command
+        if len(self._seen) > NUM_REMEMBERED:
+            del self._seen[min(self._seen)]
+
+    def _acknowledge(self, pending: Pending) -> None:
+        if not pending.is_acknowledged:
+            self._connected().acknowledge(pending.command.number)
+            pending.is_acknowledged = True
+            self.answer(pending.command.number, "accepted", "")
+
+    def _veto(self, number: int, reason: str) -> Decision:
+        return self._connected().seal(number, Decision(False, f"rank {self._rank}: {reason}"))
+
+    def _settle(self, pending: Pending, decision: Decision | None) -> None:
+        if decision is None:
+            return
+        with self.lock:
+            pending.decision = decision
+            has_arrived = pending.arrived is not None
+            if not decision.is_commit:
+                self.participant.abort()
+                self.pending = None
+        pending.decided.set()
+        if decision.is_commit:
+            return
+        if not has_arrived:  # else the training thread answers, which knows how long it was held up
+            self.answer(pending.command.number, "aborted", decision.reason)
+        try:
+            self._hands.let_go(pending.command)
+        except Exception as error:  # noqa: BLE001 - what it kept stays kept; the run goes on
+            logger.warning("caboose: could not let go of what command %d needed: %r", pending.command.number, error)

@@ -1,0 +1,344 @@
+"""The ring of snapshots in host memory: takes them, checks them, and puts one of them back.
+
+Design
+------
+`take`, `passed`, `is_due` and `restore` are called on the training thread at a step boundary; `held`, `why_not`,
+`pin` and `unpin` on any. A snapshot costs the training thread one copy of the state into memory that is already
+there. The rest is the inspector's: buffers are made as soon as the optimizer has its states, long before the first
+snapshot is due; each snapshot gets its checksum and is looked through for numbers that are not finite; one that is
+pinned is summed up once more, so that `restore` need not do it while all ranks wait.
+
+Nothing here raises into the training but `restore`, which is only called when all ranks have agreed to act, and
+raises `RollbackFailed` before it has touched anything if the snapshot is not what it should be. Where memory is
+short or a tensor cannot be kept, the ring switches itself off and says so; `held` is then empty and nobody will ask
+for anything.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+
+from caboose.rollback import host_memory
+from caboose.rollback.cadence import BUDGET, Cadence
+from caboose.rollback.checksum import checksum, inspect
+from caboose.rollback.errors import RollbackFailed
+from caboose.rollback.inspector import Inspector
+from caboose.rollback.lanes import Lane, Passage
+from caboose.rollback.leaves import Parts, Tensors
+from caboose.rollback.lending import lent
+from caboose.rollback.shelf import NEVER, Shelf
+from caboose.rollback.slots import Layout, Slot, new_buffer
+from caboose.rollback.training_state import LearningRates, TrainingState
+from caboose_wire import Held
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from caboose.rollback.owners import Owners
+
+logger = logging.getLogger("caboose")
+
+EVERY = 50
+KEEP = 3
+QUARANTINE_SECONDS = 5.0
+"""What a report takes to the daemon, through the rules and back, with room to spare."""
+PREPARE_AFTER = 2
+"""Steps after which the optimizers have their states and buffers can be made."""
+
+
+class Ring:
+    """The snapshots of one rank."""
+
+    def __init__(
+        self,
+        state: TrainingState,
+        *,
+        every: int = EVERY,
+        keep: int = KEEP,
+        quarantine_steps: int | None = None,
+        quarantine_seconds: float = QUARANTINE_SECONDS,
+        max_host_gb: float | None = None,
+        num_local_ranks: int = 1,
+        dedupe: bool = False,
+        group: "ProcessGroup | None" = None,
+        budget: float = BUDGET,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every < 1 or keep < 1:
+            raise ValueError(f"attach(snapshot_every={every!r}, snapshot_keep={keep!r}): give whole numbers above 0")
+        self._state = state
+        self._cadence = Cadence(every, budget, quarantine_seconds / max(1, keep - 1))
+        self._quarantine_steps = every if quarantine_steps is None else quarantine_steps
+        self._quarantine_seconds = quarantine_seconds
+        self._num_local_ranks = num_local_ranks
+        self._clock = clock
+        self._owners = _owners(state, group) if dedupe else None
+        self._owner_of: dict[str, int] = {}
+        self._shelf = Shelf(keep)
+        self._inspector = Inspector()
+        self._whole: Layout | None = None
+        """Of all tensors; with dedupe only part of them lies in a slot."""
+        self._layout: Layout | None = None
+        self._num_steps = 0
+        self._release_at = NEVER
+        self._device_seconds = 0.0
+        self._verified: tuple[Slot, int] | None = None
+        self._lr_scale = 1.0
+        self.why_off = ""
+        """Why no snapshots are taken, if none are."""
+        self.hold = False
+        """Something is wrong with the run: no new snapshots, which would only push out those from before.
+
+        Quarantine goes on and ends as ever: who holds knows when the trouble began, and goes back to before that.
+        """
+        self.last_seconds = 0.0
+        """What the last snapshot took on the training thread."""
+        num_divided = host_memory.estimate(state.num_parameter_bytes, state.optimizers)
+        num_extra = state.num_extra_bytes()
+        if self._owners is not None:
+            num_divided //= self._owners.world
+        self.num_bytes = num_divided + state.num_buffer_bytes + num_extra
+        """Of a snapshot on this rank; an estimate until the first."""
+        self._limit = host_memory.limit_bytes(max_host_gb)
+        excess = self._excess(self.num_bytes, num_extra)
+        if excess:
+            raise ValueError(f"attach(rollback='auto'): {excess}")
+        self._lane = Lane(state.device, state.optimizers)  # last, as it may put hooks into the optimizers
+
+    def _excess(self, num_bytes: int, num_extra: int = 0) -> str:
+        return host_memory.excess(num_bytes, self._shelf.num_slots, self._num_local_ranks, self._limit, num_extra)
+
+    @property
+    def every(self) -> int:
+        """The cadence in force."""
+        return self._cadence.every
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """All snapshots, oldest first."""
+        return self._shelf.held
+
+    def fingerprint(self) -> int | None:
+        """Bit-exact over the parameters as they are now, equal on all ranks; None where each rank has its own."""
+        return self._state.fingerprint()
+
+    def passed(self, step: int, seconds: float) -> None:
+        """A step has ended, and took so long; called at every boundary, before `is_due`."""
+        self._cadence.passed(seconds)
+        if step >= self._release_at:
+            self._release_at = self._shelf.release(
+                step, self._clock(), min_steps=self._quarantine_steps, min_seconds=self._quarantine_seconds
+            )
+        self._num_steps += 1
+        if self._num_steps == PREPARE_AFTER and not self.why_off:
+            self._prepare()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a snapshot should be taken at the boundary after this step."""
+        return self._cadence.is_due(step) and not self.hold and not self.why_off
+
+    def _prepare(self) -> None:
+        try:
+            layout = self._lay_out(self._state.look().parts)
+        except Exception as error:  # noqa: BLE001 - a user's own state_dict may raise anything
+            self._switch_off(f"{error!r}")
+            return
+        if layout is not None:
+            self._inspector.put(lambda: self._make_slots(layout.num_bytes))
+
+    def _make_slots(self, num_bytes: int) -> None:
+        while not self.why_off and self._shelf.reserve():
+            self._shelf.add_spare(Slot(new_buffer(num_bytes, is_pinned=self._lane.is_pinned)))
+
+    def _lay_out(self, parts: Parts) -> Layout | None:
+        """The layout for these tensors; None if it would be too large, after which the ring is off."""
+        if self._layout is not None and self._whole is not None and self._whole.fits(parts.tensors):
+            return self._layout
+        self._whole = self._layout = Layout(parts, parts.tensors, self._state.is_checked)
+        if self._owners is not None:
+            self._owner_of = self._owners.divide(parts.tensors)
+            mine = [n for n in parts.tensors if self._owner_of.get(n, self._owners.rank) == self._owners.rank]
+            self._layout = Layout(parts, mine, self._state.is_checked)
+        self.num_bytes = self._layout.num_bytes
+        excess = self._excess(self.num_bytes)
+        if excess:
+            self._switch_off(excess)
+            return None
+        return self._layout
+
+    def _switch_off(self, reason: str) -> None:
+        self.why_off = reason
+        self._shelf.clear()
+        logger.warning("caboose: no snapshots are taken, so nothing can be rolled back in memory: %s", reason)
+
+    def take(self, step: int, model_step: int) -> bool:
+        """Takes a snapshot of the state as it is after this step; whether there is one now."""
+        if self.why_off:
+            return False
+        if self._shelf.find(step) is not None:
+            return True
+        began = time.perf_counter()
+        slot = None
+        try:
+            look = self._state.look()
+            layout = self._lay_out(look.parts)
+            if layout is None:
+                return False
+            slot, is_new = self._room(layout.num_bytes)
+            if slot is None:
+                return False
+            slot.num_uses += 1
+            slot.lay_out(layout)
+            names = list(layout.specs)
+            passage = self._lane.out(names, slot.views, look.parts.tensors)
+        except Exception as error:  # noqa: BLE001 - as above; memory may be short, too
+            self._switch_off(f"{error!r}")
+            return False
+        assert self._whole is not None, "it has just been laid out"
+        slot.fill(look.rest, self._whole, self._owner_of)
+        slot.step, slot.model_step, slot.lr_scale = step, model_step, self._lr_scale
+        slot.time, slot.since = time.time(), self._clock()
+        self._shelf.put(slot)
+        self._release_at = min(self._release_at, step + self._quarantine_steps)
+        uses = slot.num_uses
+        self._inspector.put(lambda: self._look_through(slot, uses, passage))
+        self.last_seconds = time.perf_counter() - began
+        # A buffer that had to be made here and now is no measure of the next snapshot.
+        self._cadence.cost(None if is_new else self.last_seconds + self._device_seconds)
+        return True
+
+    def _room(self, num_bytes: int) -> tuple[Slot | None, bool]:
+        slot = self._shelf.make_room(self.every)
+        if slot is None and self._shelf.reserve():
+            return Slot(new_buffer(num_bytes, is_pinned=self._lane.is_pinned)), True
+        return slot or self._shelf.evict(), False
+
+    def _look_through(self, slot: Slot, num_uses: int, passage: Passage) -> None:
+        self._device_seconds = passage.wait()
+        total, is_finite = inspect(slot.buffer, slot.layout.regions)
+        self._shelf.note(slot, num_uses, "" if is_finite else "not finite", total)
+
+    def why_not(self, step: int) -> str:
+        """Why this snapshot could not be put back, or nothing; takes microseconds, all that matters is known."""
+        return self._why_not(step, self._shelf.find(step))
+
+    def _why_not(self, step: int, slot: Slot | None) -> str:
+        if slot is None:
+            return f"no snapshots are held: {self.why_off}" if self.why_off else f"no snapshot of step {step} is held"
+        if slot.health == "unchecked":
+            return f"the snapshot of step {step} is still being checked"
+        return f"the snapshot of step {step} is {slot.health}" if slot.health else ""
+
+    def pin(self, step: int) -> str:
+        """Keeps this snapshot until `unpin`, and has it checked once more; says why not, as `why_not`, if it cannot."""
+        reason = self._shelf.pin(step, lambda slot: self._why_not(step, slot))
+        if not reason and (slot := self._shelf.find(step)) is not None:
+            self._inspector.put(lambda: self._verify(slot, slot.num_uses))
+        return reason
+
+    def unpin(self) -> None:
+        """Lets the pinned snapshot go the way of the others again."""
+        self._verified = None
+        self._shelf.unpin()
+        if self.why_off:
+            self._shelf.clear()
+
+    def drop_newer(self, step: int) -> None:
+        """Forgets all snapshots taken after this step: they are of a course that was left."""
+        self._shelf.drop_newer(step)
+
+    def _verify(self, slot: Slot, num_uses: int) -> None:
+        if checksum(slot.buffer, slot.layout.regions) != slot.checksum:
+            self._shelf.note(slot, num_uses, "damaged")
+        self._verified = (slot, num_uses)
+
+    def restore(self, step: int, *, lr: LearningRates = "keep", replay: bool = False) -> int:
+        """Puts the state of this snapshot back, in place, and returns its age (`model_step`).
+
+        `lr="keep"` leaves learning rates and scheduler as they are, "rewind" takes them back as well; `replay` also
+        takes random numbers back. Where ranks share snapshots (dedupe) this is collective.
+        """
+        slot = self._shelf.find(step)
+        problem = self._why_not(step, slot)
+        if slot is not None and not problem:
+            if self._verified != (slot, slot.num_uses):
+                self._verify(slot, slot.num_uses)
+            problem = self._why_not(step, slot)
+        with torch.no_grad():
+            targets: Tensors = {}
+            if slot is not None and not problem:
+                try:
+                    self._state.settle()
+                    live = self._state.look().parts
+                    targets, objects = slot.whole.targets(live, lambda name: self._state.is_kept(name, lr))
+                except RollbackFailed as error:
+                    problem = str(error)
+                except Exception as error:  # noqa: BLE001 - somebody's state_dict; ranks that share must all hear of it
+                    problem = f"the state as it is could not be looked at: {error!r}"
+            if self._owners is not None:
+                self._owners.agree(problem)
+            if problem or slot is None:
+                raise RollbackFailed(problem)
+            mine = [name for name in targets if name in slot.layout.specs]
+            self._lane.back([targets[name] for name in mine], slot.views(mine))
+            if self._owners is not None:
+                self._owners.give_back(slot, targets)
+            try:
+                self._state.put_back(slot.rest, objects, lr=lr, replay=replay)
+                if lr == "rewind" and slot.lr_scale != self._lr_scale:
+                    self._state.scale_lr(self._lr_scale / slot.lr_scale)
+            except Exception as error:
+                raise RollbackFailed(f"the snapshot of step {step} could not be put back: {error!r}") from error
+        return slot.model_step
+
+    def newest_before(self, step: int) -> int | None:
+        """The newest snapshot from before this step that this rank could run on by itself."""
+        if self._owners is not None:
+            return None  # part of it lies on other ranks
+        sound = [held.step for held in self.held if held.step < step and not self.why_not(held.step)]
+        return max(sound, default=None)
+
+    def lend(self, step: int) -> AbstractContextManager[None]:
+        """The model as it was in this snapshot, within a block (see `lending`)."""
+        slot = self._shelf.find(step)
+        problem = self._why_not(step, slot)
+        if slot is not None and not problem:
+            if self._verified != (slot, slot.num_uses):
+                self._verify(slot, slot.num_uses)
+            problem = self._why_not(step, slot)
+        return lent(slot, self._state, self._lane, self._owners, problem)
+
+    def scale_lr(self, factor: float) -> str:
+        """Multiplies all learning rates for good, also those that a later `restore` rewinds to.
+
+        Returns why that may not last, or nothing.
+        """
+        doubt = self._state.scale_lr(factor)
+        self._lr_scale *= factor
+        return doubt
+
+    def unknown_schedule(self) -> str:
+        """Why learning rates that are scaled would not stay so, or nothing; takes microseconds."""
+        return self._state.unknown_schedule()
+
+    def close(self) -> None:
+        """Ends the thread and lets go of the memory."""
+        self.why_off = self.why_off or "the run is over"
+        self._lane.close()
+        self._inspector.close()
+        self.unpin()
+
+
+def _owners(state: TrainingState, group: "ProcessGroup | None") -> "Owners":
+    from caboose.rollback.owners import Owners
+
+    if not state.is_replicated or not torch.distributed.is_initialized():
+        raise ValueError(
+            "attach(snapshot_dedupe=True): ranks can share snapshots only of a model that is equal on all of them, "
+            "wrapped in DistributedDataParallel; leave it out, sharded models have nothing to share"
+        )
+    return Owners(group, state.device)

@@ -1,0 +1,83 @@
+"""This rank's own part of a model's parameters, as tensors that stay what they are.
+
+Design
+------
+FSDP swaps what a module's parameter *is* during a step: a shard at the step's end, the whole in between, and the whole
+still after an evaluation. The shard lives on underneath, always in the same memory, and the optimizer works on it. So
+the shards are looked up once, at attach, and are then read at any boundary without resharding. That matters: a rank
+that reshards gathers again in its next forward, and would gather alone if the others took no snapshot.
+
+Going back is different: all ranks do it at one boundary, and a whole parameter that was kept would be stale. There
+everything is resharded first, on all ranks alike.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from caboose.placement import FSDP1_MODULE
+from caboose.rollback.leaves import Tensors, inner_tensors
+
+
+class OwnParameters:
+    """This rank's part of every parameter of the model, and of what the optimizers hold beside it."""
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        reshard(model)
+        self._handles = _fsdp1_handles(model)
+        self._steady: Tensors = {}
+        seen: set[int] = set()
+        for handle in self._handles:
+            seen.add(id(handle.flat_param))
+            seen.update(id(parameter) for parameter in handle.flat_param._params or ())
+        for name, parameter in _named(model, optimizers):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                self._steady.update(inner_tensors(parameter, f"parameter/{name}"))
+
+    def tensors(self) -> Tensors:
+        """By name, as plain memory."""
+        found = dict(self._steady)
+        for number, handle in enumerate(self._handles):
+            # FSDP1 settles where its shards lie in the first forward; until then the parameter is the shard itself.
+            flat = handle.flat_param
+            found[f"parameter/unit{number}"] = getattr(flat, "_local_shard", flat).data
+        return found
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Leaves every parameter as its shard; nothing is communicated, and nothing happens where it is one already."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "_get_fsdp_state") and hasattr(module, "reshard"):  # FSDP2
+            module.reshard()
+    for handle in _fsdp1_handles(model):
+        if hasattr(handle.flat_param, "_local_shard") and not handle.is_sharded(handle.flat_param):
+            handle.reshard(True)
+            handle.post_reshard()
+            handle._prefetched = False
+
+
+def is_fsdp(model: torch.nn.Module) -> bool:
+    """Whether any parameter of the model is sharded, or could be."""
+    return bool(_fsdp1_handles(model)) or any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+
+
+def _named(
+    model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    yield from model.named_parameters()
+    for number, optimizer in enumerate(optimizers):
+        for place, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                yield f"optimizer{number}.{place}.{index}", parameter
+
+
+def _fsdp1_handles(model: torch.nn.Module) -> list[Any]:
+    fsdp = sys.modules.get(FSDP1_MODULE)
+    if fsdp is None:
+        return []
+    units = fsdp.FullyShardedDataParallel.fsdp_modules(model)
+    return [unit._handle for unit in units if unit._handle is not None]

@@ -1,0 +1,1 @@
+"""Short trainings whose every trace is removed: learning rates, sharpness, inspection, overfitting a batch."""

@@ -1,0 +1,188 @@
+"""`inspect`: every layer's gradient and output on one batch, with verdicts."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from caboose.activations import Activations, reason_for_blindness
+from caboose.layers import plain_name
+from caboose.placement import Placements, own
+from caboose.trials import plots
+from caboose.trials.layer_looks import ActivationLook, GradientLook, judge_activation, judge_gradients
+from caboose.trials.trial import LossFunction, Trial
+
+NAME_WIDTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one batch does in the model."""
+
+    loss: float
+    gradients: tuple[GradientLook, ...]
+    """In the order of the model's parameters."""
+    activations: tuple[ActivationLook, ...]
+    """In the order of execution; of this rank's own batch."""
+    blindness: str
+    """Why there are no activations; empty if there are."""
+
+    def suspects(self) -> list[str]:
+        """What is not as it should be, a line each; frozen parameters are not among it."""
+        looks = [f"{g.name}: gradient {g.verdict}" for g in self.gradients if g.verdict not in ("ok", "frozen")]
+        return [*looks, *(f"{a.name}: output {a.verdict}" for a in self.activations if a.verdict != "ok")]
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "loss": self.loss,
+            "gradients": [{**asdict(look), "rms": look.rms} for look in self.gradients],
+            "activations": [asdict(look) for look in self.activations],
+            "blindness": self.blindness,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"loss {self.loss:.6g}", ""]
+        columns = f"{'norm':>8} {'mean':>8} {'std':>7} {'min':>8} {'max':>8} {'zeros':>6}"
+        lines.append(f"{'gradient of':{NAME_WIDTH}} {columns}  verdict")
+        for look in self.gradients:
+            numbers = " " * len(columns)
+            if look.has_gradient:
+                extremes = f"{look.lowest:8.1e} {look.highest:8.1e}"
+                numbers = f"{look.norm:8.2e} {look.mean:8.1e} {look.std:7.1e} {extremes} {look.zeros:6.1%}"
+            lines.append(f"{_short(look.name):{NAME_WIDTH}} {numbers}  {_marked(look.verdict)}")
+        lines += ["", f"{'output of':{NAME_WIDTH}} {'std':>9} {'mean':>10} {'highest':>9} {'zeros':>6}  verdict"]
+        if self.blindness:
+            lines.append(f"not seen: {self.blindness}")
+        for seen in self.activations:
+            numbers = f"{seen.std:9.2e} {seen.mean:10.1e} {seen.highest:9.2e} {seen.zeros:6.1%}"
+            lines.append(f"{_short(seen.name):{NAME_WIDTH}} {numbers}  {_marked(seen.verdict)}")
+        return "\n".join(lines)
+
+    def plot(self, path: "str | Path | None" = None) -> Any:
+        """The flow of the gradient through the layers, as a plotly figure; written to a page if a path is given."""
+        looks = [look for look in self.gradients if look.has_gradient]
+        suspects = self.suspects()
+        note = f"{len(suspects)} suspects: {', '.join(suspects[:3])}" if suspects else "no layer stands out"
+        made, graph = plots.figure("Gradient flow", "parameter, from input to output", "gradient", note=note)
+        names = [look.name for look in looks]
+        tops = [max(abs(look.lowest), abs(look.highest)) or None for look in looks]
+        # A layer without any gradient has no place on a logarithmic axis: its name stands there with no bar.
+        for name, color, is_ok in (("root mean square", plots.LINE, True), ("of a suspect", plots.BAD, False)):
+            heights = [look.rms or None if (look.verdict == "ok") is is_ok else None for look in looks]
+            if is_ok or any(look.verdict != "ok" for look in looks):
+                made.add_trace(graph.Bar(x=names, y=heights, name=name, marker={"color": color}))
+        points = {"color": plots.MARK, "symbol": "line-ew-open", "size": 11, "line": {"width": 2}}
+        made.add_trace(graph.Scatter(x=names, y=tops, name="largest element", mode="markers", marker=points))
+        made.update_yaxes(type="log", exponentformat="power", dtick=1)
+        made.update_xaxes(tickangle=-40, showticklabels=len(names) <= 60)
+        made.update_layout(barmode="overlay")
+        return plots.finish(made, path)
+
+
+def inspect(model: torch.nn.Module, loss_fn: LossFunction, batch: Any, *, split: Any = None) -> Inspection:
+    """Runs one forward and backward of the batch, looks at every layer, and puts everything back."""
+    with Trial("inspect", model, loss_fn, split=split) as trial:
+        return look(trial, batch)
+
+
+def look(trial: Trial, batch: Any) -> Inspection:
+    """The same within a trial, whose gradients are those of the batch afterwards."""
+    blindness = reason_for_blindness(trial.model)
+    if blindness == "inside a compiled graph":
+        blindness = ""  # a trial runs it eagerly
+    activations = [] if blindness else _activations(trial, batch)
+    trial.repeat_noise()
+    loss = trial.backward(batch)
+    return Inspection(loss, tuple(_gradients(trial)), tuple(activations), blindness)
+
+
+def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
+    seen = Activations(trial.model, lambda _what, function: function)
+    seen.arm(trial.model)
+    try:
+        with torch.no_grad():
+            trial.loss(batch)
+    finally:
+        seen.disarm()
+    alive = {row: 1.0 - float(mask.to(torch.float32).mean()) for row, mask in seen._alive.items()}
+    order, arrays = seen.take()
+    found = []
+    for place, row in enumerate(order):
+        number = {name: float(values[place]) for name, values in arrays.items() if values.dim() == 1}
+        saturated = number["activation_saturated"]
+        found.append(
+            judge_activation(
+                ActivationLook(
+                    name=seen.modules[row].name,
+                    kind=seen.modules[row].kind,
+                    mean=number["activation_mean"],
+                    std=number["activation_std"],
+                    highest=number["activation_max"],
+                    zeros=number["activation_zero_fraction"],
+                    saturated=saturated if saturated >= 0 else None,
+                    dead=alive.get(row),
+                )
+            )
+        )
+    return found
+
+
+@torch.no_grad()
+def _gradients(trial: Trial) -> list[GradientLook]:
+    """Each parameter's, whole: what is sharded is added up over the ranks."""
+    placements = Placements(trial.model, trial.ranks.num)
+    kinds = {id(p): type(m).__name__ for m in trial.model.modules() for p in m.parameters(recurse=False)}
+    named = [(plain_name(name), p) for name, p in trial.model.named_parameters()]
+    sums, lows, highs = [], [], []
+    for _, parameter in named:
+        replicas = placements.of(parameter).replicas if trial.is_sharded else 1
+        gradient = None if parameter.grad is None else own(parameter.grad).detach()
+        if gradient is not None and gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if gradient is None or not gradient.numel():
+            sums.append([float(gradient is not None), 0.0, 0.0, 0.0, 0.0])
+            lows.append(float("inf"))
+            highs.append(float("-inf"))
+            continue
+        values = gradient.double()
+        parts = (values.sum(), values.square().sum(), (values == 0).sum(), (~torch.isfinite(values)).sum())
+        sums.append([1.0, *(float(part) / replicas for part in parts)])
+        lows.append(float(values.min()))
+        highs.append(float(values.max()))
+    if trial.is_sharded:
+        sums = trial.ranks.total(torch.tensor(sums, dtype=torch.float64)).tolist()
+        lows = trial.ranks.total(lows, dist.ReduceOp.MIN).tolist()
+        highs = trial.ranks.total(highs, dist.ReduceOp.MAX).tolist()
+    found = []
+    for (name, parameter), (has, total, squares, zeros, bad), low, high in zip(named, sums, lows, highs, strict=True):
+        count = max(1, parameter.numel())
+        mean = total / count
+        looked = GradientLook(name, kinds.get(id(parameter), ""), tuple(parameter.shape), parameter.requires_grad)
+        if has:
+            looked = GradientLook(
+                looked.name,
+                looked.kind,
+                looked.shape,
+                looked.is_trained,
+                has_gradient=True,
+                norm=squares**0.5 if squares >= 0 else float("nan"),
+                mean=mean,
+                std=max(0.0, squares / count - mean**2) ** 0.5,
+                lowest=low,
+                highest=high,
+                zeros=zeros / count,
+                num_bad=round(bad),
+            )
+        found.append(looked)
+    return judge_gradients(found)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else "..." + name[3 - NAME_WIDTH :]
+
+
+def _marked(verdict: str) -> str:
+    return verdict if verdict in ("ok", "frozen") else f"! {verdict}"

@@ -1,0 +1,222 @@
+"""`overfit_one_batch`: whether the model, with this loss and this optimizer, can learn one batch by heart.
+
+Design
+------
+A model that cannot does not learn a dataset either, and the reason is in the code, not in the data. If the user's
+optimizer does not get there, the same steps are made with a plain AdamW from the same weights: where that one gets
+there, the model and the loss are sound and the optimizer's settings are to be looked at; where it does not, they are
+not sound. The loss is judged by how much of it is gone, with dropout as it is, over the last few steps.
+
+A loss that draws noise of its own (diffusion, masked tokens) is another task at each step, and one batch of it cannot
+be learned. There the same random numbers are drawn each time, without dropout: its masks, always the same, would tell
+the samples apart even for a model that does not see its input.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from caboose.trials import plots
+from caboose.trials.progress import Progress
+from caboose.trials.sources import Source
+from caboose.trials.trial import LossFunction, Trial
+
+LEARNED = 0.7
+"""Share of the loss that is gone in a batch that is learned; label smoothing leaves some of it for ever."""
+STUCK = 0.3
+"""Below this share nothing was learned but the mean of the targets."""
+LAST = 5
+PATIENCE = 3
+"""Times the steps that were asked for, as long as the loss still falls: small rates are slow, not wrong."""
+NOISE = 1e-3
+"""Relative difference between two losses of one batch in eval mode at which the loss draws noise."""
+ROOM = 20
+"""Steps without a better loss, once the batch is learned, after which it is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overfit:
+    """How one batch was learned."""
+
+    losses: tuple[float, ...]
+    """Before each step, the mean over the ranks."""
+    reference: tuple[float, ...]
+    """The same with a plain AdamW; empty where it was not needed."""
+
+    @property
+    def gone(self) -> float:
+        """The share of the loss that is gone at the end."""
+        return _gone(self.losses)
+
+    @property
+    def verdict(self) -> Literal["pass", "warn", "fail"]:
+        """`warn`: learned in part, or only by a plain AdamW."""
+        if not math.isfinite(self.losses[-1]):
+            return "fail"
+        if self.gone >= LEARNED:
+            return "pass"
+        reached = _gone(self.reference) if self.reference else 0.0
+        return "warn" if self.gone >= STUCK or reached >= LEARNED else "fail"
+
+    @property
+    def says(self) -> str:
+        """What was found, in a sentence."""
+        first, last = self.losses[0], _last(self.losses)
+        told = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
+        if not math.isfinite(self.losses[-1]):
+            return f"the loss was {self.losses[-1]} after {len(self.losses)} steps"
+        if self.gone >= LEARNED or not self.reference:
+            return told
+        other = f"{_last(self.reference):.4g}"
+        if _gone(self.reference) >= LEARNED:
+            return f"{told}, where a plain AdamW reaches {other}"
+        return f"{told}, and a plain AdamW gets to {other} only"
+
+    @property
+    def fix(self) -> str:
+        """What to try first."""
+        if self.verdict == "pass":
+            return ""
+        if self.reference and _gone(self.reference) >= LEARNED:
+            return "the model can learn: look at the optimizer's learning rate and settings; caboose.find_lr helps"
+        if not math.isfinite(self.losses[-1]):
+            return "lower the learning rate, and look for log, sqrt or a division of zero in the loss"
+        return "look for a wrong or detached loss, targets that do not belong to the inputs, and a missing activation"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.says}" + (f"\n      fix: {self.fix}" if self.fix else "")
+
+    def plot(self, path: "str | Path | None" = None) -> Any:
+        """The loss over the steps, as a plotly figure; written to a page if a path is given."""
+        made, graph = plots.figure("One batch, learned by heart", "step", "loss", note=self.says)
+        made.add_trace(graph.Scatter(y=self.losses, name="your optimizer", line={"color": plots.LINE, "width": 2}))
+        if self.reference:
+            line = {"color": plots.FAINT, "width": 2, "dash": "dot"}
+            made.add_trace(graph.Scatter(y=self.reference, name="plain AdamW", line=line))
+        if min(self.losses) > 0:
+            made.update_yaxes(type="log", dtick="D2")
+        return plots.finish(made, path)
+
+
+def overfit_one_batch(
+    model: torch.nn.Module,
+    loss_fn: LossFunction,
+    loader: Any,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    num_steps: int = 100,
+    split: Any = None,
+    progress: bool | None = None,
+) -> Overfit:
+    """Trains on the first batch of a loader again and again, says whether it is learned, and puts everything back.
+
+    `[batch]` is a loader too. While the loss still falls, up to three times `num_steps` are made. On several
+    ranks each learns its own first batch, with averaged gradients.
+    """
+    if num_steps < 1:
+        raise ValueError(f"overfit_one_batch(num_steps={num_steps}): give at least 1")
+    source = Source("overfit_one_batch", loader)
+    trial = Trial("overfit_one_batch", model, loss_fn, optimizer, split=split, needs_optimizer=True)
+    with trial, source:
+        batch = trial.ranks.together(lambda: source.take(1)[0])
+        shown = progress if trial.ranks.rank == 0 else False
+        with Progress(num_steps, is_shown=shown) as bar:
+            return overfit(trial, batch, num_steps, bar)
+
+
+def overfit(trial: Trial, batch: Any, num_steps: int, bar: Progress) -> Overfit:
+    """The same within a trial, which is left at its end."""
+    is_noisy = _is_noisy(trial, batch)
+    trial.rewind()
+    raise_lr(trial.optimizers)
+    losses = _learn(trial, trial.optimizers, batch, num_steps, bar, is_noisy=is_noisy)
+    if math.isfinite(losses[-1]) and _gone(losses) >= LEARNED:
+        return Overfit(tuple(losses), ())
+    trial.rewind()
+    plain = torch.optim.AdamW([p for p in trial.parameters if p.requires_grad], lr=1e-3, weight_decay=0.0)
+    return Overfit(tuple(losses), tuple(_learn(trial, [plain], batch, num_steps, bar, is_noisy=is_noisy)))
+
+
+def raise_lr(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Takes a warm-up to its end: at its beginning the rate is next to zero, and nothing would be learned."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            base = max(float(group.get("max_lr", 0.0)), float(group.get("initial_lr", 0.0)))
+            if base > float(group["lr"]):
+                set_lr(group, base)
+
+
+def set_lr(group: dict[str, Any], lr: float) -> None:
+    """In place where the rate is a tensor, as captured graphs have it."""
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+
+
+def _learn(
+    trial: Trial,
+    optimizers: Sequence[torch.optim.Optimizer],
+    batch: Any,
+    num_steps: int,
+    bar: Progress,
+    *,
+    is_noisy: bool,
+) -> list[float]:
+    trial.train()
+    if is_noisy:
+        for module in trial.model.modules():
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                module.eval()
+    losses: list[float] = []
+    best, best_at = math.inf, 0
+    for step in range(PATIENCE * num_steps):
+        if is_noisy:
+            trial.repeat_noise()
+        loss = trial.backward(batch)
+        losses.append(loss)
+        if not math.isfinite(loss):
+            break
+        if loss < best * (1 - 1e-3 * (best > 0)):
+            best, best_at = loss, step
+        if step - best_at >= ROOM and _gone(losses) >= LEARNED:
+            break
+        if 0 <= loss < 1e-3 * losses[0]:
+            break
+        if step + 1 >= num_steps and (
+            _gone(losses) >= LEARNED or not _is_falling(losses, max(2 * LAST, num_steps // 4))
+        ):
+            break
+        for optimizer in optimizers:
+            optimizer.step()
+        bar.tell(f"overfit one batch: loss {loss:.4g}", 1)
+    return losses
+
+
+def _is_noisy(trial: Trial, batch: Any) -> bool:
+    """Whether the loss of one batch differs from one time to the next without dropout."""
+    trial.model.eval()
+    first, second = trial.measure(batch), trial.measure(batch)
+    return abs(first - second) > NOISE * abs(first)
+
+
+def _is_falling(losses: Sequence[float], span: int) -> bool:
+    """Whether a tenth of the loss went in the last steps."""
+    before = losses[-1 - span] if len(losses) > span > 0 else losses[0]
+    return before - _last(losses) > 0.1 * abs(before)
+
+
+def _last(losses: Sequence[float]) -> float:
+    return statistics.fmean(losses[-LAST:]) if len(losses) >= 2 * LAST else losses[-1]
+
+
+def _gone(losses: Sequence[float]) -> float:
+    first, last = losses[0], _last(losses)
+    if not math.isfinite(last):
+        return -math.inf
+    return (first - last) / abs(first) if first else 0.0

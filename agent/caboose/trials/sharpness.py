@@ -1,0 +1,142 @@
+"""`sharpness`: how steeply the loss rises around the weights, in every direction and in the steepest.
+
+Design
+------
+Two answers to one question. The filter-normalised profile (Li and others, 2018) moves every filter by a share of its
+own length, so that it does not depend on the scale of the weights and can be compared between models. The largest
+eigenvalue of the Hessian is the curvature in the steepest direction, which does depend on the scale, and bounds the
+learning rate: gradient descent without momentum is unstable above 2 over it (Cohen and others, 2021). Dropout draws
+the same numbers in each evaluation, so only the weights differ.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caboose.trials import plots
+from caboose.trials.hessian import Eigenvalue, top_eigenvalue
+from caboose.trials.progress import Progress
+from caboose.trials.sources import Source
+from caboose.trials.trial import LossFunction, Trial
+from caboose.trials.weight_space import WeightSpace
+
+POINTS = 4
+"""Distances on each side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharpness:
+    """What the loss looks like around the weights."""
+
+    loss: float
+    distances: tuple[float, ...]
+    """As shares of each filter's length."""
+    profiles: tuple[tuple[float, ...], ...]
+    """For each direction, the loss at each distance."""
+    eigenvalue: Eigenvalue
+
+    @property
+    def rise(self) -> float:
+        """The mean rise of the loss at the farthest distance, over directions and both signs."""
+        ends = [value - self.loss for profile in self.profiles for value in (profile[0], profile[-1])]
+        return math.fsum(ends) / len(ends)
+
+    @property
+    def max_stable_lr(self) -> float:
+        """2 over the eigenvalue: above it plain gradient descent is unstable; infinite where nothing curves up."""
+        return 2 / self.eigenvalue.value if self.eigenvalue.value > 0 else math.inf
+
+    @property
+    def says(self) -> str:
+        """The finding in a sentence."""
+        share = f" ({self.rise / abs(self.loss):+.2%})" if self.loss else ""
+        found = self.eigenvalue
+        doubt = "" if found.residual < 0.1 else f", not settled after {found.num_iterations} iterations"
+        limit = f"; plain gradient descent is stable below {self.max_stable_lr:.3g}" if found.value > 0 else ""
+        return (
+            f"loss {self.loss:.4g} changes by {self.rise:+.3g}{share} when every filter moves by "
+            f"{self.distances[-1]:.0%}; top Hessian eigenvalue {found.value:.4g}{doubt}{limit}"
+        )
+
+    def __str__(self) -> str:
+        return self.says
+
+    def plot(self, path: "str | Path | None" = None) -> Any:
+        """The profiles, as a plotly figure; written to a page if a path is given."""
+        made, graph = plots.figure("The loss around the weights", "distance, share of a filter", "loss", note=self.says)
+        for number, profile in enumerate(self.profiles, 1):
+            dash = ("solid", "dash", "dot", "dashdot")[(number - 1) % 4]
+            name, line = f"direction {number}", {"color": plots.LINE, "width": 2, "dash": dash}
+            made.add_trace(graph.Scatter(x=self.distances, y=profile, name=name, line=line, mode="lines+markers"))
+        made.update_xaxes(tickformat=".0%")
+        return plots.finish(made, path)
+
+
+def sharpness(
+    model: torch.nn.Module,
+    loss_fn: LossFunction,
+    loader: Any,
+    *,
+    num_batches: int = 1,
+    radius: float = 0.1,
+    num_directions: int = 3,
+    num_iterations: int = 50,
+    tolerance: float = 1e-2,
+    seed: int = 0,
+    split: Any = None,
+    progress: bool | None = None,
+) -> Sharpness:
+    """Measures on the first `num_batches` of a loader (`[batch]` is one), and puts everything back.
+
+    `radius` is the farthest distance as a share of each filter's length. The power iteration ends when its residual is
+    below `tolerance`, after `num_iterations` at most.
+    """
+    for name, value in (
+        ("num_batches", num_batches),
+        ("num_directions", num_directions),
+        ("num_iterations", num_iterations),
+    ):
+        if value < 1:
+            raise ValueError(f"sharpness({name}={value}): give at least 1")
+    if not radius > 0:
+        raise ValueError(f"sharpness(radius={radius}): give a share of the filters' length, as 0.1")
+    source = Source("sharpness", loader)
+    trial = Trial("sharpness", model, loss_fn, split=split)
+    with trial, source:
+        batches = trial.ranks.together(lambda: source.take(num_batches))
+        batches = batches[: trial.ranks.least(len(batches))]
+        space = WeightSpace(trial)
+        distances = tuple(radius * place / POINTS for place in range(-POINTS, POINTS + 1))
+        work = num_directions * len(distances) + num_iterations
+        with Progress(work, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
+            loss = space.loss(batches)
+            profiles = []
+            for number in range(num_directions):
+                direction = space.draw_by_filter(seed + 1 + number)
+                profiles.append(tuple(_profile(space, direction, distances, batches, loss)))
+                bar.tell(f"direction {number + 1} of {num_directions}", len(distances))
+            space.move(direction, 0.0)
+            found = top_eigenvalue(
+                trial,
+                space,
+                batches,
+                num_iterations=num_iterations,
+                tolerance=tolerance,
+                seed=seed,
+                tell=lambda what: bar.tell(what, 1),
+            )
+        return Sharpness(loss, distances, tuple(profiles), found)
+
+
+def _profile(
+    space: WeightSpace, direction: list[torch.Tensor], distances: Sequence[float], batches: Sequence[Any], loss: float
+) -> Sequence[float]:
+    found = []
+    for distance in distances:
+        space.move(direction, distance)
+        found.append(space.loss(batches) if distance else loss)
+    return found

@@ -1,0 +1,96 @@
+"""How long the live page of a long run takes to open: 50,000 steps of 64 ranks, in a browser with nothing cached.
+
+    python bench/page.py                            the table (about a minute)
+    python bench/page.py --check                    exit code 1 if the goal is missed
+    python bench/page.py --steps 500000 --ranks 8   another run
+
+Design
+------
+The steps are written to a journal by the journal's own code, a real daemon is started on it, and 64 simulated ranks go
+on with the run over real sockets at its pace. Each time a new Chromium with an empty profile opens the page, in a tab
+to which nothing is attached meanwhile (`tests/support/opening.py`); times are on the browser's own clock, bytes are
+what came over the wire. The first opening, which also has the daemon compress plotly's script, is told apart; the goal
+is for the median of the others.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.long_run import JOB, going_on, write_long_run
+from support.opening import open_page
+from support.processes import DaemonProcess, running_daemon, wait_until
+
+GOAL_SECONDS = 2.0
+
+
+def series_seconds(daemon: DaemonProcess, query: str, times: int = 5) -> tuple[float, int]:
+    """Median time of an answer of /series, and its bytes over the wire."""
+    url = f"{daemon.url}api/v1/jobs/{JOB}/series?{query}"
+    taken, num_bytes = [], 0
+    with httpx.Client(timeout=60) as client:
+        for _ in range(times):
+            began = time.perf_counter()
+            with client.stream("GET", url) as response:
+                num_bytes = sum(len(chunk) for chunk in response.iter_raw())
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken), num_bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=50_000, help="steps in the journal (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=64, help="live ranks (default: %(default)s)")
+    parser.add_argument("--times", type=int, default=5, help="openings after the first (default: %(default)s)")
+    parser.add_argument("--slowest", type=int, default=0, help="also list the files that came last")
+    parser.add_argument("--check", action="store_true", help=f"exit code 1 if it takes over {GOAL_SECONDS:g} s")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+        directory = Path(home)
+        began = time.perf_counter()
+        write_long_run(directory, asked.steps, asked.ranks)
+        written = time.perf_counter() - began
+        with running_daemon(directory) as daemon, going_on(daemon.endpoint, asked.steps + 1, asked.ranks):
+            wait_until(lambda: daemon.get(f"/api/v1/jobs/{JOB}")["num_live"] == asked.ranks, 30)
+            first = open_page(playwright, daemon.url, JOB)
+            openings = [open_page(playwright, daemon.url, JOB) for _ in range(asked.times)]
+            middle = asked.steps // 2
+            series = [
+                (what, *series_seconds(daemon, query))
+                for what, query in (
+                    ("/series, all steps in 1,000 points", "points=1000"),
+                    ("/series, 2,000 steps one by one", f"points=2000&from={middle}&to={middle + 1999}"),
+                )
+            ]
+    median = statistics.median(opening.seconds for opening in openings)
+    print(f"{asked.steps:,} steps, {asked.ranks} live ranks; {os.cpu_count()} cores, {platform.machine()}")
+    print(f"(written to the journal in {written:.1f} s)\n")
+    print("| opened with nothing cached | words and numbers | all charts | over the wire |\n|---|---|---|---|")
+    for name, some in (("first time", [first]), (f"median of {asked.times}", openings)):
+        words = statistics.median(opening.words_seconds for opening in some)
+        charts = statistics.median(opening.seconds for opening in some)
+        size = statistics.median(opening.num_bytes for opening in some) / 1e6
+        print(f"| {name} | {words:.2f} s | {charts:.2f} s | {size:.2f} MB |")
+    print("\n| answer | median | over the wire |\n|---|---|---|")
+    for what, seconds, num_bytes in series:
+        print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
+    for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:
+        print(f"{transfer['startTime']:7.0f} to {transfer['responseEnd']:7.0f} ms {transfer['name']}")
+    print(f"\nAll charts in {median:.2f} s; the goal is {GOAL_SECONDS:g} s.")
+    return int(asked.check and median > GOAL_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""`caboose doctor`."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from caboose_daemon.cli.asking import connect, token_of
+from caboose_daemon.cli.config_file import configured_file
+from caboose_daemon.cli.sources import daemon_option, json_option, make_console, print_json, token_option
+from caboose_daemon.client import ClientError
+from caboose_daemon.config import Config
+from caboose_daemon.doctor.check import Check
+from caboose_daemon.doctor.daemon import OtherVersion, ask_about, check_daemon, check_token
+from caboose_daemon.doctor.machine import check_config, check_data_dir, check_ports
+from caboose_daemon.doctor.reports import check_keys, check_reports
+from caboose_daemon.words import plural
+from caboose_wire.endpoints import DEFAULT_ENDPOINT
+
+MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "cross": ("✗", "bold red"), "unknown": ("?", "dim")}
+SICK = 1
+OF_THE_DAEMON = "versions, clock, messages, agents, prometheus, rollback"
+
+
+@click.command()
+@click.option("--endpoint", envvar="CABOOSE_ENDPOINT", help="Where agents report to.  [default: tcp://127.0.0.1:5757]")
+@token_option
+@daemon_option
+@json_option
+def doctor(endpoint: str | None, token_file: str | None, address: str | None, as_json: bool) -> None:
+    """Look whether everything works between a run and its people, with the fix beside each cross.
+
+    Looks at the configuration, keys, ports, whether the daemon answers and reports are heard, the token, versions,
+    clocks, the journal, who scrapes, which agents are seen, and rollback. It sends one message to the report socket and
+    one write that changes nothing.
+
+    \b
+    Example:
+        caboose doctor
+        caboose doctor --daemon http://monitor:9757 --endpoint tcp://monitor:5757
+        caboose doctor --json | jq -r '.checks[] | select(.state == "cross") | .fix'
+
+    Exit codes: 0 no cross (warnings do not count), 1 at least one, 2 cannot look (a wrong --daemon).
+    """
+    checks = list(_checks(endpoint, token_file, address))
+    num_crosses = sum(check.state == "cross" for check in checks)
+    if as_json:
+        print_json({"num_crosses": num_crosses, "checks": [asdict(check) for check in checks]})
+    else:
+        make_console().print(_page(checks))
+    sys.exit(SICK if num_crosses else 0)
+
+
+def _checks(endpoint: str | None, token_file: str | None, address: str | None) -> Iterator[Check]:
+    configured, config = check_config(configured_file())
+    yield configured
+    keys_check, keys = check_keys(os.environ, config.daemon.keys)
+    yield keys_check
+    if address is None and not os.environ.get("CABOOSE_HTTP"):
+        address = config.daemon.http
+    client = connect(address)
+    try:
+        about, rtt = ask_about(client)
+    except ClientError as error:
+        where = "" if address == Config().daemon.http else "; --daemon or CABOOSE_HTTP names another"
+        is_other = isinstance(error, OtherVersion)
+        fix = "restart it with this version" if is_other else f"start one: `caboose daemon`{where}"
+        yield Check("daemon", "cross", str(error), fix)
+        yield check_ports(config)
+        yield check_data_dir(config)
+        yield Check("the rest", "unknown", f"{OF_THE_DAEMON}: without a daemon nobody knows")
+        return
+    problems = about["problems"]
+    if problems:
+        yield Check(
+            "daemon", "cross", "; ".join(problems), "its log says more; restart it where it has stopped receiving"
+        )
+    else:
+        yield Check("daemon", "ok", f"{client.url} answers")
+    yield check_reports(endpoint or _endpoint(config), keys)
+    path = Path(token_file).expanduser() if token_file else token_of(config.daemon)
+    token: str | None
+    try:
+        token, problem = path.read_text(encoding="utf-8").strip(), ""
+    except OSError as error:
+        token, problem = None, f"{path}: {error.strerror}"
+    try:
+        yield check_token(client, token, problem)
+        yield from check_daemon(client, about, rtt)
+    except ClientError as error:
+        yield Check("daemon", "cross", str(error), "it went away while it was looked at: see its log")
+
+
+def _endpoint(config: Config) -> str:
+    """Where agents of this machine report to, if nothing else is said."""
+    listen = config.daemon.listen
+    return listen.replace("0.0.0.0", "127.0.0.1") if listen else DEFAULT_ENDPOINT  # noqa: S104 - replaced, not bound
+
+
+def _page(checks: list[Check]) -> Group:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        mark, style = MARKS[check.state]
+        text = Text(check.text, "dim" if check.state in ("ok", "unknown") else "")
+        if check.fix:
+            text.append(f"\n→ {check.fix}", "cyan")
+        table.add_row(Text(mark, style), check.name, text)
+    crosses, warnings = (sum(check.state == state for check in checks) for state in ("cross", "warning"))
+    if crosses:
+        end = Text(f"{plural(crosses, 'cross').replace('crosss', 'crosses')} to mend", "bold red")
+    elif warnings:
+        end = Text(f"it works; {plural(warnings, 'thing')} to look at", "yellow")
+    else:
+        end = Text("all is well", "bold green")
+    return Group(Text(), Padding(table, (0, 0, 0, 2)), Text(), Padding(end, (0, 0, 0, 2)), Text())

@@ -1,0 +1,157 @@
+"""`caboose drill`."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.drills import catalogue, scores, tables, through
+from caboose_daemon.drills.conduct import conduct
+from caboose_daemon.drills.results import Result
+from caboose_daemon.processes import ProcessError
+from caboose_daemon.stack import stack as stacks
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME|all|healthy]...")
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How many runs of each.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--list", "lists", is_flag=True, help="Say which drills there are, and run none.")
+@click.option(
+    "--through-alerts",
+    metavar="DIR|FILE",
+    type=click.Path(path_type=Path),
+    help="Send one drill through a stack: the --dir of `caboose stack up`, or a JSON file that names it.",
+)
+@click.option(
+    "--patience", type=click.FloatRange(5, 3600), default=180.0, show_default=True, help="Seconds to wait for it."
+)
+def drill(
+    names: tuple[str, ...], seeds: int, as_json: bool, lists: bool, through_alerts: Path | None, patience: float
+) -> None:
+    """Train small models with known diseases, and see what Caboose says of them.
+
+    Starts a daemon on free ports of this machine, trains each drill for real, and checks that its rule fires, that
+    the wrong ones do not, that the rank or layer it began in is named, and where the diagnosis puts the true cause.
+    `all` stands for every drill, `healthy` for the runs in which nothing is wrong. Everything it starts is ended
+    again, and its files are removed.
+
+    \b
+    Example:
+        caboose drill --list
+        caboose drill dead_units --seeds 3
+        caboose drill all healthy --json
+        caboose drill non_finite --through-alerts caboose-stack
+
+    With --through-alerts the drill reports to the daemon of that stack, and its incident is followed to
+    Alertmanager, which must hold exactly one alert for it, of its rule and severity; the time each hop took and
+    the receivers are printed. That it resolves is not waited for. For a stack of your own, name a JSON file:
+    {"endpoint": "tcp://...", "daemon": "http://...", "prometheus": "http://...", "alertmanager": "http://..."}.
+
+    Exit codes: 0 every drill was found, as one incident, in at least 4 of 5 seeds and no healthy run had a critical
+    finding, 1 one was not, or failed, 2 cannot run as asked, 130 interrupted.
+    """
+    if importlib.util.find_spec("torch") is None:
+        fail("drills train real models and need torch: pip install torch")
+    if not names and not lists:
+        fail("which drill? `caboose drill --list` says which there are; all runs every one")
+    console = Console(stderr=as_json)
+    try:
+        known = catalogue.read()
+        chosen = known.named(names or ("all", "healthy"))
+        if lists:
+            _list(console, known, chosen, as_json)
+            return
+        if through_alerts is not None:
+            sys.exit(_through(console, chosen, through_alerts, patience, as_json))
+        done = []
+        for result in conduct(chosen, lambda _: seeds, console):
+            done.append(result)
+            _tell(console, result)
+    except ValueError as error:
+        fail(str(error))
+    except ProcessError as error:
+        console.print(f"caboose: {error}", style="red", markup=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted; what was started is ended.", style="dim")
+        sys.exit(130)
+    if as_json:
+        goals = [{"text": goal.text, "is_met": goal.is_met} for goal in scores.goals(done)]
+        click.echo(json.dumps({"results": msgspec.to_builtins(done), "goals": goals}))
+    else:
+        console.print(tables.terminal(done))
+    sys.exit(0 if all(scores.is_passed(result) for result in done) else 1)
+
+
+def _through(console: Console, chosen: list[catalogue.Drill], where: Path, patience: float, as_json: bool) -> int:
+    """Sends one drill through somebody's stack; the exit code."""
+    if len(chosen) != 1 or chosen[0].is_healthy:
+        fail("--through-alerts takes one drill, and not a healthy one")
+    try:
+        passage = through.send(chosen[0], _stations(where), patience=patience, on_station=lambda name: None)
+    except through.ThroughError as error:
+        fail(str(error))
+    if as_json:
+        click.echo(json.dumps(asdict(passage)))
+    else:
+        before = 0.0
+        for station, seconds in passage.seconds.items():
+            console.print(f"{station:13} knew after {seconds:6.1f} s  (+ {seconds - before:.1f} s)", highlight=False)
+            before = seconds
+        if passage.alert:
+            name, severity = passage.alert.get("alertname"), passage.alert.get("severity")
+            console.print(f"{name} ({severity}) for {passage.job}, to: {', '.join(passage.receivers) or 'nobody'}")
+            console.print("That it resolves is not waited for: look in a few minutes.", style="dim")
+    for problem in (passage.missing, *passage.wrong):
+        if problem:
+            console.print(f"caboose: {problem}", style="red", markup=False)
+    return 1 if passage.missing or passage.wrong else 0
+
+
+def _stations(where: Path) -> through.Stations:
+    try:
+        if where.is_dir():
+            known = stacks.load(where.resolve())
+            if known is None:
+                fail(f"no stack was started in {where}; `caboose stack up` starts one")
+            if not known.endpoint:
+                fail(f"the stack in {where} has no daemon of its own; name the stations in a JSON file")
+            urls = {part.name: part.url for part in known.parts}
+            return through.Stations(known.endpoint, known.daemon_url, urls["prometheus"], urls["alertmanager"])
+        return msgspec.json.decode(where.read_bytes(), type=through.Stations)
+    except (OSError, msgspec.MsgspecError, stacks.StackError) as error:
+        fail(f"{where}: {error}")
+
+
+def _list(console: Console, known: catalogue.Catalogue, chosen: list[catalogue.Drill], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"drills": msgspec.to_builtins(chosen)}))
+    else:
+        names = {item.name for item in chosen}
+        some = [tuple(item for item in part if item.name in names) for part in (known.drills, known.healthy)]
+        console.print(tables.catalogue_table(catalogue.Catalogue(*some)))
+
+
+def _tell(console: Console, result: Result) -> None:
+    """What each seed came to, as soon as it is known."""
+    for outcome in result.outcomes:
+        if outcome.error:
+            said = f"failed: {outcome.error}"
+        elif result.drill.is_healthy:
+            said = "healthy" if not outcome.wrong else ""
+        else:
+            said = f"step {outcome.told_step}: {outcome.summary}" if outcome.found else f"{result.drill.rule} is silent"
+        if not outcome.is_one:
+            said += f"; told as {outcome.num_incidents} incidents"
+        if outcome.wrong:
+            said += "; wrong: " + ", ".join(f"{name} ({severity})" for name, severity in outcome.wrong.items())
+        console.print(
+            f"{result.name} {outcome.seed}: {said.removeprefix('; ')}", markup=False, highlight=False, soft_wrap=True
+        )

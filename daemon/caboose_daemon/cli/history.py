@@ -1,0 +1,90 @@
+"""`caboose history`."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.history_pages import page
+from caboose_daemon.cli.sources import (
+    daemon_option,
+    journal_option,
+    json_option,
+    make_console,
+    one_line_errors,
+    print_json,
+    source,
+)
+from caboose_daemon.records.past import remember
+
+UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+DEFAULT_NUM = 50
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--rule", help="Only those that this rule leads.")
+@click.option("--cause", help="Only those whose likeliest cause is this.")
+@click.option("--since", metavar="TIME", help="Only those of the last hours, days or weeks: 12h, 7d, 2w.")
+@click.option("--open", "is_open", is_flag=True, help="Only those that are not over.")
+@click.option(
+    "-n", "num", type=click.IntRange(min=1), default=DEFAULT_NUM, show_default=True, help="How many, newest first."
+)
+@journal_option
+@daemon_option
+@json_option
+def history(
+    job: str | None,
+    rule: str | None,
+    cause: str | None,
+    since: str | None,
+    is_open: bool,
+    num: int,
+    journal: Path | None,
+    address: str | None,
+    as_json: bool,
+) -> None:
+    """Show past incidents of all jobs, with their causes and what resolved them: the team's memory.
+
+    A cause is the likeliest one the diagnosis found. What resolved an incident is how it ended, what was declared
+    (`caboose note`, monitor.event("fix", ...)) and what was rolled back while it was open. The last 200 incidents of
+    each job are remembered; of a journal, the 200 newest jobs are read.
+
+    \b
+    Example:
+        caboose history
+        caboose history --cause lr_too_high --since 4w
+        caboose history --journal old/journal.sqlite --json | jq -r '.incidents[] | [.id, .cause.id] | @tsv'
+
+    Exit codes: 0 shown (also where there is none), 2 no such job, wrong --since, nobody at --daemon.
+    """
+    oldest = 0.0 if since is None else time.time() - _seconds(since)
+    with one_line_errors():
+        where = source(address, journal)
+        jobs = [str(row["job"]) for row in where.jobs()]
+        if job is not None and job not in jobs:
+            fail(f"no job {job!r}; {where.name} knows {', '.join(jobs[:20]) or 'no job yet'}")
+        found = remember(where, [job] if job is not None else jobs)
+    kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
+    answer = {"num_found": len(kept), "incidents": kept[:num]}
+    if as_json:
+        print_json(answer)
+    else:
+        console = make_console()
+        console.print(page(answer, kept, console.width))
+
+
+def _is_wanted(row: dict[str, Any], rule: str | None, cause: str | None, oldest: float, *, is_open: bool) -> bool:
+    if (rule is not None and row["rule"] != rule) or (is_open and not row["is_open"]) or row["last_time"] < oldest:
+        return False
+    return cause is None or (row["cause"] is not None and row["cause"]["id"] == cause)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,5})([hdw])", text)
+    if match is None:
+        fail(f"--since {text!r}: expected a number with h, d or w, such as 12h, 7d or 2w")
+    return int(match[1]) * UNITS[match[2]]

@@ -1,0 +1,81 @@
+"""How `caboose history` looks in a terminal."""
+
+import time
+from collections import Counter
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from caboose_daemon.words import COLOURS, MARKS, duration, plural
+
+Json = dict[str, Any]
+MAX_CAUSES = 8
+NARROW = 100
+
+
+def page(answer: Json, found: list[Json], width: int) -> RenderableType:
+    """The incidents, newest first, and under them what they taught."""
+    if not found:
+        return Text("no incident that fits; `caboose diagnose` says how things stand now", "dim")
+    shown = answer["incidents"]
+    parts: list[RenderableType] = [_table(shown, width)]
+    if len(shown) < len(found):
+        parts.append(Text(f"{len(found) - len(shown):,} more; -n {len(found)} shows them all\n", "dim"))
+    return Group(*parts, *_learned(found))
+
+
+def _table(rows: list[Json], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("incident", overflow="fold")
+    table.add_column("when", no_wrap=True)
+    table.add_column("what and why", overflow="fold", ratio=3)
+    table.add_column("how it ended", overflow="fold", ratio=2)
+    now = time.time()
+    for row in rows:
+        severity = row["worst"]
+        name = Text.assemble((f"{MARKS[severity]} ", COLOURS[severity]), (row["id"], "bold" if row["is_open"] else ""))
+        step = f"step {row['onset_step']:,}"
+        when = Text.assemble(f"{duration(now - row['opened_time'])} ago", ("\n" + step, "dim"))
+        table.add_row(name, when, _what(row, width), _ending(row))
+    return table
+
+
+def _what(row: Json, width: int) -> Text:
+    text = Text.assemble((row["rule"], COLOURS[row["worst"]]))
+    if width >= NARROW:
+        text.append(f": {row['summary']}", "dim")
+    cause = row["cause"]
+    text.append("\n" + (f"{cause['title']} ({cause['confidence']:.0%})" if cause else "no cause explains it"))
+    return text
+
+
+def _ending(row: Json) -> Text:
+    if row["is_open"]:
+        ack = row["acknowledged"]
+        return Text.assemble((row["state"], "bold"), f": {ack['by']}: {ack['reason']}" if ack else "")
+    took = f"after {duration(max(row['seconds'], 1.0))}: " if row["seconds"] is not None else ""
+    text = Text(f"{took}{row['reason']}")
+    for line in row["resolved_by"]:
+        text.append(f"\n+ {line}", "green")
+    return text
+
+
+def _learned(rows: list[Json]) -> list[RenderableType]:
+    """How often each cause came, and what ended it."""
+    causes = Counter(row["cause"]["title"] if row["cause"] else "no known cause" for row in rows)
+    head = f"{plural(len(rows), 'incident')} of {plural(len({row['job'] for row in rows}), 'job')}"
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(justify="right", style="bold")
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold", style="dim")
+    for title, num in causes.most_common(MAX_CAUSES):
+        ours = [row for row in rows if (row["cause"]["title"] if row["cause"] else "no known cause") == title]
+        helped = sum(bool(row["resolved_by"]) for row in ours)
+        still = sum(row["is_open"] for row in ours)
+        alone = len(ours) - helped - still
+        ends = ((helped, "after something was done"), (alone, "without a declared change"), (still, "still open"))
+        table.add_row(f"{num} x", title, ", ".join(f"{count} {how}" for count, how in ends if count))
+    return [Text(head, "bold"), table]

@@ -1,0 +1,31 @@
+"""`caboose hunt`: asks a run which number broke first."""
+
+from typing import Any
+
+import click
+
+from caboose_daemon.cli.asking import Asked, options
+from caboose_daemon.cli.rollback import EXIT_CODES, carry_out
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("job")
+@click.option(
+    "--to",
+    metavar="STEP",
+    type=click.IntRange(min=0),
+    help="The snapshot to hunt on.  [default: the newest from before it broke]",
+)
+@options
+def hunt(job: str, to: int | None, **how: Any) -> None:
+    """Have a run find out which number broke first: module, operation, line of code, samples.
+
+    All ranks run the batch that broke once more, at one step, on a snapshot from before, and go on as if nothing had
+    been. The run must have been attached with rollback="auto" and hunt=True; monitor.hunt_nan() needs neither.
+
+    \b
+    Example:
+        caboose hunt llama-7b
+        caboose hunt llama-7b --to 4150 --json
+    """
+    carry_out(Asked(job, "commands", {"kind": "hunt", "to": to}), **how)

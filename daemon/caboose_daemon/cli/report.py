@@ -1,0 +1,97 @@
+"""`caboose report`."""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.run_loading import load_runs
+from caboose_daemon.html_report.document import render
+from caboose_daemon.html_report.picture import PictureError, find_browser, take_picture
+from caboose_daemon.runs.run import Run
+
+
+@click.command()
+@click.argument("job", metavar="JOB|FILE")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write.  [default: JOB.html]")
+@click.option("--png", type=click.Path(path_type=Path), help="Also a picture of it; needs Chromium or Chrome.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON object, for programs.")
+@click.option(
+    "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
+)
+def report(job: str, output: Path | None, png: Path | None, as_json: bool, address: str | None) -> None:
+    """Write one HTML file about a run, for people who were not there.
+
+    Curves, incidents with their diagnosis, rollback decisions, layers, configuration, and what could not be seen. It
+    opens offline: everything is inside, plotly's script as well (about 5 MB). JOB is a job the daemon knows, or
+    FILE.sqlite:JOB of a journal; FILE is a log that `caboose replay` reads.
+
+    \b
+    Example:
+        caboose report llama-7b -o llama-7b.html
+        caboose report caboose-data/journal.sqlite:llama-7b --png llama-7b.png
+        caboose report trainer_state.json
+
+    Exit codes: 0 written, 2 no such job or file, it cannot be written, or --png without a browser.
+    """
+    if png is not None:
+        try:
+            find_browser()
+        except PictureError as error:
+            fail(f"--png {error}")
+    runs = load_runs([job], address)
+    if len(runs) > 1:
+        fail(f"{job}: holds {', '.join(run.name for run in runs[:20])}; name one: {job}:{runs[0].name}")
+    run = runs[0]
+    target = output or Path(f"{_safe(run.name)}.html")
+    _write(target, render(run))
+    written = [target]
+    if png is not None:
+        try:
+            take_picture(target, png)
+        except PictureError as error:
+            fail(f"--png {png}: {error}; {target} is written")
+        written.append(png)
+    if as_json:
+        click.echo(json.dumps(_told(run, written)))
+    else:
+        for path in written:
+            click.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")
+        click.echo(_sentence(run), err=not sys.stdout.isatty())
+
+
+def _write(target: Path, text: str) -> None:
+    """Whole or not at all: a report that is looked at while it is written stays the old one."""
+    try:
+        descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        fail(f"{target}: {error.strerror}; -o names another file")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(aside).chmod(0o644)
+        Path(aside).replace(target)
+    except OSError as error:
+        Path(aside).unlink(missing_ok=True)
+        fail(f"{target}: {error.strerror}; -o names another file")
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def _safe(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_." else "-" for char in name).strip(".") or "report"
+
+
+def _told(run: Run, written: list[Path]) -> dict[str, object]:
+    files = [{"file": str(path), "bytes": path.stat().st_size} for path in written]
+    return {"job": run.name, "source": run.source, "num_incidents": len(run.incidents), "files": files}
+
+
+def _sentence(run: Run) -> str:
+    num = len(run.incidents)
+    return f"{run.name}: {run.last_step:,} steps, {num} incident{'' if num == 1 else 's'}, {run.source}"

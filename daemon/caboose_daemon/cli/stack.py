@@ -1,0 +1,139 @@
+"""`caboose stack`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from caboose_daemon import assets
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.stack import stack as stacks
+from caboose_daemon.stack.binaries import BinaryError
+from caboose_wire.endpoints import DEFAULT_HTTP
+
+DIRECTORY = click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), default=Path("caboose-stack"), show_default=True
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+
+
+@click.group()
+def stack() -> None:
+    """Run Prometheus and Alertmanager beside the daemon, configured and on free ports.
+
+    They go on after the command; their files and logs are in --dir. For trying the alerts out, and for one machine; for
+    a cluster see the files under deploy/.
+
+    \b
+    Example:
+        caboose stack up --with-daemon --webhook http://127.0.0.1:8000/page
+        caboose stack status
+        caboose stack down
+    """
+
+
+@stack.command()
+@DIRECTORY
+@click.option(
+    "--daemon", "address", metavar="URL", help="The daemon to scrape.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
+)
+@click.option("--with-daemon", is_flag=True, help="Start a daemon too, on free ports.")
+@click.option("--webhook", metavar="URL", help="Where Alertmanager sends alerts.")
+@click.option("--scrape-seconds", type=click.FloatRange(0.1, 300), default=5.0, show_default=True)
+@click.option("--wait-seconds", type=click.FloatRange(0.1, 300), default=10.0, show_default=True, help="Before a page.")
+@AS_JSON
+def up(
+    directory: Path,
+    address: str | None,
+    with_daemon: bool,
+    webhook: str | None,
+    scrape_seconds: float,
+    wait_seconds: float,
+    as_json: bool,
+) -> None:
+    """Start them.
+
+    \b
+    Example:
+        caboose stack up --daemon 127.0.0.1:9757
+
+    Exit codes: 0 all parts are ready, 1 one did not start (nothing is left running), 2 cannot start as asked.
+    """
+    if with_daemon and address:
+        fail("--with-daemon starts a daemon, --daemon names one that runs: give one of them")
+    daemon = None if with_daemon else address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
+    try:
+        made = stacks.up(
+            directory.resolve(),
+            daemon=daemon,
+            rules=assets.alerts(),
+            webhook=webhook,
+            scrape_seconds=scrape_seconds,
+            wait_seconds=wait_seconds,
+        )
+    except (BinaryError, ValueError) as error:
+        fail(str(error))
+    except stacks.StackError as error:
+        click.echo(f"caboose: {error}", err=True)
+        sys.exit(1)
+    _show(made, as_json)
+
+
+@stack.command()
+@DIRECTORY
+@AS_JSON
+def status(directory: Path, as_json: bool) -> None:
+    """Show what runs, and where.
+
+    Exit codes: 0 all parts are ready, 1 one is not, 2 no stack was started there.
+    """
+    known = _load(directory)
+    _show(known, as_json)
+    sys.exit(0 if all(part.is_ready for part in known.parts) else 1)
+
+
+@stack.command()
+@DIRECTORY
+def down(directory: Path) -> None:
+    """End them. Their data stays in --dir.
+
+    Exit codes: 0 ended, 2 no stack was started there.
+    """
+    try:
+        ended = stacks.down(directory.resolve())
+    except stacks.StackError as error:
+        fail(str(error))
+    click.echo(f"ended: {', '.join(ended) or 'nothing was running any more'}")
+
+
+def _load(directory: Path) -> stacks.Stack:
+    try:
+        known = stacks.load(directory.resolve())
+    except stacks.StackError as error:
+        fail(str(error))
+    if known is None:
+        fail(f"no stack was started in {directory}; `caboose stack up` starts one")
+    return known
+
+
+def _show(made: stacks.Stack, as_json: bool) -> None:
+    rows = [
+        (p.name, "ready" if p.is_ready else "running" if p.is_running else "gone", p.url, p.log) for p in made.parts
+    ]
+    if as_json:
+        parts = [{"name": name, "state": state, "url": url, "log": log} for name, state, url, log in rows]
+        click.echo(json.dumps({"daemon": made.daemon_url, "endpoint": made.endpoint, "parts": parts}))
+        return
+    table = Table(box=None, header_style="dim")
+    for name in ("part", "state", "url", "log"):
+        table.add_column(name, no_wrap=name != "log")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if made.endpoint:
+        console.print(f"agents report to  CABOOSE_ENDPOINT={made.endpoint}", highlight=False)

@@ -1,0 +1,96 @@
+"""`caboose top`."""
+
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from caboose_daemon.cli.asking import connect
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.keyboard import keyboard
+from caboose_daemon.cli.sources import daemon_option, print_json
+from caboose_daemon.cli.top_pages import plain_lines, screen
+from caboose_daemon.cli.top_view import View
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Between looks.",
+)
+@click.option("-n", "num", metavar="LOOKS", type=click.IntRange(min=1), help="End after so many.  [default: at q]")
+@click.option("--plain", is_flag=True, help="Lines instead of a screen, as where there is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look, for programs.")
+@daemon_option
+def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bool, address: str | None) -> None:
+    """Watch all jobs live, or one with its curves, incidents and ranks.
+
+    Arrows (or j and k) choose a job, Enter opens it, Esc or the left arrow goes back, l draws the curves on a
+    logarithmic scale, q or Ctrl-C ends it. Where there is no terminal, a line is written whenever something is new.
+
+    \b
+    Example:
+        caboose top
+        caboose top llama-7b --every 5
+        caboose top --json -n 1 | jq '.jobs[0].loss'
+
+    Exit codes: 0 ended as asked, 2 no such job, nobody at --daemon.
+    """
+    view = View(connect(address), job)
+    view.look()
+    if view.problem:
+        fail(view.problem)
+    console = Console()
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        if as_json or plain or not console.is_terminal or os.environ.get("TERM") == "dumb":
+            _write(view, every, num, as_json=as_json)
+        else:
+            _draw(view, console, every, num)
+    except KeyboardInterrupt:
+        sys.exit(0)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Ends as Ctrl-C does, so that the terminal is left as it was."""
+    raise KeyboardInterrupt
+
+
+def _draw(view: View, console: Console, every: float, num: int | None) -> None:
+    with keyboard() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen(view, console), refresh=True)
+            if num is not None and (num := num - 1) == 0:
+                return
+            key = keys.wait(every)
+            if not view.press(key):
+                return
+            if not key or key in ("enter", "back"):
+                view.look()
+
+
+def _write(view: View, every: float, num: int | None, *, as_json: bool) -> None:
+    told: dict[str, str] = {}
+    while True:
+        if as_json:
+            print_json(view.as_object())
+        else:
+            for line in plain_lines(view, told):
+                click.echo(line)
+        sys.stdout.flush()
+        if num is not None and (num := num - 1) == 0:
+            return
+        time.sleep(every)
+        view.look()

@@ -1,0 +1,116 @@
+"""`caboose verify`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.sources import (
+    daemon_option,
+    journal_option,
+    json_option,
+    make_console,
+    one_line_errors,
+    only_job,
+    print_json,
+    source,
+)
+from caboose_daemon.cli.verify_pages import change_in_words, page
+from caboose_daemon.records.around import MAX_STEPS
+from caboose_daemon.records.source import Source
+from caboose_daemon.verifying.verdict import SETTLING_STEPS, judge
+
+KINDS = ("fix", "note")
+EXIT_CODES = {"helped": 0, "hurt": 1, "same": 1, "mixed": 1, "faster": 3, "unknown": 3}
+DEFAULT_STEPS = 500
+Json = dict[str, Any]
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--at", metavar="STEP", type=click.IntRange(min=0), help="A change after this step that was not declared."
+)
+@click.option(
+    "--change", "number", metavar="N", type=click.IntRange(min=1), default=1, help="The N-th last declared change."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(30, MAX_STEPS),
+    default=DEFAULT_STEPS,
+    show_default=True,
+    help="How many steps to look at on each side, at most.",
+)
+@click.option(
+    "--settling",
+    metavar="STEPS",
+    type=click.IntRange(0, 1000),
+    default=SETTLING_STEPS,
+    show_default=True,
+    help="Steps right after the change that count for neither side.",
+)
+@journal_option
+@daemon_option
+@json_option
+def verify(
+    job: str | None,
+    at: int | None,
+    number: int,
+    steps: int,
+    settling: int,
+    journal: Path | None,
+    address: str | None,
+    as_json: bool,
+) -> None:
+    """Say whether a declared change helped, by what the run did before and after it.
+
+    A change is declared with `caboose note JOB "..."`, or with monitor.event("fix", lr=1e-4) in the script; without
+    --at, the last one counts. A run is compared with where it would have been: between staying where it was and
+    going on along its line. Noise that remembers, outliers and trends are taken into account. Where chance alone could
+    have done it, the answer is that nobody can tell, and how many more steps may.
+
+    \b
+    Example:
+        caboose note llama-7b "halved the learning rate" --kind fix --set lr=1e-4
+        caboose verify llama-7b
+        caboose verify llama-7b --at 12000 --json | jq .verdict
+
+    Exit codes: 0 it helped, 1 it did not (worse, mixed, or no difference that matters), 2 cannot ask (no such job, no
+    change declared, nobody at --daemon), 3 cannot tell (also where nothing but the time of a step became better).
+    """
+    with one_line_errors():
+        where = source(address, journal)
+        name = only_job(where, job)
+        events = where.events(name)
+        change = _at(where, name, at) if at is not None else _declared(name, events, number)
+        around = where.steps(name, change["attempt"], change["step"], before=steps, after=steps + settling)
+        verdict = judge(around, change, events, where.incidents(name), settling=settling)
+    answer = {"job": name, "change": change, **verdict.as_object()}
+    if as_json:
+        print_json(answer)
+    else:
+        make_console().print(page(answer))
+    sys.exit(EXIT_CODES[verdict.overall])
+
+
+def _declared(job: str, events: list[Json], number: int) -> Json:
+    changes = [event for event in events if event["kind"] in KINDS]
+    if number > len(changes):
+        known = "; declared so far: " + ", ".join(map(change_in_words, changes[-5:])) if changes else ""
+        how = f'caboose note {job} "..." declares one, --at STEP names one that was not declared'
+        fail(f"{job} has no {'declared change' if number == 1 else f'{number} declared changes'}{known}; {how}")
+    return changes[-number]
+
+
+def _at(where: Source, job: str, step: int) -> Json:
+    """The change that somebody says was made, in the newest attempt that has taken that step."""
+    newest = next(row["attempt"] for row in where.jobs() if row["job"] == job)
+    for attempt in range(newest, 0, -1):
+        found = where.steps(job, attempt, step, before=1, after=0)["before"]
+        if found and (found[-1]["attempt"], found[-1]["step"]) == (attempt, step):
+            break
+    else:
+        fail(f"{job} has no step {step:,}; --at names one that it has taken")
+    return {"attempt": attempt, "step": step, "time": found[-1]["time"], "kind": "a change", "fields": {}}

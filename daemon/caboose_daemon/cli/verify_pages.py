@@ -1,0 +1,116 @@
+"""How `caboose verify` looks in a terminal."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from caboose_daemon.words import figure, plural
+
+Json = dict[str, Any]
+HEADLINES = {
+    "helped": ("it helped", "bold green"),
+    "hurt": ("it made things worse", "bold red"),
+    "mixed": ("it helped in one way and hurt in another", "bold yellow"),
+    "faster": ("steps take less time; nothing else is surely better", "bold yellow"),
+    "same": ("no difference that matters, so far", "bold"),
+    "unknown": ("cannot tell", "bold yellow"),
+}
+UNITS = {
+    "loss slope": "%/1,000 steps",
+    "not finite": "/1,000 steps",
+    "incidents": "/1,000 steps",
+    "step time": "s",
+}
+MEANINGS = {
+    "better": ("✓ better", "green"),
+    "worse": ("✗ worse", "red"),
+    "same": ("= same", ""),
+    "noted": ("~ changed", "cyan"),
+    "unknown": ("? cannot tell", "dim"),
+}
+
+
+def page(answer: Json) -> RenderableType:
+    """The verdict, what it rests on, and what else may explain it."""
+    words, style = HEADLINES[answer["verdict"]]
+    words += _by_what(answer)
+    head = Text.assemble((answer["job"], "bold"), f"  {change_in_words(answer['change'])}: ", (words, style))
+    sides = f"{plural(answer['num_before'], 'step')} before, {answer['num_after']:,} after; each line holds at 99 %"
+    parts: list[RenderableType] = [
+        Text(),
+        head,
+        Text(f"  {sides}", "dim"),
+        Padding(_table(answer), (1, 0, 0, 2)),
+    ]
+    reasons = _reasons(answer)
+    if reasons:
+        parts += [Text("  why nobody can tell", "bold"), *reasons]
+    if answer["more_steps"]:
+        parts.append(Text(f"  ask again in about {plural(answer['more_steps'], 'step')}", "bold"))
+    if answer["caveats"]:
+        parts.append(Text("  but mind that", "bold"))
+        parts += [Padding(Text(f"- {caveat}"), (0, 0, 0, 4)) for caveat in answer["caveats"]]
+    return Group(*parts, Text())
+
+
+def _by_what(answer: Json) -> str:
+    """Which quantities say so, and that the loss does not, where it does not."""
+    named = [row["quantity"] for row in answer["quantities"] if row["meaning"] in ("better", "worse")]
+    if not named:
+        return ""
+    loss = answer["quantities"][0]["meaning"]
+    if answer["verdict"] == "faster":
+        return " (the loss is the same)" if loss == "same" else " (of the loss nobody can tell)"
+    is_silent = loss == "unknown" and "loss slope" not in named
+    return f" ({', '.join(named)}{'; of the loss nobody can tell' if is_silent else ''})"
+
+
+def change_in_words(change: Json) -> str:
+    """What was changed, and when."""
+    fields = {name: value for name, value in change["fields"].items() if name not in ("text", "by")}
+    said = [str(change["fields"]["text"])] if change["fields"].get("text") else []
+    said += [", ".join(f"{name}={figure(v) if isinstance(v, float) else v}" for name, v in fields.items())]
+    what = f" ({'; '.join(filter(None, said))})" if any(said) else ""
+    return f"{change['kind']} after step {change['step']:,}{what}"
+
+
+def _table(answer: Json) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for name in ("before", "after", "by the change"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in answer["quantities"]:
+        words, style = MEANINGS[row["meaning"]]
+        is_slope = row["quantity"] == "loss slope"
+        named = Text.assemble(row["quantity"], (f" {UNITS.get(row['quantity'], '')}", "dim"))
+        before, after = (_value(row[side], is_share=is_slope) for side in ("before", "after"))
+        table.add_row(Text(words, style), named, before, after, _range(row))
+    return table
+
+
+def _reasons(answer: Json) -> list[RenderableType]:
+    """Why nothing can be said of some, once for all that have the same reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in answer["quantities"]:
+        if row["meaning"] == "unknown":
+            reasons.setdefault(row["why"], []).append(row["quantity"])
+    return [
+        Padding(Text.assemble(", ".join(names), (f": {why}", "dim")), (0, 0, 0, 4)) for why, names in reasons.items()
+    ]
+
+
+def _value(value: float | None, *, is_share: bool) -> str:
+    return "-" if value is None else f"{100 * value:+.3g}" if is_share else f"{value:.3g}"
+
+
+def _range(row: Json) -> str:
+    """What the change may have done, from the least to the most."""
+    if row["relative_change"] is None:
+        return ""
+    low, high = (100 * share for share in row["relative_change"])
+    return f"{low:+.3g} .. {high:+.3g} %" if max(abs(low), abs(high)) >= 0.01 else "0 %"

@@ -1,0 +1,71 @@
+"""Where a noisy curve lies, with an honest error, and its course in buckets.
+
+Design
+------
+Neighbouring losses resemble each other, so the error of a mean over n of them is more than their scatter over the root
+of n. The stretch is cut into batches, and the scatter of the batches' means counts: it holds for correlated noise, and
+a slope within the stretch makes it larger, which is right. Buckets are medians, so that a spike is not a level.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
+MIN_ROWS = 20
+TAIL = 0.05
+NUM_BATCHES = 8
+MAX_BUCKETS = 200
+MIN_PER_BUCKET = 5
+CLEAR_ERRORS = 3.0
+"""Errors by which two levels differ clearly."""
+MIN_SHARE = 0.005
+"""Share of the level below which no difference is worth a word."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A mean and its standard error."""
+
+    value: float
+    error: float
+
+    def clearly_below(self, other: "Level") -> bool:
+        """Whether it lies below the other by more than noise."""
+        apart = other.value - self.value
+        least = MIN_SHARE * max(abs(self.value), abs(other.value))
+        return apart > max(least, CLEAR_ERRORS * math.hypot(self.error, other.error))
+
+
+def level_at(steps: Steps, values: Floats, step: int) -> Level | None:
+    """The level of the last twentieth of the way to a step, of `MIN_ROWS` rows at least; None where there are none."""
+    end = int(np.searchsorted(steps, step, side="right"))
+    begin = int(np.searchsorted(steps, step - TAIL * step, side="left"))
+    part = values[max(0, min(begin, end - MIN_ROWS)) : end]
+    if not len(part):
+        return None
+    batches = [float(batch.mean()) for batch in np.array_split(part, min(NUM_BATCHES, max(1, len(part) // 3)))]
+    error = float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) > 1 else math.inf
+    return Level(float(part.mean()), error)
+
+
+def course(steps: Steps, values: Floats) -> tuple[Steps, Floats]:
+    """The curve in at most `MAX_BUCKETS` medians, each at the last step of its bucket."""
+    num = min(MAX_BUCKETS, max(1, len(values) // MIN_PER_BUCKET))
+    if not len(values):
+        return steps, values
+    ends = np.array([part[-1] for part in np.array_split(steps, num)], dtype=np.int64)
+    return ends, np.array([float(np.median(part)) for part in np.array_split(values, num)])
+
+
+def scatter(values: Floats) -> float | None:
+    """The noise from row to row in the second half, as a share of the level; robust against spikes and slopes."""
+    half = values[len(values) // 2 :]
+    if len(half) < MIN_ROWS:
+        return None
+    noise = 1.4826 * float(np.median(np.abs(np.diff(half)))) / math.sqrt(2)
+    middle = abs(float(np.median(half)))
+    return noise / middle if middle else None

@@ -1,0 +1,356 @@
+"""What is known about an incident when its causes are weighed: findings, curves, settings, and what was not found.
+
+Design
+------
+Read-only, and made when an incident opens, changes or has lasted: never on a step's way. The same class serves a live
+job and a replayed log; what a log does not hold is None or empty, and causes stay silent about it. All curves are those
+of the incident's attempt, in order, as far as the daemon keeps them (the last two thousand steps).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.diagnosis import hunts
+from caboose_daemon.diagnosis.hunts import Hunted
+from caboose_daemon.episodes import Episode
+from caboose_daemon.incident import Incident
+from caboose_daemon.rules.curve import trend
+from caboose_daemon.rules.finding import Finding
+from caboose_daemon.rules.updates import Updates
+from caboose_daemon.rules.validation import Validation, of_events
+from caboose_daemon.settings import number
+from caboose_daemon.summary import StepSummary
+from caboose_wire import Event, Group, Layer, Module
+from caboose_wire.fields import Scalar
+
+Floats = NDArray[np.float64]
+ONSET_POINTS = 10
+"""Points by which a rule may name the onset of a rise too late."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory at a closer look, of the rank that uses most; None where no rank told."""
+
+    attempt: int
+    step: int
+    host: int | None = None
+    """The most it ever had of the host's."""
+    device: int | None = None
+
+    @classmethod
+    def of(cls, step: AlignedStep) -> "MemoryUse":
+        """As the ranks of a step tell."""
+        host = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
+        device = max((report.device_bytes or 0 for report in step.reports.values()), default=0)
+        return cls(step.attempt, step.step, host or None, device or None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An incident and everything around it."""
+
+    incident: Incident
+    recent: Sequence[StepSummary]
+    """The steps before and since, oldest first; of this attempt alone."""
+    world: int = 1
+    is_live: bool = True
+    groups: Sequence[Group] = ()
+    layers: Sequence[Layer] = ()
+    modules: Sequence[Module] = ()
+    facts: Mapping[str, Scalar] = field(default_factory=dict)
+    config: Mapping[str, Scalar] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    visible: frozenset[str] = frozenset()
+    abstaining: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Rules that could not judge, with what they missed."""
+    sampled: AlignedStep | None = None
+    """The last step with a closer look, without the ranks' arrays: what they said, and `layer_values`."""
+    is_on: Callable[[str], bool] = lambda rule: True
+    """Whether a rule is switched on at all."""
+    memory_use: Sequence[MemoryUse] = ()
+    """At the closer looks so far, oldest first."""
+
+    # What was found
+
+    @property
+    def step(self) -> int:
+        """The last step that was seen."""
+        return self.recent[-1].step if self.recent else self.incident.last_step
+
+    @property
+    def onset(self) -> int:
+        """The step the incident began at."""
+        return self.incident.onset_step
+
+    @cached_property
+    def told_rules(self) -> tuple[str, ...]:
+        """The rules whose members are worth a ticket, each once, in the order they joined."""
+        return tuple(dict.fromkeys(member.rule for member in self.incident.told))
+
+    def member(self, rule: str) -> Episode | None:
+        """The last episode of this rule in the incident, signs on the side included."""
+        return next((m for m in reversed(self.incident.members) if m.rule == rule), None)
+
+    def found(self, *rules: str) -> bool:
+        """Whether one of these rules has a member in the incident."""
+        return any(self.member(rule) is not None for rule in rules)
+
+    def finding(self, rule: str) -> Finding | None:
+        """What this rule said at its worst."""
+        member = self.member(rule)
+        return None if member is None else member.worst
+
+    def value(self, rule: str, key: str) -> float | None:
+        """A number of this rule's worst finding; None where there is none or it is not finite."""
+        finding = self.finding(rule)
+        value = None if finding is None else finding.values.get(key)
+        return value if value is not None and math.isfinite(value) else None
+
+    def most(self, rule: str, key: str) -> float | None:
+        """The largest number that any of this rule's findings had under a key, as far as they are kept."""
+        findings = [f for m in self.incident.members if m.rule == rule for f in (m.first, m.worst, m.last)]
+        values = [value for f in findings if math.isfinite(value := f.values.get(key, math.nan))]
+        return max(values, default=None)
+
+    def who(self, rule: str) -> str:
+        """The first rank this rule names, with its host where that is known; "a rank" where it names none."""
+        finding, witness = self.finding(rule), self.incident.witness
+        if finding is None or not finding.ranks:
+            return "a rank"
+        is_witness = witness is not None and witness.ranks[:1] == finding.ranks[:1]
+        host = f" on {witness.host}" if witness is not None and is_witness and witness.host else ""
+        return f"rank {finding.ranks[0]}{host}"
+
+    @cached_property
+    def hunts(self) -> tuple[Hunted, ...]:
+        """What the ranks' hunts found about it: the first bad number."""
+        return tuple(hunts.of(self.events, self.onset, self.step))
+
+    def is_quiet(self, rule: str) -> bool:
+        """Whether this rule could judge the run and has nothing to say: evidence as good as a finding."""
+        return not self.found(rule) and rule not in self.abstaining and self.is_on(rule)
+
+    def sees(self, what: str) -> bool:
+        """Whether the agent (or the log) shows this."""
+        return what in self.visible
+
+    # Settings
+
+    def setting(self, name: str) -> float | None:
+        """A number the user gave at attach, or the agent found, under this name."""
+        return number(name, self.config, self.facts)
+
+    def fact(self, name: str) -> str:
+        """A text the agent found; empty where there is none."""
+        value = self.config.get(name, self.facts.get(name))
+        return value if isinstance(value, str) else ""
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's class."""
+        return self.fact("optimizer") or next((group.optimizer for group in self.groups), "")
+
+    def hyper(self, name: str) -> float | None:
+        """A hyper-parameter of the first parameter group that has it, such as weight_decay or momentum."""
+        for group in self.groups:
+            value = group.settings.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+        return None
+
+    @property
+    def batch(self) -> float | None:
+        """How many samples all ranks together see in a step; None where the loader does not tell."""
+        batch = self.setting("batch_size")
+        return batch * self.world if batch else None
+
+    @property
+    def dropout(self) -> float | None:
+        """The largest dropout of the model; None where the model's modules are not known, 0 where it has none."""
+        if "num_parameters" not in self.facts:
+            return None
+        return max((float(p) for p in self.fact("dropout").split(",") if p.strip()), default=0.0)
+
+    @property
+    def samples_per_parameter(self) -> float | None:
+        """Samples in the training data for each parameter that is trained."""
+        size, trained = self.setting("dataset_length"), self.setting("num_trainable")
+        return size / trained if size and trained else None
+
+    @property
+    def epochs_seen(self) -> float | None:
+        """How often the data has been seen, where batch and dataset size are known."""
+        return self.epochs_at(self.step)
+
+    def epochs_at(self, step: int) -> float | None:
+        """How often the data had been seen at a step."""
+        batch, size = self.setting("batch_size"), self.setting("dataset_length")
+        return step * batch * self.world / size if batch and size else None
+
+    # Curves
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """Step numbers of the curves."""
+        return np.array([s.step for s in self.recent], dtype=np.int64)
+
+    def curve(self, name: str) -> Floats:
+        """loss, grad_norm, lr, step_seconds or data_seconds, as long as `steps`; NaN where not reported (or NaN)."""
+        known = self._curves.get(name)
+        if known is None:
+            values = [getattr(s, name) for s in self.recent]
+            known = self._curves[name] = np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+        return known
+
+    @cached_property
+    def _curves(self) -> dict[str, Floats]:
+        return {}
+
+    def accuracies(self) -> list[float]:
+        """The accuracy of every evaluation that gave one, oldest first."""
+        told = (found.accuracy for found in of_events(self.events))
+        return [value for value in told if value is not None]
+
+    def memory(self, kind: Literal["host", "device"]) -> list[tuple[int, float]]:
+        """Step and bytes of the rank that used most, at the closer looks that told; the first step is no measure."""
+        told = ((use.step, use.host if kind == "host" else use.device) for use in self.memory_use if use.step > 1)
+        return [(step, float(used)) for step, used in told if used is not None]
+
+    def memory_share(self, kind: Literal["host", "device"]) -> float | None:
+        """What is used of all there is; None where either is not known. Ranks that share a host share its memory."""
+        used, total = self.memory(kind), self.setting(f"{kind}_memory_bytes")
+        ranks = self.setting("ranks_per_host") or 1.0 if kind == "host" else 1.0
+        return min(1.0, used[-1][1] * ranks / total) if used and total else None
+
+    def before(self, name: str, num: int = 50) -> Floats:
+        """The finite values of a curve on up to `num` reported steps before the onset."""
+        values = self.curve(name)[self.steps < self.onset][-num:]
+        return values[np.isfinite(values)]
+
+    def since(self, name: str) -> Floats:
+        """The finite values of a curve from the onset on."""
+        values = self.curve(name)[self.steps >= self.onset]
+        return values[np.isfinite(values)]
+
+    @property
+    def usual_step_seconds(self) -> float | None:
+        """How long a step takes, in the middle; None where that was not seen."""
+        seconds = self.curve("step_seconds")
+        seconds = seconds[np.isfinite(seconds)]
+        return float(np.median(seconds)) if len(seconds) else None
+
+    @property
+    def gap(self) -> int:
+        """The usual distance of two reported steps: 1 but for logs, which write one in many."""
+        gaps = np.diff(self.steps)
+        return max(1, int(np.median(gaps))) if len(gaps) else 1
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate just before the onset, or the first one known after it."""
+        before, since = self.before("lr"), self.since("lr")
+        if len(before):
+            return float(before[-1])
+        return float(since[0]) if len(since) else self.hyper("lr")
+
+    @property
+    def lr_now(self) -> float | None:
+        """The last learning rate."""
+        values = self.curve("lr")
+        values = values[np.isfinite(values)]
+        return float(values[-1]) if len(values) else self.hyper("lr")
+
+    @property
+    def lr_peak(self) -> float | None:
+        """The highest learning rate in sight (the settings' own initial rate included)."""
+        values = [float(v) for v in self.curve("lr") if math.isfinite(v)]
+        values += [v for v in (self.hyper("initial_lr"), self.hyper("lr")) if v is not None]
+        return max(values, default=None)
+
+    @property
+    def recent_trend(self) -> tuple[float, float] | None:
+        """How the loss changed over the last half of what is in sight, with its error, as shares of its level."""
+        values = self.curve("loss")
+        values = values[np.isfinite(values)]
+        values = values[len(values) // 2 :]
+        if len(values) < 48:
+            return None
+        means = [float(part.mean()) for part in np.array_split(values, 24)]
+        line = trend(means)
+        return (line.relative, line.relative_error) if line.level else None
+
+    @cached_property
+    def validations(self) -> tuple[tuple[int, Validation], ...]:
+        """The evaluations that gave a loss, with their steps, oldest first; as far as events are kept."""
+        told = ((event.step, found) for event in self.events for found in of_events((event,)))
+        return tuple((step, found) for step, found in told if math.isfinite(found.loss))
+
+    def train_at(self, step: int) -> float | None:
+        """The training loss at a step: the median of the last twenty reports up to it."""
+        values = self.curve("loss")[self.steps <= step][-20:]
+        values = values[np.isfinite(values)]
+        return float(np.median(values)) if len(values) >= 5 else None
+
+    @property
+    def update_ratio(self) -> float | None:
+        """By which share of itself the typical weight matrix moved on the last step that was looked at closely."""
+        return None if self.sampled is None else Updates().of(self.sampled, self.layers)
+
+    @property
+    def chance(self) -> float | None:
+        """The loss of a guess among all classes, where their number is known."""
+        classes = self.setting("num_classes")
+        return None if classes is None else math.log(classes)
+
+    @property
+    def level(self) -> float | None:
+        """Where the loss has lain of late: the median of the last tenth in sight, of 20 points at least."""
+        values = self.curve("loss")
+        values = values[np.isfinite(values)]
+        return float(np.median(values[-max(20, len(values) // 10) :])) if len(values) else None
+
+    @cached_property
+    def jump(self) -> tuple[float, float, float] | None:
+        """How the loss rose at the onset: level before, level after, and the largest share of it in a single step.
+
+        None where it did not rise by a tenth and by more than its scatter.
+        """
+        values, steps = self.curve("loss"), self.steps
+        values, steps = values[np.isfinite(values)], steps[np.isfinite(values)]
+        at = int(np.searchsorted(steps, self.onset))
+        calm, later = values[max(0, at - 60) : max(0, at - ONSET_POINTS)], values[at : at + 2 * ONSET_POINTS]
+        if len(calm) < ONSET_POINTS or len(later) < 3:
+            return None
+        before, after = float(np.median(calm)), float(np.median(later))
+        scatter = float(np.median(np.abs(calm - before))) * 1.4826
+        if after - before < max(0.1 * abs(before), scatter):
+            return None
+        around = values[at - ONSET_POINTS : at + ONSET_POINTS // 2]
+        return before, after, min(1.0, float(np.diff(around).max()) / (after - before))
+
+    @cached_property
+    def regained(self) -> float | None:
+        """Share of the loss' jump that is gone again, from its top; None without one, or too soon after."""
+        later = self.since("loss")
+        if self.jump is None or len(later) < ONSET_POINTS // 2:
+            return None
+        top = float(later[: ONSET_POINTS // 2].max()) - self.jump[0]
+        return 1.0 - (float(np.median(later[-3:])) - self.jump[0]) / top
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether a validation was ever reported."""
+        return any(event.kind == "validation" for event in self.events)
+
+    @property
+    def began_early(self) -> bool:
+        """Whether it began in the first hundred steps that were ever taken."""
+        return self.onset <= 100 and "resume" not in self.incident.regimes

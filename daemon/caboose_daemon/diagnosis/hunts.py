@@ -1,0 +1,90 @@
+"""What the ranks' hunts found about an incident: the first bad number's place, operation and samples.
+
+A hunt is an event of the run (`kind="hunt"`), with the fields of the agent's result as plain values.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from caboose_wire import Event
+from caboose_wire.fields import Scalar
+
+KIND = "hunt"
+ADJACENT = 10
+"""Steps by which a rule may see the onset later than the rank did."""
+UNDEFINED = frozenset(
+    {
+        *("log", "log2", "log10", "log1p", "xlogy", "logit", "lgamma", "log_softmax", "binary_cross_entropy"),
+        *("div", "reciprocal", "sqrt", "rsqrt", "pow", "norm", "linalg_vector_norm", "std", "var"),
+        *("asin", "acos", "atanh", "acosh"),
+    }
+)
+"""Operations, or their backwards, that are undefined or have no finite slope somewhere."""
+
+
+@dataclass(frozen=True)
+class Hunted:
+    """What one rank found."""
+
+    step: int
+    rank: int
+    where: str
+    summary: str
+    operation: str = ""
+    line: str = ""
+    samples: str = ""
+    batch: int | None = None
+    dtype: str = ""
+    largest: float | None = None
+    num_tensors: int = 0
+
+    @property
+    def is_undefined(self) -> bool:
+        """Whether the operation is one that is undefined for some numbers: a logarithm, a root, a division."""
+        plain = re.sub(r"Backward\d*$", "", self.operation).lower()
+        return plain.rstrip("_") in UNDEFINED
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it was found by running the batch: inputs and weights were sound."""
+        return self.where in ("output", "loss", "backward")
+
+
+def of(events: Iterable[Event], first: int, last: int) -> Iterator[Hunted]:
+    """What was found about the steps from the onset on; what is one rank's own data before all else."""
+    found = [_read(event) for event in events if event.kind == KIND]
+    near = [hunt for hunt in found if hunt is not None and first - ADJACENT <= hunt.step <= last]
+    yield from sorted(near, key=lambda hunt: (hunt.where != "input", hunt.rank))
+
+
+def _read(event: Event) -> Hunted | None:
+    fields = event.fields
+    where, summary = _text(fields.get("where")), _text(fields.get("summary"))
+    if not where or not summary:
+        return None
+    return Hunted(
+        step=_whole(fields.get("batch_step")) or event.step,
+        rank=_whole(fields.get("rank")) or 0,
+        where=where,
+        summary=summary,
+        operation=_text(fields.get("operation")),
+        line=_text(fields.get("line")),
+        samples=_text(fields.get("samples")),
+        batch=_whole(fields.get("batch")),
+        dtype=_text(fields.get("dtype")),
+        largest=_number(fields.get("largest")),
+        num_tensors=_whole(fields.get("num_tensors")) or 0,
+    )
+
+
+def _text(value: Scalar) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: Scalar) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Scalar) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

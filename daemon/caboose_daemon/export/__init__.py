@@ -1,0 +1,1 @@
+"""What the daemon hands to others while it runs: annotations to Grafana, curves to TensorBoard and W&B."""

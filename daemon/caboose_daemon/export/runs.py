@@ -1,0 +1,93 @@
+"""Which run of a job a mirror writes to: the same while it goes forward, a new one when steps or weights go back.
+
+Design
+------
+A job that is restarted from a checkpoint takes steps again that it has taken before. Written into one curve they would
+make it run backwards, so they begin a new run: `<job>/run-2`. So does a rollback, after which steps go on and the
+weights are old ones: one curve through both would look as if the run had healed by itself. A restart that goes on where
+the last one ended goes on in its run. What was written last stands in a small file beside the runs, so that a restarted
+daemon finds its place; each job has its own, because daemons of several jobs may share the directory.
+"""
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+FILE = "caboose-run.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one job."""
+
+    job: str
+    number: int
+    last_step: int
+    nonce: str
+    """Tells it from a run of the same name that somebody else keeps."""
+
+    @property
+    def name(self) -> str:
+        """Its directory."""
+        return f"run-{self.number}"
+
+
+class RunBook:
+    """The runs of one job."""
+
+    def __init__(self, directory: Path, job: str) -> None:
+        self.directory = directory / folder_name(job)
+        self._job = job
+        self._run = self._read()
+        self._written = self._run
+
+    @property
+    def last(self) -> Run:
+        """The run that was written to last; one to begin with, if there is none."""
+        self._run = self._run or self._next(-1)
+        return self._run
+
+    def at(self, step: int, rewound_at: int | None = None) -> Run:
+        """The run that this step belongs to: a new one if it has been taken already, or is the first after a rollback.
+
+        `rewound_at` is the last step before the rollback that this step's attempt began with.
+        """
+        is_rewound = rewound_at is not None and self._run is not None and self._run.last_step <= rewound_at
+        if self._run is None or step <= self._run.last_step or is_rewound:
+            self._run = self._next(step)
+        else:
+            self._run = replace(self._run, last_step=step)
+        return self._run
+
+    def save(self) -> None:
+        """Writes down where it is."""
+        if self._run is None or self._run == self._written:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        aside = self.directory / f"{FILE}.{os.getpid()}"
+        run = self._run
+        content = {"job": run.job, "number": run.number, "last_step": run.last_step, "nonce": run.nonce}
+        aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        aside.replace(self.directory / FILE)
+        self._written = run
+
+    def _next(self, step: int) -> Run:
+        there = (re.fullmatch(r"run-(\d+)", path.name) for path in self.directory.glob("run-*"))
+        used = [int(match.group(1)) for match in there if match] + [self._run.number if self._run else 0]
+        return Run(self._job, max(used) + 1, step, secrets.token_hex(4))
+
+    def _read(self) -> Run | None:
+        try:
+            content = json.loads((self.directory / FILE).read_text(encoding="utf-8"))
+            run = Run(str(content["job"]), int(content["number"]), int(content["last_step"]), str(content["nonce"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # none yet, or spoiled: a new run is always right
+        return run if run.job == self._job else None
+
+
+def folder_name(job: str) -> str:
+    """A job's name as a folder's: a name may begin with dots, and a folder must not lead out of its parent."""
+    return re.sub(r"[^A-Za-z0-9_.:@-]", "_", re.sub(r"^\.+", lambda dots: "_" * len(dots.group()), job))

@@ -1,0 +1,4 @@
+"""`caboose report`: the HTML report, one file about one run, for people who were not there.
+
+Reading order: `figures` (numbers for the charts), `passages` (the text), `document` (the file), `picture` (as PNG).
+"""

@@ -1,0 +1,59 @@
+"""How long a look is kept: the journal's part of the history, bounded in number and in bytes.
+
+Design
+------
+The last 128 looks of a job are always there. Of the older ones every second, fourth, eighth, ... is kept, counted from
+the job's first, as far as they go into what is left: so that an old history is sparse but even, from the first look on,
+however long the run. (Halving only the oldest each time would leave a handful for the first nine tenths of a long run.)
+What is dropped is whole looks: a kept one is what was seen, never an average. The looks at which a gradient first was
+not finite are kept before others. Which go depends on their numbers alone, so that it comes out the same on any day.
+
+`thin` runs after every new look in the same transaction; it reads no body, and deletes in lots: some 130 looks come and
+go between two of them.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+NUM_NEWEST = 128
+MAX_LOOKS = 512
+NUM_OLDER = 256
+"""Of the older ones this many are left at most, when there are too many."""
+MAX_BYTES = 64 * 2**20
+"""Of a job, with room for `NUM_NEWEST` of the largest model."""
+NUM_ONSETS = 64
+
+Row = tuple[int, int, int]
+"""Number, whether it is an onset, bytes."""
+
+
+def thin(connection: sqlite3.Connection, jobs: Iterable[str]) -> None:
+    """Deletes what these jobs have too much of."""
+    for job in jobs:
+        found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
+        rows = connection.execute(
+            "SELECT number, is_onset, length(body) FROM looks WHERE job = ? ORDER BY number", found or (None,)
+        ).fetchall()
+        gone = superfluous(rows)
+        connection.executemany("DELETE FROM looks WHERE job = ? AND number = ?", [(*found, n) for n in gone])
+
+
+def superfluous(rows: Sequence[Row]) -> list[int]:
+    """The numbers of the looks that go, of these in their order."""
+    if len(rows) <= MAX_LOOKS and _bytes(rows) <= MAX_BYTES:
+        return []
+    older, room = rows[:-NUM_NEWEST], MAX_BYTES - _bytes(rows[-NUM_NEWEST:])
+    onsets = [number for number, is_onset, _ in older if is_onset][-NUM_ONSETS:]
+    for spared in (set(onsets), set[int]()):
+        stride = 1
+        while stride < 2 * rows[-1][0]:
+            kept = [row for row in older if (row[0] - 1) % stride == 0 or row[0] in spared]
+            if len(kept) <= NUM_OLDER and _bytes(kept) <= room:
+                staying = {number for number, _, _ in kept}
+                return [number for number, _, _ in older if number not in staying]
+            stride *= 2
+    return [number for number, _, _ in older]
+
+
+def _bytes(rows: Iterable[Row]) -> int:
+    return sum(size for _, _, size in rows)

@@ -1,0 +1,39 @@
+"""What a closer look keeps of a layer or a module: one entry a statistic, in the order in which a page offers them."""
+
+from typing import Literal
+
+import msgspec
+
+Of = Literal["layer", "module"]
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """One statistic; its name is what the API, the page and the journal call it."""
+
+    name: str
+    of: Of
+    array: str
+    """As the wire calls it."""
+    dtype: str
+    """As it lies in the journal, little-endian. Shares need no more than half precision, norms span many decades."""
+    bit: int
+    """Its place in the mask that says what a look has shown."""
+    needs: str
+    """What a blind agent names when it cannot see this."""
+
+
+STATS = {
+    stat.name: stat
+    for stat in (
+        Stat("grad_norm", "layer", "grad_norm", "<f4", 1, "gradients"),
+        Stat("update_ratio", "layer", "update_ratio", "<f4", 2, "weights"),
+        Stat("weight_norm", "layer", "weight_norm", "<f4", 4, "weights"),
+        Stat("grad_zeros", "layer", "grad_zero_fraction", "<f2", 8, "gradients"),
+        Stat("activation_std", "module", "activation_std", "<f4", 16, "activations"),
+        Stat("dead", "module", "activation_dead", "<f2", 32, "activations"),
+        Stat("saturated", "module", "activation_saturated", "<f2", 64, "activations"),
+    )
+}
+"""The bits are in journals: a new statistic takes the next one, none is used again."""
+ORDER, ORDER_DTYPE, NOT_CALLED = "order", "<u2", 0xFFFF
+"""Beside them: each module's place in the order of execution."""

@@ -1,0 +1,51 @@
+"""What the names of metrics mean: which are better when higher, and which of those are an accuracy.
+
+Trainers write one thing in many ways: `val_acc`, `val/acc`, `valid.accuracy`, `evalAccuracy`, `top-1`, `acc@1`.
+A name is read word by word, so that `mapping` is no `map`, and what counts errors is no score, whatever else it says.
+"""
+
+import re
+
+_BETTER_WHEN_HIGHER = re.compile(
+    r"(accuracy|acc|top|prec|precision|recall|hits?|ndcg|map|ap|mar|iou|miou|rouge[a-z]?|bleu|cider)\d*"
+    r"|f\d|auc|auroc|auprc|roc|score|dice|jaccard|mrr|meteor|mcc|kappa|psnr|ssim|em"
+)
+_ACCURACY = re.compile(r"(accuracy|acc|top|prec)(\d*)")
+_NEEDS_NUMBER = frozenset({"top", "prec"})
+"""`top` alone says nothing; `prec@1` is what image classifiers call their accuracy, `prec` may be a precision."""
+_NOT = frozenset({"error", "err", "errors", "loss", "time", "seconds", "train", "training"})
+"""Words of numbers that are better when lower, or are not of the evaluation."""
+
+
+def is_score(name: str) -> bool:
+    """Whether a metric of this name is better when higher."""
+    words = _words(name)
+    if _NOT & set(words):
+        return False
+    return any(
+        _BETTER_WHEN_HIGHER.fullmatch(word) and (word != "top" or _number(words, at)) for at, word in enumerate(words)
+    )
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether it is the share of right answers, of which a guess has one in the number of classes; no top-5."""
+    words = _words(name)
+    if _NOT & set(words):
+        return False
+    for at, word in enumerate(words):
+        found = _ACCURACY.fullmatch(word)
+        if found is not None:
+            number = found[2] or _number(words, at)
+            return number == "1" or (not number and found[1] not in _NEEDS_NUMBER)
+    return False
+
+
+def _words(name: str) -> list[str]:
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", name)  # evalAccuracy, but mAP is one word
+    return [word for word in re.split(r"[^a-z0-9]+", apart.lower()) if word]
+
+
+def _number(words: list[str], at: int) -> str:
+    """The word after this one, where it is a number."""
+    after = words[at + 1] if at + 1 < len(words) else ""
+    return after if after.isdecimal() else ""

@@ -1,0 +1,54 @@
+"""What each metric is counted in: its name's last word where that is a unit, and otherwise what is written here."""
+
+IN_NAMES = ("seconds", "bytes", "ratio", "steps", "step", "ranks")
+"""Units that names end in; OpenMetrics tells these (`# UNIT`), and no others, as it asks for such a name."""
+FLAG, ONE = "0 or 1", "always 1"
+UNITS = {
+    FLAG: "job_up job_failed incident_open finding_open rollback_exhausted blind journal_writable",
+    ONE: "job_info incident_info daemon_info",
+    "level, 0 to 3": "job_severity",
+    "level, 0 to 2": "rollback_mode",
+    "attempts": "job_attempt",
+    "processes": "job_duplicates_refused_total",
+    "as the loss": "loss validation_loss rank_loss",
+    "as the metric": "validation_metric",
+    "as the optimizer has it": "learning_rate",
+    "L2 norm": "gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
+    " layer_weight_norm depth_weight_norm worst_layer_weight_norm",
+    "as the activations": "layer_activation_std depth_activation_std worst_layer_activation_std",
+    "factor": "loss_scale",
+    "incidents": "incidents_total",
+    "findings": "findings_total",
+    "decisions": "decisions_total",
+    "rollbacks": "rollback_budget_left",
+    "snapshots": "snapshots_ready",
+    "checkpoints": "checkpoints",
+    "updates": "skipped_updates_total",
+    "replicas": "replicas_compared replicas_differing",
+    "samples per second": "samples_per_second",
+    "tokens per second": "tokens_per_second",
+    "rules": "rules_abstaining",
+    "layers": "layers_unseen",
+    "reports": "reports_late_total reports_missed_total reports_dropped_total",
+    "steps": "steps_incomplete_total",
+    "names": "names_hidden",
+    "ranks": "agents_disabled peers_connected",
+    "jobs": "jobs_known jobs_hidden",
+    "messages": "messages_received_total messages_refused_total",
+    "runs": "rule_runs_total",
+    "failures": "rule_failures_total journal_failures_total export_failures_total",
+    "rows": "journal_lost_rows_total",
+    "items": "exports_total exports_dropped_total",
+}
+_WRITTEN = {f"caboose_{name}": unit for unit, names in UNITS.items() for name in names.split()}
+
+
+def unit_in_name(name: str) -> str:
+    """The unit that a name ends in; empty where it ends in none."""
+    family = name.removesuffix("_total")
+    return next((unit for unit in IN_NAMES if family.endswith(f"_{unit}")), "")
+
+
+def unit_of(name: str) -> str:
+    """What a metric is counted in; a name that is not known is a mistake."""
+    return unit_in_name(name) or _WRITTEN[name]

@@ -1,0 +1,202 @@
+"""The ledger: every snapshot and checkpoint of a job with its health, which later evidence may change.
+
+Design
+------
+A state that was saved is *unproven* until the run has been quiet for a while after it, then *healthy*. Trouble whose
+onset turns out to lie before it, or only just after it, *taints* it for good: it may hold what went wrong. Rules find
+out late, so this works backwards in time, at the moment an incident opens or its onset is corrected.
+
+Snapshots leave when no rank holds them any more. Checkpoints stay, within bounds: whether their files still exist is
+for who resumes to see. What changed is collected for the journal (`take_changes`). `step` is the loop's, which goes on
+across rollbacks; a restart may repeat steps, so of two entries with one name the later counts.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from caboose_wire import Event, Held
+
+Health = Literal["healthy", "unproven", "tainted"]
+MAX_CHECKPOINTS = 1000
+MAX_VALIDATIONS = 1000
+MAX_REASON = 256
+"""As long as a name on the wire."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved state."""
+
+    kind: Literal["snapshot", "checkpoint"]
+    name: str
+    """A checkpoint's path; a snapshot's step."""
+    step: int
+    attempt: int
+    time: float
+    model_step: int | None = None
+    health: Health = "unproven"
+    reason: str = ""
+    """Why it is tainted."""
+    is_ours: bool = False
+    """Whether Caboose saved it."""
+    world: int | None = None
+    num_bytes: int | None = None
+    """What it takes on disk, where whoever saved it said so."""
+    validation: float | None = None
+    """The loss of the validation nearest to it."""
+    validated_at: int | None = None
+    """That validation's step."""
+    is_best: bool = False
+    is_held: bool = True
+    """Whether a snapshot is still in memory on every rank; always true of a checkpoint."""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A stretch of the run that went wrong."""
+
+    number: int
+    """The incident's; 0 where a continuity check found it."""
+    attempt: int
+    began: int
+    ended: int | None
+    """None while it goes on."""
+
+
+class Ledger:
+    """The entries of one job."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._changed: dict[tuple[str, str], Entry] = {}
+        self._validations: deque[tuple[int, float]] = deque(maxlen=MAX_VALIDATIONS)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """The newest first."""
+        return iter(sorted(self._entries.values(), key=lambda entry: (-entry.step, entry.kind)))
+
+    @property
+    def checkpoints(self) -> list[Entry]:
+        """Those on disk, the newest first."""
+        return [entry for entry in self if entry.kind == "checkpoint"]
+
+    @property
+    def snapshots(self) -> list[Entry]:
+        """Those in memory, the newest first."""
+        return [entry for entry in self if entry.kind == "snapshot" and entry.is_held]
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Puts back what a journal kept."""
+        for entry in entries:
+            self._entries[entry.kind, entry.name] = entry
+
+    def take_changes(self) -> list[Entry]:
+        """What changed since the last call."""
+        changed = list(self._changed.values())
+        self._changed.clear()
+        return changed
+
+    def taint_of(self, step: int) -> str:
+        """Why the snapshot of this step must not be gone back to, or nothing."""
+        entry = self._entries.get(("snapshot", str(step)))
+        return entry.reason if entry is not None and entry.health == "tainted" else ""
+
+    def hold(self, snapshots: Iterable[Held], attempt: int) -> None:
+        """These are the snapshots that all ranks hold now."""
+        held = {str(s.step): s for s in snapshots}
+        for name, snapshot in held.items():
+            known = self._entries.get(("snapshot", name))
+            if known is None:
+                self._put(
+                    Entry(
+                        kind="snapshot",
+                        name=name,
+                        step=snapshot.step,
+                        attempt=attempt,
+                        time=snapshot.time,
+                        model_step=snapshot.model_step,
+                    )
+                )
+        for entry in list(self._entries.values()):
+            if entry.kind == "snapshot" and entry.name not in held:
+                del self._entries["snapshot", entry.name]
+                self._changed["snapshot", entry.name] = msgspec.structs.replace(entry, is_held=False)
+
+    def declare(self, event: Event) -> None:
+        """Takes note of a checkpoint that was saved, or of a validation."""
+        if event.kind == "validation":
+            loss = event.fields.get("loss")
+            if isinstance(loss, int | float) and math.isfinite(loss):
+                self._validations.append((event.step, float(loss)))
+                self._find_best()
+            return
+        path, step = event.fields.get("path"), event.fields.get("step", event.step)
+        if event.kind != "checkpoint" or not isinstance(path, str) or not path:
+            return
+        world, model_step = event.fields.get("world"), event.fields.get("model_step")
+        num_bytes = event.fields.get("num_bytes")
+        self._put(
+            Entry(
+                kind="checkpoint",
+                name=path[:4096],
+                step=step if isinstance(step, int) and step >= 0 else event.step,
+                attempt=event.attempt,
+                time=event.time,
+                model_step=model_step if isinstance(model_step, int) else None,
+                is_ours=event.fields.get("ours") is True,
+                world=world if isinstance(world, int) else None,
+                num_bytes=num_bytes if isinstance(num_bytes, int) and num_bytes > 0 else None,
+            )
+        )
+        self._find_best()
+        checkpoints = self.checkpoints
+        for entry in checkpoints[MAX_CHECKPOINTS:]:
+            del self._entries["checkpoint", entry.name]
+            self._changed["checkpoint", entry.name] = msgspec.structs.replace(entry, is_held=False)
+
+    def judge(self, troubles: Iterable[Trouble], step: int, *, margin: int, quiet: int) -> None:
+        """Taints what lies in a trouble or just before one, and proves what has been quiet since."""
+        troubles = list(troubles)
+        is_calm = all(trouble.ended is not None for trouble in troubles)
+        for entry in list(self._entries.values()):
+            if entry.health == "tainted":
+                continue
+            trouble = next((t for t in troubles if _is_in(entry, t, margin)), None)
+            if trouble is not None:
+                where = "just before" if entry.step < trouble.began else "after"
+                what = f"incident {trouble.number} began" if trouble.number else "the loss did not go on as before"
+                reason = f"taken {where} step {trouble.began}, where {what}"
+                self._put(msgspec.structs.replace(entry, health="tainted", reason=reason[:MAX_REASON]))
+            elif entry.health == "unproven" and is_calm and step - entry.step >= quiet:
+                self._put(msgspec.structs.replace(entry, health="healthy"))
+        self._find_best()
+
+    def _find_best(self) -> None:
+        """Marks the checkpoint with the lowest validation loss among those that are not tainted."""
+        checkpoints = [entry for entry in self._entries.values() if entry.kind == "checkpoint"]
+        if not checkpoints or not self._validations:
+            return
+        for entry in checkpoints:
+            step, loss = min(self._validations, key=lambda v: (abs(v[0] - entry.step), -v[0]))
+            # The one it has may be forgotten by now, and still be nearer.
+            known = entry.step if entry.validated_at is None else entry.validated_at
+            if entry.validation is None or abs(step - entry.step) <= abs(known - entry.step):
+                self._put(msgspec.structs.replace(entry, validation=loss, validated_at=step))
+        checkpoints = [entry for entry in self._entries.values() if entry.kind == "checkpoint"]
+        scored = [e for e in checkpoints if e.validation is not None and e.health != "tainted"]
+        best = min(scored, key=lambda e: (e.validation, -e.step), default=None)
+        for entry in checkpoints:
+            self._put(msgspec.structs.replace(entry, is_best=entry is best))
+
+    def _put(self, entry: Entry) -> None:
+        key = (entry.kind, entry.name)
+        if self._entries.get(key) != entry:
+            self._entries[key] = self._changed[key] = entry
+
+
+def _is_in(entry: Entry, trouble: Trouble, margin: int) -> bool:
+    if entry.attempt != trouble.attempt:
+        return False
+    return entry.step > trouble.began - margin and (trouble.ended is None or entry.step <= trouble.ended)

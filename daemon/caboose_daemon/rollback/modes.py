@@ -1,0 +1,18 @@
+"""Which mode is in force for a job: the lower of what its owner and the daemon allow."""
+
+from caboose_daemon.job import Job
+from caboose_wire.rollback import RollbackMode
+
+ORDER: tuple[RollbackMode, ...] = ("off", "advise", "auto")
+
+
+def owners_mode(job: Job) -> RollbackMode:
+    """What the run's owner allows, by the most careful of its ranks: of those alive, or, once it is over, of all."""
+    members = list(job.attempt.members.values()) if job.attempt is not None else []
+    heard = [m for m in members if m.state == "live"] or [m for m in members if m.state in ("left", "failed")]
+    return min((m.hello.rollback for m in heard), key=ORDER.index, default="off")
+
+
+def effective(daemons: RollbackMode, job: Job) -> RollbackMode:
+    """What may be done."""
+    return min(daemons, owners_mode(job), key=ORDER.index)

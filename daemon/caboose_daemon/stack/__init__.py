@@ -1,0 +1,1 @@
+"""`caboose stack`: a real Prometheus and a real Alertmanager beside the daemon, with everything configured."""

@@ -1,0 +1,114 @@
+/*
+ * The steps of a zoomed range in detail, from the journal: the page itself holds a thinned curve of the whole run.
+ *
+ * A range is asked for a little after it was chosen, with as much again around it, so that moving on is smooth; a
+ * question that a newer choice has overtaken is cancelled. What is not loaded yet is drawn from the whole curve, and so
+ * are steps that came live since. One range is kept, in at most POINTS rows or so.
+ */
+
+import { get, jobPath } from "./api.js";
+import { toRow } from "./model.js";
+
+const POINTS = 2000;
+const PAUSE_MS = 180;
+const RETRY_MS = 3000;
+
+let onChange = () => {};
+let loaded = null;
+let question = null;
+let state = "overview";
+
+/** `changed` is called when an answer has come. */
+export function startDetail(changed) {
+  onChange = changed;
+}
+
+/** overview: as loaded with the page; loading, detail: of the range; failed: to be asked for again. */
+export const detailState = () => state;
+
+/** The rows to draw for these steps, now; asks for better ones where there may be any. */
+export function rowsFor(model, steps, isAll) {
+  if (isAll || !isThinned(model.rows, steps)) {
+    drop();
+    return model.rows;
+  }
+  const wanted = windowAround(steps);
+  if (isGoodEnough(loaded, model, wanted, steps)) {
+    cancel();
+    state = "detail";
+  } else if (!question || !isGoodEnough(question, model, wanted, steps)) ask(model, wanted);
+  return loaded && loaded.job === model.name ? merged(model.rows, loaded) : model.rows;
+}
+
+const isThinned = (rows, [from, to]) => rows.some((row) => row.numSteps > 1 && row.step >= from && row.step - row.numSteps < to);
+
+function windowAround([from, to]) {
+  const span = to - from;
+  const first = Math.max(0, Math.floor(from - span / 2));
+  const last = Math.ceil(to + span / 2);
+  return { first, last, width: Math.ceil((last - first + 1) / POINTS) };
+}
+
+/** Whether a window, loaded or asked for, covers the steps in sight as finely as one that would be asked for now. */
+function isGoodEnough(window, model, wanted, [from, to]) {
+  if (!window || window.job !== model.name || window.base !== model.rows) return false;
+  return window.first <= Math.max(0, from) && window.last >= to && window.width <= wanted.width;
+}
+
+function ask(model, { first, last, width }) {
+  cancel();
+  const asked = { job: model.name, base: model.rows, first, last, width, abort: new AbortController() };
+  question = asked;
+  state = "loading";
+  asked.timer = setTimeout(() => load(asked), PAUSE_MS);
+}
+
+async function load(asked) {
+  try {
+    const path = jobPath(asked.job, `/series?points=${POINTS}&from=${asked.first}&to=${asked.last}`);
+    const { steps } = await get(path, asked.abort.signal);
+    if (question !== asked) return;
+    loaded = { ...asked, rows: steps.map(toRow) };
+    [question, state] = [null, "detail"];
+  } catch {
+    if (question !== asked) return;
+    state = "failed";
+    asked.timer = setTimeout(() => load(asked), RETRY_MS);
+  }
+  onChange();
+}
+
+function cancel() {
+  if (!question) return;
+  clearTimeout(question.timer);
+  question.abort.abort();
+  question = null;
+}
+
+function drop() {
+  cancel();
+  [loaded, state] = [null, "overview"];
+}
+
+/** The whole curve with the window's rows in their place, attempt by attempt; what came after them live goes on. */
+function merged(overview, { first, rows }) {
+  const detail = grouped(rows);
+  const whole = grouped(overview);
+  const attempts = [...new Set([...whole.keys(), ...detail.keys()])].sort((a, b) => a - b);
+  return attempts.flatMap((attempt) => {
+    const around = whole.get(attempt) ?? [];
+    const inside = detail.get(attempt);
+    if (!inside) return around;
+    const end = inside.at(-1).step;
+    return [...around.filter((row) => row.step < first), ...inside, ...around.filter((row) => row.step > end)];
+  });
+}
+
+function grouped(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    if (!groups.has(row.attempt)) groups.set(row.attempt, []);
+    groups.get(row.attempt).push(row);
+  }
+  return groups;
+}

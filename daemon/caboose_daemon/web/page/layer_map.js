@@ -1,0 +1,305 @@
+/*
+ * The map of the layers: depth by looks, drawn with plotly's heat map. A number that is not finite has a colour and a
+ * cross of its own, what nobody saw leaves the hatched ground free, incidents stand above the step they began at and
+ * beside the layers they name.
+ *
+ * All columns are equally wide, and margins are set here, so that a place on the screen is a cell without asking plotly.
+ */
+
+import { byId, glyph, make, setNote } from "./dom.js";
+import { plural, whole } from "./format.js";
+import { CIVIDIS, colourAt, colourRange, isBad, lookText, placeOf, rangeTexts, shortName, STATS, valueText } from "./layer_stats.js";
+
+const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, staticPlot: true };
+const SYMBOLS = { critical: "octagon", warning: "triangle-up", info: "circle" };
+const MOST_CROSSES = 800;
+const MOST_ONSETS = 40;
+const BOTTOM = 40;
+const TOP = 18;
+const RIGHT = 16;
+const TICK_ROOM = 52;
+
+const isNarrow = () => document.documentElement.clientWidth < 560;
+const labelLength = (map) => map.rows.name.reduce((most, name) => Math.max(most, Math.min(name.length, isNarrow() ? 12 : 28)), 6);
+const leftMargin = (map) => Math.round(14 + 6.1 * labelLength(map));
+const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+/** How many columns there is room for. */
+export function columnsWanted() {
+  const width = byId("layers").clientWidth || 800;
+  return Math.max(60, Math.min(240, Math.round((width - 250) / 3)));
+}
+
+function plotHeight(numRows) {
+  const most = document.documentElement.clientWidth >= 2400 ? 760 : 440;
+  return Math.max(140, Math.min(most, numRows * 16));
+}
+
+/** The cell at a place of the frame, as {row, column}; null beside the map. */
+export function cellAt(map, x, y) {
+  const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
+  const height = plotHeight(map.values.length);
+  const column = Math.floor(((x - leftMargin(map)) / width) * map.looks.step.length);
+  const row = Math.floor(((y - TOP) / height) * map.values.length);
+  const isInside = column >= 0 && column < map.looks.step.length && row >= 0 && row < map.values.length;
+  return isInside ? { row, column } : null;
+}
+
+/** The box of a cell in the frame, or of a whole row where no column is named. */
+function boxOf(map, { row, column }) {
+  const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
+  const wide = column === undefined ? width : width / map.looks.step.length;
+  const high = plotHeight(map.values.length) / map.values.length;
+  return { left: leftMargin(map) + wide * (column ?? 0), top: TOP + high * row, width: wide, height: high };
+}
+
+/** Puts a frame around a cell or a row, at least so large that it can be seen; hides it where there is none. */
+export function outline(element, map, place) {
+  element.hidden = !map || !place || place.row < 0;
+  if (element.hidden) return;
+  const { left, top, width, height } = boxOf(map, place);
+  const [wide, high] = [Math.max(8, width), Math.max(8, height)];
+  Object.assign(element.style, { left: `${left + (width - wide) / 2}px`, top: `${top + (height - high) / 2}px`, width: `${wide}px`, height: `${high}px` });
+}
+
+/** What a cell shows, in lines. */
+export function cellTexts(map, { row, column }) {
+  const { name, last_name: last, num, kind } = map.rows;
+  const many = num[row] > 1 ? ` to ${last[row]}` : "";
+  const of = num[row] > 1 || map.looks.num[column] > 1 ? `, the ${map.keep} of ${plural(num[row] * map.looks.num[column], "value")}` : "";
+  const kinds = num[row] > 1 ? ` (${plural(num[row], map.of)})` : kind[row] ? ` (${kind[row]})` : "";
+  return [`${name[row]}${many}${kinds}`, lookText(map, column, whole), `${STATS[map.stat].name} ${valueText(map.stat, map.values[row][column])}${of}`];
+}
+
+/** The row of a layer; -1 where the map does not have it. */
+export function rowOf(map, name) {
+  return map.rowOf.get(name) ?? -1;
+}
+
+/** Draws it all; outlines lie above it, so that the keyboard need not wait for a map to be drawn. */
+export function drawMap(map, incidents, colours) {
+  const element = byId("layer-map");
+  const numRows = map.values.length;
+  const height = plotHeight(numRows);
+  element.style.height = `${height + TOP + BOTTOM}px`;
+  const range = colourRange(map.stat, map.values);
+  const marked = markedRows(map, incidents);
+  const onsets = onsetsOf(map, incidents);
+  const traces = [heat(map, range), badHeat(map, colours), crosses(map, colours, height), onsetTrace(onsets, colours), rowMarks(map, marked, colours)];
+  const layout = layoutOf(map, colours, height);
+  layout.shapes = [...attemptLines(map, colours), ...onsets.map((onset) => onsetLine(onset, colours))];
+  window.Plotly.react(element, traces, layout, CONFIG);
+  const hatch = byId("layer-hatch");
+  hatch.style.inset = `${TOP}px ${RIGHT}px ${BOTTOM}px ${leftMargin(map)}px`;
+  drawLegend(map, range, onsets, [...marked.values()]);
+}
+
+function heat(map, range) {
+  return {
+    type: "heatmap",
+    z: range ? map.values.map((row) => row.map((cell) => colourAt(cell, range))) : [],
+    zmin: range?.low ?? 0,
+    zmax: range?.high ?? 1,
+    colorscale: CIVIDIS.map((colour, place) => [place / (CIVIDIS.length - 1), colour]),
+    showscale: false,
+    hoverinfo: "skip",
+    name: "values",
+  };
+}
+
+function badHeat(map, colours) {
+  const has = map.num_bad > 0;
+  return {
+    type: "heatmap",
+    z: has ? map.values.map((row) => row.map((cell) => (isBad(cell) ? 1 : null))) : [[null]],
+    zmin: 0,
+    zmax: 1,
+    colorscale: [[0, colours.bad], [1, colours.bad]],
+    showscale: false,
+    hoverinfo: "skip",
+    name: "bad",
+  };
+}
+
+/** A cross in each cell that is not finite; of very many every so manyth. */
+function crosses(map, colours, height) {
+  const x = [], y = [];
+  const every = Math.ceil(map.num_bad / MOST_CROSSES) || 1;
+  let number = 0;
+  map.values.forEach((row, place) => row.forEach((cell, column) => {
+    if (isBad(cell) && number++ % every === 0) x.push(column), y.push(place);
+  }));
+  const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / map.looks.step.length;
+  const room = Math.min(width, height / map.values.length);
+  const isRoomy = room >= 7;
+  return {
+    x, y, type: "scatter", mode: "markers", name: "crosses", hoverinfo: "skip",
+    marker: { symbol: "x", size: isRoomy ? Math.min(9, room - 3) : 5, color: isRoomy ? colours.card : colours.bad, line: { width: isRoomy ? 0 : 1, color: colours.card } },
+  };
+}
+
+/** Incidents that began where the map can show it, the most urgent first. */
+function onsetsOf(map, incidents) {
+  const found = [];
+  for (const incident of incidents.slice(0, MOST_ONSETS)) {
+    const place = placeOf(map, incident.attempt, incident.onset_step);
+    if (place !== null) found.push({ incident, place });
+  }
+  return found;
+}
+
+function onsetTrace(onsets, colours) {
+  return {
+    x: onsets.map(({ place }) => place),
+    y: onsets.map(() => 1),
+    yaxis: "y2",
+    type: "scatter",
+    mode: "markers",
+    cliponaxis: false,
+    name: "onsets",
+    hoverinfo: "skip",
+    marker: {
+      symbol: onsets.map(({ incident }) => SYMBOLS[incident.severity] ?? "circle"),
+      color: onsets.map(({ incident }) => colours[incident.severity] ?? colours.info),
+      size: 10,
+      line: { width: 1, color: colours.card },
+    },
+  };
+}
+
+const onsetLine = ({ incident, place }, colours) => ({
+  type: "line", x0: place, x1: place, yref: "paper", y0: 0, y1: 1,
+  line: { color: colours.card, width: 1, dash: incident.is_open ? "solid" : "dot" }, opacity: 0.85,
+});
+
+/** Rows of layers that an incident names, with the worst severity that names them. */
+function markedRows(map, incidents) {
+  const marked = new Map();
+  for (const incident of [...incidents].reverse()) {
+    for (const name of namesIn(incident)) {
+      const row = rowOf(map, name);
+      if (row >= 0) marked.set(row, incident.severity);
+    }
+  }
+  return marked;
+}
+
+/** The layers and modules that an incident names. */
+export function namesIn({ witness, members }) {
+  return new Set([...(witness?.layers ?? []), ...members.flatMap((member) => member.layers)]);
+}
+
+function rowMarks(map, marked, colours) {
+  const rows = [...marked.keys()];
+  return {
+    x: rows.map(() => map.looks.step.length - 0.5),
+    y: rows,
+    xaxis: "x",
+    type: "scatter",
+    mode: "markers",
+    cliponaxis: false,
+    name: "marked",
+    hoverinfo: "skip",
+    marker: {
+      symbol: "triangle-left",
+      color: rows.map((row) => colours[marked.get(row)] ?? colours.info),
+      size: 9,
+      line: { width: 1, color: colours.card },
+    },
+  };
+}
+
+/** Where one attempt ends and the next begins. */
+function attemptLines({ looks, values }, colours) {
+  const pens = [{ color: colours.card, width: 4 }, { color: colours.text, width: 2, dash: "dot" }];
+  return looks.attempt.flatMap((attempt, column) => {
+    if (!column || attempt === looks.attempt[column - 1]) return [];
+    return pens.map((line) => ({ type: "line", x0: column - 0.5, x1: column - 0.5, y0: -0.5, y1: values.length - 0.5, line }));
+  });
+}
+
+function layoutOf(map, colours, height) {
+  const numColumns = map.looks.step.length;
+  const axis = { color: colours.muted, gridcolor: "transparent", zeroline: false, linecolor: colours.line, fixedrange: true, ticks: "outside", tickcolor: colours.line };
+  const ticks = columnTicks(map);
+  const rows = [...spread(map.values.length, Math.floor(height / 16))];
+  return {
+    margin: { l: leftMargin(map), r: RIGHT, t: TOP, b: BOTTOM },
+    height: height + TOP + BOTTOM,
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    font: { family: "system-ui, sans-serif", size: 12, color: colours.muted },
+    showlegend: false,
+    hovermode: false,
+    dragmode: false,
+    xaxis: { ...axis, range: [-0.5, numColumns - 0.5], tickvals: ticks, ticktext: ticks.map((column) => tickText(map, column)), tickangle: 0 },
+    yaxis: { ...axis, range: [map.values.length - 0.5, -0.5], tickvals: rows, ticktext: rows.map((row) => escape(shortName(map.rows.name[row], labelLength(map)))), tickfont: { size: 11 } },
+    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+  };
+}
+
+/** Columns with their step below: the beginnings of attempts, the newest first, and others as far as there is room. */
+function columnTicks(map) {
+  const numColumns = map.looks.step.length;
+  const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / numColumns;
+  const begins = map.looks.attempt.flatMap((attempt, column) => (column && attempt !== map.looks.attempt[column - 1] ? [column] : []));
+  const chosen = [];
+  for (const column of [...begins.reverse(), ...spread(numColumns, isNarrow() ? 3 : 8)]) {
+    if (chosen.every((other) => Math.abs(other - column) * width > TICK_ROOM)) chosen.push(column);
+  }
+  return chosen.sort((a, b) => a - b);
+}
+
+function tickText({ looks }, column) {
+  const isNew = column > 0 && looks.attempt[column] !== looks.attempt[column - 1];
+  const step = whole(looks.step[column]);
+  return isNew ? `${step}<br>attempt ${looks.attempt[column]}` : step;
+}
+
+/** At most `most` of `count` places, evenly, the first among them. */
+function spread(count, most) {
+  const every = Math.max(1, Math.ceil(count / Math.max(1, most)));
+  return new Set(Array.from({ length: Math.ceil(count / every) }, (_, place) => place * every));
+}
+
+function drawLegend(map, range, onsets, marked) {
+  const entries = [];
+  if (range) {
+    const [low, high] = rangeTexts(map.stat, range);
+    entries.push(["ramp", `${low} to ${high}${range.isLog ? ", log scale" : ""}`]);
+  }
+  if (map.num_bad) entries.push(["bad", `NaN or infinity in ${plural(map.num_bad, "cell")}`]);
+  if (map.values.some((row) => row.includes(null))) entries.push(["hatch", "not seen"]);
+  if (onsets.length) entries.push(["onset", "onset of an incident", onsets[0].incident.severity]);
+  if (marked.length) entries.push(["named", "named by an incident", marked.at(-1)]);
+  const list = byId("layer-legend");
+  const text = entries.join();
+  if (list.dataset.text === text) return;
+  list.dataset.text = text;
+  list.replaceChildren(...entries.map(([kind, name, severity]) => {
+    if (kind === "onset") return make("li", "", "", glyph(severity), name);
+    const key = make("span", kind === "hatch" ? "key hatch" : "key");
+    key.dataset.kind = kind;
+    key.dataset.severity = severity ?? "";
+    if (kind === "ramp") key.style.background = `linear-gradient(to right, ${CIVIDIS.join(", ")})`;
+    return make("li", "", "", key, name);
+  }));
+}
+
+/** Shows what is at a cell beside it, inside the frame. */
+export function showTip(map, cell) {
+  const tip = byId("layer-tip");
+  tip.hidden = !cell;
+  if (!cell) return "";
+  const lines = cellTexts(map, cell);
+  while (tip.children.length < lines.length) tip.append(make("span"));
+  lines.forEach((line, place) => setNote(tip.children[place], line));
+  const box = boxOf(map, cell);
+  const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+  const frame = byId("layer-frame");
+  const left = Math.min(Math.max(4, x + 14), Math.max(4, frame.clientWidth - tip.offsetWidth - 4));
+  const isLow = y + 18 + tip.offsetHeight > frame.clientHeight;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${isLow ? Math.max(0, y - tip.offsetHeight - 12) : y + 14}px`;
+  return lines.join(", ");
+}

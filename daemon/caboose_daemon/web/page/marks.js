@@ -1,0 +1,153 @@
+/*
+ * Marks on the curves: incidents, rollbacks, attempts, findings for the record, and numbers that are not finite.
+ *
+ * Those of the loss lie on a second axis from 0 to 1, so that they keep their place on any scale: incidents at the top,
+ * rollbacks below them with an arrow to where they went back to, steps that are not finite on the bottom line.
+ */
+
+import { attemptStarts } from "./curves.js";
+import { plural, whole } from "./format.js";
+import { colours, escape, isNarrow, stepName } from "./plot.js";
+
+const SYMBOLS = { critical: "octagon", warning: "triangle-up", info: "circle" };
+const MOST_LINES = 40;
+const MOST_LABELS = 12;
+const MOST_DOTS = 100;
+const ROLLBACK_AT = 0.86;
+
+export function badTrace(rows) {
+  const bad = rows.filter((row) => row.numBad > 0);
+  const hover = (row) => (row.numSteps > 1 ? `up to ${stepName(row)}<br>${plural(row.numBad, "step")} with NaN or infinity` : `${stepName(row)}<br>NaN or infinity`);
+  return {
+    x: bad.map((row) => row.step),
+    y: bad.map(() => 0.025),
+    yaxis: "y2",
+    type: "scatter",
+    mode: "markers",
+    cliponaxis: false,
+    marker: { symbol: "x", size: 8, color: colours.bad, line: { width: 1, color: colours.card } },
+    hovertext: bad.map(hover),
+    hoverinfo: "text",
+  };
+}
+
+/** The numbers of the most urgent incidents, as far as they do not cover each other. */
+function labelled(incidents, room) {
+  const chosen = [];
+  for (const incident of incidents) {
+    const isFree = chosen.every((other) => Math.abs(other.onset_step - incident.onset_step) > room);
+    if (isFree && chosen.length < MOST_LABELS) chosen.push(incident);
+  }
+  return new Set(chosen);
+}
+
+/** One mark for each incident, with its number. */
+export function incidentTrace(model, steps) {
+  const incidents = model.sortedIncidents();
+  const span = steps[1] - steps[0];
+  const room = span * (isNarrow() ? 0.14 : 0.05);
+  const withLabel = labelled(incidents, room);
+  const edge = steps[1] - span * (isNarrow() ? 0.12 : 0.025);
+  const isFollowed = ({ onset_step: step }) => incidents.some((other) => other.onset_step > step && other.onset_step < step + room);
+  const until = (incident) => (incident.is_open ? incident.state : `resolved at ${whole(incident.closed_step)}`);
+  return {
+    x: incidents.map((incident) => incident.onset_step),
+    y: incidents.map(() => 0.965),
+    name: "incidents",
+    yaxis: "y2",
+    type: "scatter",
+    mode: "markers+text",
+    cliponaxis: false,
+    text: incidents.map((incident) => (withLabel.has(incident) ? ` #${incident.number} ` : "")),
+    textposition: incidents.map((incident) => (incident.onset_step > edge || isFollowed(incident) ? "middle left" : "middle right")),
+    textfont: { color: colours.muted, size: 11 },
+    marker: {
+      symbol: incidents.map((incident) => SYMBOLS[incident.severity] ?? "circle"),
+      color: incidents.map((incident) => colours[incident.severity] ?? colours.info),
+      opacity: incidents.map((incident) => (incident.is_open ? 1 : 0.7)),
+      size: 11,
+      line: { width: 1, color: colours.card },
+    },
+    hovertext: incidents.map((incident) =>
+      escape(`${incident.id} ${incident.rule}, ${incident.severity}`) +
+      `<br>attempt ${incident.attempt}, onset ${whole(incident.onset_step)}, detected ${whole(incident.opened_step)}, ${until(incident)}`),
+    hoverinfo: "text",
+  };
+}
+
+/** A small dot for each finding that is only for the record. */
+export function recordTrace(model) {
+  const findings = model.findingsForTheRecord().slice(0, MOST_DOTS);
+  return {
+    x: findings.map((finding) => finding.onset_step),
+    y: findings.map(() => 0.965),
+    name: "record",
+    yaxis: "y2",
+    type: "scatter",
+    mode: "markers",
+    cliponaxis: false,
+    marker: { symbol: "circle", size: 6, color: colours.info, opacity: 0.7 },
+    hovertext: findings.map((finding) => escape(`${finding.rule}, for the record`) + `<br>onset ${whole(finding.onset_step)}`),
+    hoverinfo: "text",
+  };
+}
+
+/** A mark where all ranks went back; a hollow one where they would have, had it been allowed. */
+export function rollbackTrace(model) {
+  const isMark = ({ kind, state, boundary }) => kind === "rollback" && boundary !== null && ["committed", "advised"].includes(state);
+  const marks = model.sortedDecisions().filter(isMark).slice(0, MOST_DOTS);
+  const verb = ({ state }) => (state === "committed" ? "rolled back" : "would roll back");
+  return {
+    x: marks.map((decision) => decision.boundary),
+    y: marks.map(() => ROLLBACK_AT),
+    name: "rollbacks",
+    yaxis: "y2",
+    type: "scatter",
+    mode: "markers",
+    cliponaxis: false,
+    marker: {
+      symbol: marks.map(({ state }) => (state === "committed" ? "triangle-left" : "triangle-left-open")),
+      color: colours.ok,
+      size: 11,
+      line: { width: 1.5, color: colours.ok },
+    },
+    hovertext: marks.map((decision) =>
+      escape(`${decision.id}: ${verb(decision)} to step ${whole(decision.target)} at step ${whole(decision.boundary)}`) +
+      (decision.trigger ? `<br>${escape(`for incident ${decision.trigger}`)}` : "")),
+    hoverinfo: "text",
+  };
+}
+
+/** From each boundary to where it went back to. */
+export function rollbackArrows(model) {
+  return model.rollbacks().slice(-MOST_LABELS).map(({ target, boundary }) => ({
+    x: target, y: ROLLBACK_AT, xref: "x", yref: "y2", ax: boundary, ay: ROLLBACK_AT, axref: "x", ayref: "y2",
+    text: "", showarrow: true, arrowhead: 2, arrowsize: 1, arrowwidth: 1.5, arrowcolor: colours.ok,
+  }));
+}
+
+/** A line at the onset, a dashed one where it was detected later, and a tint for as long as it lasted. */
+export function incidentShapes(model) {
+  return model.sortedIncidents().slice(0, MOST_LINES).flatMap((incident) => {
+    const colour = colours[incident.severity] ?? colours.info;
+    const upright = (step, dash) => ({ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, line: { color: colour, width: 1, dash }, opacity: incident.is_open ? 0.9 : 0.5, layer: "below" });
+    const shapes = [upright(incident.onset_step, "solid")];
+    if (incident.opened_step !== incident.onset_step) shapes.push(upright(incident.opened_step, "dash"));
+    const last = model.membersNow(incident).reduce((step, member) => Math.max(step, member.last_step), incident.last_step);
+    if (last > incident.onset_step) {
+      shapes.push({ type: "rect", x0: incident.onset_step, x1: last, yref: "paper", y0: 0, y1: 1, fillcolor: colour, opacity: incident.is_open ? 0.14 : 0.07, line: { width: 0 }, layer: "below" });
+    }
+    return shapes;
+  });
+}
+
+export function attemptShapes(rows) {
+  const line = { color: colours.muted, width: 1, dash: "dot" };
+  return attemptStarts(rows).slice(1).slice(-MOST_LINES).map(({ step }) => ({ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, line, layer: "below" }));
+}
+
+export function attemptLabels(rows) {
+  return attemptStarts(rows).slice(1).slice(-MOST_LABELS).map(({ attempt, step }) => ({
+    x: step, y: 0.06, yref: "paper", text: `attempt ${attempt}`, textangle: -90, xanchor: "right", yanchor: "bottom", showarrow: false, font: { size: 11, color: colours.muted },
+  }));
+}

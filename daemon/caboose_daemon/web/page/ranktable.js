@@ -1,0 +1,38 @@
+/*
+ * The ranks as the stream tells of them: everything first, then columns of what changed.
+ *
+ * A rank's row is one object for as long as the same ranks take part, so thousands of them cost no more than the numbers
+ * that are new. `heard` is when a rank was last heard by the daemon's clock, or null where that was just now.
+ */
+
+export class RankTable {
+  constructor() {
+    this.rows = [];
+    this.version = 0;
+    this._now = 0;
+  }
+
+  /** Takes the `ranks` of a status, if it has any, and the daemon's time. */
+  take(told, now) {
+    this._now = now;
+    if (told?.is_whole) this.rows = placesOf(told.columns.rank).map((rank) => ({ rank }));
+    for (const [name, column] of Object.entries(told?.columns ?? {})) this._fill(name, column);
+    let isChanged = told !== undefined;
+    for (const row of this.rows) {
+      const silent = row.heard === null ? 0 : Math.max(0, now - row.heard);
+      isChanged ||= silent !== row.silent_seconds;
+      row.silent_seconds = silent;
+    }
+    if (isChanged) this.version += 1;
+  }
+
+  _fill(name, { all, at, to }) {
+    const { rows } = this;
+    if (to === undefined) for (const row of rows) row[name] = all;
+    else if (at === undefined) for (let place = 0; place < rows.length; place += 1) rows[place][name] = to[place];
+    else at.forEach((place, index) => (rows[place][name] = to[index]));
+  }
+}
+
+/** The ranks themselves; never `all`, for no two have one number. */
+const placesOf = ({ to }) => to ?? [];

@@ -1,0 +1,174 @@
+/*
+ * What the ranks can be told apart by: for each measure how far a rank is out, when that is too far, and how to say it.
+ * No document.
+ *
+ * Ranks are compared with each other: the median is what a rank should be like, and the median distance from it (MAD) how
+ * far ranks usually are from it. Both hold when a few ranks are far off.
+ */
+
+import { decimal, duration, plural, whole } from "./format.js";
+
+export const SILENT_SECONDS = 10;
+export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "not heard since the daemon restarted", absent: "not heard yet" };
+const URGENCY = ["failed", "silent", "absent", "expected"];
+const SLOW = 1.2;
+const FAR_MADS = 8;
+const MANY_BEHIND = 3;
+
+export const isNotFinite = (value) => typeof value === "string";
+
+/** A rank's state as a person would say it: one that is live but says nothing is silent. */
+export function rankState(rank) {
+  return rank.state === "live" && rank.silent_seconds >= SILENT_SECONDS ? "silent" : rank.state;
+}
+
+function middle(values) {
+  const sorted = Float64Array.from(values).sort();
+  return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
+}
+
+function spread(values) {
+  const median = middle(values);
+  return { median, mad: median === null ? null : middle(values.map((value) => Math.abs(value - median))) };
+}
+
+/** What the ranks have in common; `named` says which rules name a rank now. */
+export function compare(ranks, named) {
+  const live = ranks.filter((rank) => rank.state === "live");
+  const numbers = (some, field) => some.map((rank) => rank[field]).filter((value) => typeof value === "number");
+  let front = 0;
+  for (const rank of live) front = Math.max(front, rank.step);
+  const abreast = live.filter((rank) => front - rank.step < MANY_BEHIND);
+  return { seconds: spread(numbers(live, "step_seconds")), loss: spread(numbers(abreast, "loss")), front, named };
+}
+
+/** How many times the usual distance a value is away; a spread of nothing counts as a thousandth of the value. */
+function mads(value, { median, mad }) {
+  if (typeof value !== "number" || median === null) return null;
+  return Math.abs(value - median) / Math.max(mad, 1e-3 * Math.abs(median), 1e-12);
+}
+
+const isHeard = (rank) => rank.state !== "absent";
+const ratio = (rank, all) => (typeof rank.step_seconds === "number" && all.seconds.median ? rank.step_seconds / all.seconds.median : null);
+const behind = (rank, all) => (isHeard(rank) ? Math.max(0, all.front - rank.step) : null);
+const differs = (rank, all) => all.named.get(rank.rank)?.includes("replica_desync") ?? false;
+/** How far a loss is from the others'; one of an earlier step cannot be compared. */
+function lossOff(rank, all) {
+  if (isNotFinite(rank.loss)) return Infinity;
+  return all.front - rank.step < MANY_BEHIND ? mads(rank.loss, all.loss) : null;
+}
+
+const times = (value) => (value === null ? "–" : `${value.toFixed(2)}× the median`);
+
+/**
+ * Each measure: `far` is how far a rank is out (more is worse, null is not known), `share` where that lies on the scale from 0
+ * to 1, `isBad` whether it wants a look, `say` how to say it, and `ends` what stands at the two ends of the scale.
+ */
+export const MEASURES = {
+  state: {
+    name: "State",
+    worst: "In need of a look",
+    far: (rank, all) => trouble(rank, all),
+    share: () => 0,
+    isBad: (rank, all) => trouble(rank, all) > 0,
+    say: (rank, all) => sayState(rank, all),
+    ends: null,
+  },
+  step_seconds: {
+    name: "Step time",
+    worst: "Slowest",
+    far: ratio,
+    share: (far) => (far - 0.8) / 0.7,
+    isBad: (rank, all) => ratio(rank, all) >= SLOW && mads(rank.step_seconds, all.seconds) >= FAR_MADS,
+    say: (rank, all) => `${duration(rank.step_seconds)}, ${times(ratio(rank, all))}`,
+    ends: ["0.8× the median", "1.5× or more"],
+  },
+  loss: {
+    name: "Loss",
+    worst: "Furthest from the others",
+    far: lossOff,
+    share: (far) => far / FAR_MADS,
+    isBad: (rank, all) => lossOff(rank, all) >= FAR_MADS,
+    say: (rank, all) => sayLoss(rank, all),
+    ends: ["at the median", `${FAR_MADS} MADs away or more`],
+  },
+  heard: {
+    name: "Last seen",
+    worst: "Silent for longest",
+    far: (rank) => (isHeard(rank) && rank.state !== "left" ? rank.silent_seconds : null),
+    share: (far) => Math.log1p(far) / Math.log1p(60),
+    isBad: (rank) => rankState(rank) === "silent",
+    say: (rank) => sayHeard(rank),
+    ends: ["just now", "a minute ago or more"],
+  },
+  behind: {
+    name: "Out of step",
+    worst: "Furthest behind",
+    far: (rank, all) => (differs(rank, all) ? 1e9 : 0) + (behind(rank, all) ?? 0),
+    share: (far) => far / 10,
+    isBad: (rank, all) => differs(rank, all) || behind(rank, all) >= MANY_BEHIND,
+    say: (rank, all) => `${plural(behind(rank, all), "step")} behind${differs(rank, all) ? ", its replica differs" : ""}`,
+    ends: ["with the others", "10 steps behind, or its replica differs"],
+  },
+  lost: {
+    name: "Lost reports",
+    worst: "Most lost reports",
+    far: (rank) => (isHeard(rank) ? rank.num_missed + rank.num_dropped : null),
+    share: (far) => Math.log1p(far) / Math.log1p(100),
+    isBad: (rank) => rank.num_missed + rank.num_dropped > 0,
+    say: (rank) => `${whole(rank.num_missed)} missed, ${whole(rank.num_dropped)} dropped`,
+    ends: ["none", "100 or more"],
+  },
+};
+
+/** How much a rank needs a look; 0 for one that does not. */
+function trouble(rank, all) {
+  const urgency = URGENCY.indexOf(rankState(rank));
+  if (urgency >= 0) return 10 - urgency;
+  if (isNotFinite(rank.loss)) return 5;
+  if (all.named.has(rank.rank)) return 4;
+  if (rank.agent_state === "disabled") return 3;
+  return rank.num_missed || rank.num_dropped ? 1 : 0;
+}
+
+function sayState(rank, all) {
+  const parts = [STATE_NAMES[rankState(rank)] ?? rank.state];
+  if (rank.error) parts.push(rank.error);
+  if (isNotFinite(rank.loss)) parts.push(`loss ${decimal(rank.loss)}`);
+  if (all.named.has(rank.rank)) parts.push(`named by ${all.named.get(rank.rank).join(", ")}`);
+  if (rank.agent_state === "disabled") parts.push("its agent turned itself off");
+  if (rank.agent_failures) parts.push(plural(rank.agent_failures, "agent failure"));
+  const lost = (rank.num_missed ?? 0) + (rank.num_dropped ?? 0);
+  if (lost && parts.length === 1) parts.push(`${plural(lost, "report")} lost`);
+  return parts.join(", ");
+}
+
+function sayLoss(rank, all) {
+  const off = lossOff(rank, all);
+  if (off === Infinity) return decimal(rank.loss);
+  return `${decimal(rank.loss)}, ${off === null ? "not compared" : `${off < 10 ? off.toPrecision(2) : Math.round(off)} MADs off`}`;
+}
+
+/** "just now", "34 s ago": what is not told to the second is not shown to the second. */
+export function sayHeard(rank) {
+  if (!isHeard(rank) || rank.state === "expected") return "–";
+  return rank.silent_seconds ? `${duration(rank.silent_seconds)} ago` : "just now";
+}
+
+/** The ranks that are furthest out, the worst first; for the state only those that want a look. */
+export function furthest(ranks, measure, all) {
+  const { far, isBad } = MEASURES[measure];
+  const rated = ranks.map((rank) => [far(rank, all), rank]).filter(([value]) => value !== null && value > 0);
+  const wanted = measure === "state" ? rated.filter(([, rank]) => isBad(rank, all)) : rated;
+  return wanted.sort(([a, one], [b, two]) => (a === b ? 0 : b - a) || one.rank - two.rank).map(([, rank]) => rank);
+}
+
+/** Which rules name which ranks now. A rule that names most of them tells none apart. */
+export function namedRanks(findings, world) {
+  const named = new Map();
+  for (const finding of findings) {
+    if (!finding.is_open || finding.last.ranks.length * 2 > world) continue;
+    for (const rank of finding.last.ranks) named.set(rank, [...(named.get(rank) ?? []), finding.rule]);
+  }
+  return named;
+}

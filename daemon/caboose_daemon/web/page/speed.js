@@ -1,0 +1,137 @@
+/*
+ * How fast the run is, and where its time goes: throughput, and a step's time split into its phases.
+ *
+ * Throughput is in tokens where the run tells them, else in samples, else in steps. The split is a stack of the step's
+ * mean time over ranks: the phases in their order, and on top what no phase accounts for. Its colours differ in
+ * lightness, and the list below it names them in the stack's order with their shares.
+ */
+
+import { band, byFate, segments, stacked, surviving, valueRange } from "./curves.js";
+import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
+import { belief, compact, decimal, duration } from "./format.js";
+import { incidentShapes } from "./marks.js";
+import { PHASES } from "./model.js";
+import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, stepName } from "./plot.js";
+import { smoothed } from "./smoothing.js";
+
+const LAYERS = [...PHASES, "other"];
+const ROOM = 1.06;
+/** Share of the chart's height from which a phase has room for its name. */
+const LABELLED = 0.13;
+
+/** What throughput is counted in, and how a row tells it. */
+function unit(rows) {
+  if (rows.some((row) => row.tokens)) return { name: "tokens", of: (row) => row.tokens };
+  if (rows.some((row) => row.samples)) return { name: "samples", of: (row) => row.samples };
+  const of = ({ seconds, secondsMax }) => (seconds ? { mean: 1 / seconds, low: 1 / (secondsMax || seconds), high: 1 / seconds } : null);
+  return { name: "steps", of };
+}
+
+export function drawThroughput(model, rows, steps, half) {
+  const { name, of } = unit(rows);
+  const rates = new Map(rows.map((row) => [row, of(row)]));
+  const has = (row) => rates.get(row) !== null;
+  const mean = (row) => rates.get(row).mean;
+  const [low, high] = [(row) => rates.get(row)?.low ?? null, (row) => rates.get(row)?.high ?? null];
+  const traces = [];
+  for (const [fate, part] of byFate(rows, model.status.attempt, model.rollbacks())) {
+    const parts = segments(part, has);
+    traces.push(bandTrace(parts, low, high, fate));
+    const hover = (row) => `${stepName(row, fate)}<br>${amount(mean(row))} ${name}/s` + (row.numSteps > 1 ? `<br>${amount(low(row))} to ${amount(high(row))}` : "");
+    traces.push(...lineTraces(parts, mean, hover, fate, half && smoothed(parts, mean, half)));
+  }
+  const layout = baseLayout(steps);
+  const range = valueRange(rows, steps, low, high, false);
+  setScale(layout.yaxis, range && [0, range[1] * ROOM], false);
+  layout.yaxis.tickformat = "~s";
+  layout.shapes = incidentShapes(model);
+  draw("throughput-chart", traces, layout);
+  setText(byId("throughput-hint"), `${name} per second`);
+  const isEmpty = !rows.some(has);
+  const reason = name === "steps" ? "The run does not tell how many samples a step has." : "";
+  setNote(byId("throughput-note"), isEmpty ? missing(model, "phases", "No step time has been reported.") : reason);
+}
+
+const amount = (value) => (value >= 1e4 ? compact(Math.round(value)) : decimal(value));
+
+export function drawPhases(model, rows, steps) {
+  const kept = surviving(rows);
+  const stacks = new Map(kept.map((row) => [row, stacked(row)]));
+  const parts = segments(kept, (row) => stacks.get(row) !== null);
+  const whole = (row) => stacks.get(row)?.at(-1) ?? null;
+  const range = valueRange(kept, steps, whole, whole, false);
+  const [scale, unitName] = range && range[1] < 1 ? [1000, "ms"] : [1, "s"];
+  const edge = (place) => (row) => (place < 0 ? 0 : stacks.get(row)[place] * scale);
+  const hover = (row) => [stepName(row), `step time ${duration(row.seconds)}`, ...shares(stacks.get(row)).map(([name, seconds, share]) => `${name} ${duration(seconds)} (${belief(share)})`).reverse()].join("<br>");
+  const isThere = LAYERS.map((_, place) => kept.some((row) => stacks.get(row) && width(stacks.get(row), place) > 0));
+  const traces = LAYERS.map((name, place) => ({
+    ...band(parts, edge(place - 1), edge(place)),
+    name,
+    type: "scatter",
+    mode: "lines",
+    fill: "toself",
+    fillcolor: colours[`phase${place}`],
+    line: { width: isThere[place] ? 0.7 : 0, color: colours.card },
+    hoverinfo: "skip",
+  }));
+  const shown = parts.flat();
+  const inSight = ({ step }) => step >= steps[0] && step <= steps[1];
+  traces.push({ x: shown.map((row) => row.step), y: shown.map(edge(LAYERS.length - 1)), name: "step", type: "scatter", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover), hoverinfo: "text" });
+  const layout = baseLayout(steps);
+  const top = range ? range[1] * scale * ROOM : 1;
+  setScale(layout.yaxis, [0, top], false);
+  layout.annotations = labels(shown.filter(inSight), edge, top);
+  layout.yaxis.ticksuffix = ` ${unitName}`;
+  layout.hovermode = "x";
+  layout.hoverdistance = 100;
+  draw("phase-chart", traces, layout);
+  drawShares(shown.filter(inSight), stacks, isThere);
+  const isEmpty = !shown.length;
+  const isUnsplit = !isEmpty && !isThere.slice(0, -1).some(Boolean);
+  const notes = isEmpty || isUnsplit ? [missing(model, "phases", isEmpty ? "No step time has been reported." : "The phases of a step are not known.")] : [];
+  if (kept.length < rows.length) notes.push("Steps taken again are shown as the last attempt took them.");
+  setNote(byId("phase-note"), notes.join(" "));
+}
+
+/** The names of the phases that have room for one, in the middle of what is in sight. */
+function labels(rows, edge, top) {
+  const row = rows[Math.floor(rows.length / 2)];
+  if (!row) return [];
+  return LAYERS.flatMap((name, place) => {
+    const [low, high] = [edge(place - 1)(row), edge(place)(row)];
+    if (high - low < LABELLED * top) return [];
+    return { x: row.step, y: (low + high) / 2, text: name, showarrow: false, bgcolor: colours[`phase${place}`], borderpad: 2, font: { size: 11, color: inkOn(colours[`phase${place}`]) } };
+  });
+}
+
+/** Black or white, whichever is read on this colour (#rrggbb). */
+function inkOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10151c" : "#ffffff";
+}
+
+const width = (stack, place) => stack[place] - (place ? stack[place - 1] : 0);
+
+/** [name, seconds, share] of every phase that was seen, from the bottom up. */
+function shares(stack) {
+  const total = stack.at(-1);
+  return LAYERS.map((name, place) => [name, width(stack, place), total ? width(stack, place) / total : 0]).filter(([, seconds]) => seconds > 0);
+}
+
+/** The phases, the topmost first, with their shares of the time of all steps in sight. */
+function drawShares(rows, stacks, isThere) {
+  const sums = LAYERS.map((_, place) => rows.reduce((sum, row) => sum + width(stacks.get(row), place) * row.numSteps, 0));
+  const total = sums.reduce((sum, value) => sum + value, 0);
+  const entries = LAYERS.map((name, place) => ({ name, share: total ? sums[place] / total : null })).filter((_, place) => isThere[place]).reverse();
+  keyed(
+    byId("phase-legend"),
+    entries,
+    ({ name }) => name,
+    ({ name }) => {
+      const key = make("span", "key phase");
+      setData(key, "phase", name);
+      return make("li", "", "", key, make("span"));
+    },
+    (element, { name, share }) => setText(element.lastElementChild, `${name} ${share === null ? "" : belief(share)}`),
+  );
+}

@@ -1,0 +1,95 @@
+"""Writes training.yml and its promtool tests from the catalogue, and the inhibitions into both Alertmanager files.
+
+    make docs                                        # or: python dashboards/alerts/generate.py
+    python dashboards/alerts/generate.py --check     # exit 1 if a file is not what the code says
+
+The other files here, alerts on Caboose itself and recording rules, say each thing once and are written by hand.
+"""
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from cases import training_cases
+from catalogue import CATALOGUE
+from incident_alerts import training
+
+from caboose_daemon.rules import RULES
+from caboose_daemon.stack.inhibitions import INHIBITIONS
+
+HERE = Path(__file__).parent
+HEAD = "# Written by `make docs` from dashboards/alerts/catalogue.py; do not edit.\n"
+FILES = {"training.yml": training, "tests/training.yml": training_cases}
+
+
+ALERTMANAGERS = (
+    HERE.parent / "alertmanager" / "alertmanager.yml",
+    HERE.parents[1] / "deploy" / "alertmanager" / "alertmanager.yml",
+)
+BLOCK = re.compile(r"(?<=^inhibit_rules:\n).*?(?=^receivers:)", re.DOTALL | re.MULTILINE)
+
+
+class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # it ships no types
+    """YAML as a person would write it: texts of several lines as blocks, nothing by reference."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """The same text twice is written twice."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+Dumper.add_representer(str, _text)
+
+
+def written(content: Mapping[str, object]) -> str:
+    """A file's text."""
+    return HEAD + str(yaml.dump(content, Dumper=Dumper, sort_keys=False, width=10_000, allow_unicode=True))
+
+
+def inhibited(text: str) -> str:
+    """An Alertmanager configuration with the inhibitions in their place; what is around them stays."""
+    lines = ["# Written by `make docs` from daemon/caboose_daemon/stack/inhibitions.py; do not edit."]
+    for one in INHIBITIONS:
+        lines += [f"# {line}" for line in textwrap.wrap(one.why, 116)]
+        for start, (key, values) in zip(("- ", "  ", "  "), one.config().items(), strict=False):
+            said = ", ".join(values if key == "equal" else (f"'{value}'" for value in values))
+            lines.append(f"{start}{key}: [{said}]")
+    block = "\n".join(lines) + "\n\n"
+    made, num = BLOCK.subn(lambda _: block, text)
+    assert num == 1, "the file has one place for them, before its receivers"
+    return made
+
+
+def main() -> int:
+    """Writes the files, or says which are not current."""
+    parser = argparse.ArgumentParser(description="Writes the generated alerts and their tests.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
+    given = parser.parse_args()
+    names = [rule.name for rule in RULES]
+    odd = sorted(set(names) ^ set(CATALOGUE))
+    if odd:
+        sys.stderr.write(f"dashboards/alerts/catalogue.py and the rules differ in: {', '.join(odd)}\n")
+        return 1
+    is_stale = False
+    made = {HERE / name: written(make()) for name, make in FILES.items()}
+    made |= {path: inhibited(path.read_text(encoding="utf-8")) for path in ALERTMANAGERS}
+    for path, text in made.items():
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if given.check:
+            is_stale = True
+            sys.stderr.write(f"{path} is not what the code says; run: make docs\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+    return int(is_stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

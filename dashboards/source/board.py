@@ -1,0 +1,140 @@
+"""The frame of a dashboard: its variables, the incidents as annotations, and the links to the others."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.cog import builder as cogbuilder
+from grafana_foundation_sdk.models import dashboard as model
+
+from caboose_daemon.grafana import annotations
+from caboose_daemon.metrics.table import JOB
+from dashboards.source.look import GREEN, NOTED, PAGED, SOURCE, UIDS, WARNED
+from dashboards.source.panels import Panel
+from dashboards.source.queries import WINDOW, select
+
+RUNBOOKS_URL = "https://runbooks.example/caboose"
+"""A placeholder, the same as the alerts': each site says where its people read dashboards/runbooks."""
+TAG = "caboose"
+Rows = Sequence[tuple[str, Sequence[Panel]]]
+Jobs = Literal["", "one", "many"]
+
+
+class Annotation(cogbuilder.Builder[model.AnnotationQuery]):
+    """A query whose series are events while their value is above 0, as Prometheus' data source reads it."""
+
+    def __init__(self, name: str, expression: str, title: str, text: str, tags: str, color: str) -> None:
+        told = {"titleFormat": title, "textFormat": text, "tagKeys": tags, "useValueForTime": False}
+        self._query = _Told(told, name=name, datasource=SOURCE, expr=expression, icon_color=color)
+
+    def build(self) -> model.AnnotationQuery:
+        """What Grafana is given."""
+        return self._query
+
+
+class Posted(cogbuilder.Builder[model.AnnotationQuery]):
+    """What the daemon and `caboose grafana push` have posted to Grafana about the chosen job, by its tags."""
+
+    def build(self) -> model.AnnotationQuery:
+        """What Grafana is given."""
+        tags = [annotations.COMMON, f"{JOB}:$job"]
+        return model.AnnotationQuery(
+            name="Posted to Grafana",
+            datasource=model.DataSourceRef(type_val="grafana", uid="-- Grafana --"),
+            icon_color=NOTED,
+            target=model.AnnotationTarget(limit=100, match_any=False, tags=tags, type_val="tags"),
+        )
+
+
+class _Told(model.AnnotationQuery):
+    """With what the data source adds to Grafana's own fields."""
+
+    def __init__(self, told: dict[str, object], **fields: Any) -> None:
+        super().__init__(**fields)
+        self._told = told
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), **self._told}
+
+
+def incidents() -> list[cogbuilder.Builder[model.AnnotationQuery]]:
+    """Open incidents of the chosen job, steps that were not finite, and rollbacks: they explain gaps and drops."""
+    severities = (("Critical incidents", "critical", PAGED), ("Other incidents", "warning|info", WARNED))
+    where = "cause {{cause}}; rank {{rank}} {{host}}; layer {{layer}}; {{phase}}"
+    told: list[cogbuilder.Builder[model.AnnotationQuery]] = [
+        Annotation(
+            name,
+            select("caboose_incident_info", f'severity=~"{severity}"'),
+            "{{severity}}: {{rule}}",
+            where,
+            "rule,severity",
+            color,
+        )
+        for name, severity, color in severities
+    ]
+    lost = f"sum by ({JOB}) (increase({select('caboose_non_finite_steps_total')}[{WINDOW}])) > 0"
+    text = "The loss or the gradient was NaN or infinite: curves have a gap here."
+    done = select("caboose_decisions_total", 'action="rollback"', 'reason="committed"')
+    back = f"sum by ({JOB}) (increase({done}[{WINDOW}])) > 0"
+    told += [
+        Annotation("Not finite", lost, "Not finite", text, JOB, PAGED),
+        Annotation("Rolled back", back, "Rolled back", "All ranks went back to a snapshot.", JOB, GREEN),
+        Posted(),
+    ]
+    return told
+
+
+def chosen(
+    name: str, label: str, query: str, *, is_many: bool, about: str, is_number: bool = False
+) -> build.QueryVariable:
+    """A variable filled from the data source."""
+    variable = build.QueryVariable(name).label(label).description(about).datasource(SOURCE).query(query)
+    variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    variable.sort(model.VariableSort.NUMERICAL_ASC if is_number else model.VariableSort.ALPHABETICAL_ASC)
+    variable.multi(is_many).include_all(is_many)
+    if is_many:
+        variable.all_value(".*").current(model.VariableOption(selected=True, text=["All"], value=["$__all"]))
+    return variable
+
+
+def board(
+    name: str,
+    title: str,
+    about: str,
+    rows: Rows,
+    *,
+    jobs: Jobs,
+    extra: Sequence[build.QueryVariable] = (),
+    since: str = "now-6h",
+    refresh: str = "30s",
+) -> build.Dashboard:
+    """A dashboard. `jobs`: whether one job is chosen, or several, or none."""
+    made = build.Dashboard(f"Caboose / {title}").uid(UIDS[name]).description(about).tags([TAG]).editable()
+    made.time(since, "now").refresh(refresh).timezone("browser").tooltip(model.DashboardCursorSync.CROSSHAIR)
+    made.with_variable(build.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    if jobs:
+        query = f"label_values(caboose_job_up, {JOB})"
+        made.with_variable(chosen("job", "Job", query, is_many=jobs == "many", about="The training job."))
+    for variable in extra:
+        made.with_variable(variable)
+    made.with_variable(build.ConstantVariable("runbooks").label("Runbooks").value(RUNBOOKS_URL))
+    others = build.DashboardLink("Caboose").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(False)
+    made.link(others.include_vars(True).keep_time(True).icon("external link"))
+    if jobs == "one":
+        made.annotations(incidents())
+    number = 0
+    for heading, panels in rows:
+        made.with_row(build.Row(heading))
+        for panel in panels:
+            number += 1
+            made.with_panel(panel.id(number))
+    return made
+
+
+def as_json(made: build.Dashboard) -> dict[str, Any]:
+    """What Grafana is given; the rows get numbers after the panels'."""
+    built = made.build()
+    rows = [panel for panel in built.panels or [] if isinstance(panel, model.RowPanel)]
+    for number, row in enumerate(rows, 1000):
+        row.id_val = number
+    return built.to_json()

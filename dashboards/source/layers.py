@@ -1,0 +1,136 @@
+"""Layers: where in the model. Which layers explode, vanish, die, saturate, or stand still?"""
+
+from collections.abc import Iterator
+
+from grafana_foundation_sdk.builders import dashboard as build
+
+from caboose_daemon.metrics.table import LAYER_STATISTICS
+from caboose_daemon.rules.dead_units import DeadUnitsConfig
+from caboose_daemon.rules.lr_too_high import LrTooHighConfig
+from caboose_daemon.rules.lr_too_low import LrTooLowConfig
+from caboose_daemon.rules.saturation import SaturationConfig
+from dashboards.source.board import board
+from dashboards.source.look import FINE, NOTED, PAGED, WARNED
+from dashboards.source.panels import Column, Curve, Panel, Steps, curves, heat, number, table
+from dashboards.source.queries import gauge
+
+DEAD, SATURATED = DeadUnitsConfig(), SaturationConfig()
+TITLES = {
+    "gradient_norm": "Gradient norm",
+    "update_ratio": "Size of updates",
+    "activation_std": "Spread of activations",
+    "weight_norm": "Weight norm",
+    "dead_units_ratio": "Dead units",
+    "saturated_units_ratio": "Saturated units",
+}
+assert TITLES.keys() == LAYER_STATISTICS.keys(), "every statistic has its panels"
+SHARES = ("dead_units_ratio", "saturated_units_ratio")
+RULES = {
+    "gradient_norm": ("gradient_vanishing", "gradient_explosion"),
+    "update_ratio": ("lr_too_high", "lr_too_low", "frozen_parameters"),
+    "activation_std": ("activation_collapse",),
+    "weight_norm": ("replica_desync",),
+    "dead_units_ratio": ("dead_units",),
+    "saturated_units_ratio": ("saturation", "eval_mode"),
+}
+STEPS: dict[str, Steps] = {
+    "update_ratio": ((LrTooLowConfig().min_update, FINE), (LrTooHighConfig().max_update, PAGED)),
+    "dead_units_ratio": ((DEAD.share, WARNED), (DEAD.critical_share, PAGED)),
+    "saturated_units_ratio": ((SATURATED.share, WARNED),),
+}
+BASES = {"update_ratio": NOTED}
+"""Below the first threshold all is fine, but for an update that is too small."""
+OF_ACTIVATIONS = ("dead_units_ratio", "saturated_units_ratio", "activation_std")
+SMALLEST = "1e-12"
+"""Below it a logarithm is not taken: a layer without any gradient would stretch the scale for all."""
+
+
+def layers() -> build.Dashboard:
+    """The dashboard."""
+    return board(
+        "layers",
+        "Layers",
+        "Where in the model: every statistic over depth and time, and the layers that stand out, by name.",
+        [
+            ("The worst by name", [*_worst(), *_offenders()]),
+            ("Depth and time", list(_maps())),
+            ("Over all layers", list(_spreads())),
+        ],
+        jobs="one",
+    )
+
+
+def _worst() -> Iterator[Panel]:
+    for name in ("dead_units_ratio", "saturated_units_ratio", "update_ratio"):
+        expression = gauge(f"caboose_layer_{name}", where=('stat="max"',))
+        unit = "percentunit" if name in SHARES else "sci"
+        yield number(
+            f"{TITLES[name]}, worst layer",
+            expression,
+            unit=unit,
+            steps=STEPS[name],
+            base=BASES.get(name, FINE),
+            size=(6, 4),
+        )
+    yield number("Layers unseen", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(6, 4))
+
+
+def _offenders() -> Iterator[Panel]:
+    of_parameters = tuple(name for name in TITLES if name not in OF_ACTIVATIONS)
+    for what, names in (("parameters", of_parameters), ("activations", OF_ACTIVATIONS)):
+        columns = {"layer": Column("layer")}
+        for name in names:
+            unit = "percentunit" if name in SHARES else "sci"
+            expression = gauge(f"caboose_worst_layer_{name}", "layer")
+            base = BASES.get(name, FINE)
+            columns[name] = Column(TITLES[name].lower(), expression, unit, STEPS.get(name, ()), base)
+        yield table(
+            f"Top offenders: {what}",
+            columns,
+            about="The ten worst of each kind. A cell is empty where a layer is not among the worst of that kind.",
+            size=(12, 9),
+            sort=names[0],
+        )
+    for name in ("gradient_norm", *SHARES):
+        yield curves(
+            f"{TITLES[name]} of the worst",
+            Curve(gauge(f"caboose_worst_layer_{name}", "layer"), "{{layer}}"),
+            unit="percentunit" if name in SHARES else "short",
+            log=0 if name in SHARES else 10,
+            steps=STEPS.get(name, ()),
+            rules=RULES[name],
+            size=(8, 9),
+            is_open_ended=True,
+            least=0 if name in SHARES else None,
+            most=1 if name in SHARES else None,
+        )
+
+
+def _maps() -> Iterator[Panel]:
+    for name, title in TITLES.items():
+        expression = gauge(f"caboose_depth_{name}", "depth")
+        if name in SHARES:
+            yield heat(title, expression, unit="percentunit", rules=RULES[name], least=0, most=1)
+        else:
+            about = "As a power of ten: -3 is 0.001. A layer enters at the bottom of the scale when it has nothing."
+            logarithm = f"log10(clamp_min({expression}, {SMALLEST}))"
+            yield heat(f"{title} (power of ten)", logarithm, unit="short", about=about, rules=RULES[name])
+
+
+def _spreads() -> Iterator[Panel]:
+    for name, title in TITLES.items():
+        is_share = name in SHARES
+        yield curves(
+            f"{title} over all layers",
+            *(
+                Curve(gauge(f"caboose_layer_{name}", where=(f'stat="{stat}"',)), stat)
+                for stat in ("median", "max", "min")
+            ),
+            unit="percentunit" if is_share else "sci",
+            log=0 if is_share else 10,
+            steps=STEPS.get(name, ()),
+            rules=RULES[name],
+            size=(8, 8),
+            least=0 if is_share else None,
+            most=1 if is_share else None,
+        )

@@ -1,0 +1,117 @@
+"""Writes what in deploy/ follows from other files: caboose.example.toml from the configuration's dataclasses, the
+PrometheusRule from dashboards/alerts.
+
+    python deploy/generate.py             # or: make deploy
+    python deploy/generate.py --check     # exit 1 if anything is not current
+"""
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from caboose_daemon import assets
+from caboose_daemon.config import SECTIONS, Config
+from caboose_daemon.rules import RULES
+from caboose_daemon.rules.describe import describe, field_docs
+
+DEPLOY = Path(__file__).parent
+HEAD = """\
+# Every key of caboose.toml with its default, and what it means: a file like this one changes nothing.
+# `make deploy` writes it from the code. Unknown keys are refused, so a misspelt one is noticed.
+"""
+
+
+def example() -> str:
+    """The whole configuration, as it is without a file."""
+    lines = [HEAD]
+    config = Config()
+    for name in SECTIONS:
+        section = getattr(config, name)
+        about = str(type(section).__doc__).partition(": ")[2] or str(type(section).__doc__)
+        lines += [f"# {about[:1].upper()}{about[1:]}", f"[{name}]"]
+        docs = field_docs(type(section))
+        for field in fields(section):
+            lines += [*comment(docs[field.name]), f"{field.name} = {toml(getattr(section, field.name))}"]
+        lines.append("")
+    for rule in map(describe, RULES):
+        lines += [*comment(f"{rule.name}: {rule.sees}"), f"[rules.{rule.name}]"]
+        for threshold in rule.thresholds:
+            lines += [*comment(threshold.doc), f"{threshold.key} = {toml(threshold.default)}"]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def comment(text: str) -> Iterator[str]:
+    """Prose as comments."""
+    return (f"# {line}" for line in textwrap.wrap(text, 116))
+
+
+def toml(value: Any) -> str:
+    """A default as it stands in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return repr(value)
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml ships no types
+    """Texts of several lines as people write them."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def prometheus_rule() -> str:
+    """All alerting and recording rules as the Prometheus operator takes them."""
+    groups = [group for path in assets.alerts() for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    resource = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "caboose", "labels": {"app.kubernetes.io/name": "caboose"}},
+        "spec": {"groups": groups},
+    }
+    text = yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+    return f"# Made from dashboards/alerts by `make deploy`; change them there.\n{text}"
+
+
+MADE: Mapping[str, Callable[[], str]] = {
+    "caboose.example.toml": example,
+    "kubernetes/prometheusrule.yaml": prometheus_rule,
+}
+
+
+def main() -> int:
+    """Writes the files, or says which are not current."""
+    parser = argparse.ArgumentParser(description="Writes the generated files of deploy/.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
+    given = parser.parse_args()
+    is_stale = False
+    for name, make in MADE.items():
+        path, text = DEPLOY / name, make()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if given.check:
+            is_stale = True
+            sys.stderr.write(f"{path} is not what it is made from; run: make deploy\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+    return int(is_stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A batch is learned by heart, or it is said whether model or optimizer is in the way."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import caboose
+
+
+def a_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(16, 8, generator=generator), torch.randint(0, 3, (16,), generator=generator)
+
+
+def a_model() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+
+
+LOSS = torch.nn.CrossEntropyLoss()
+
+
+def test_a_sound_model_learns_it() -> None:
+    model = a_model()
+    found = caboose.overfit_one_batch(model, LOSS, [a_batch()], torch.optim.Adam(model.parameters(), lr=0.01))
+    assert found.verdict == "pass"
+    assert found.gone > 0.9
+    assert found.reference == (), "nothing else was needed"
+    assert len(found.plot().data) == 1
+
+
+def test_a_rate_that_is_too_small_is_told_from_a_model_that_cannot_learn() -> None:
+    model = a_model()
+    found = caboose.overfit_one_batch(
+        model, LOSS, [a_batch()], torch.optim.SGD(model.parameters(), lr=1e-6), num_steps=300
+    )
+    assert found.verdict == "warn"
+    assert "where a plain AdamW reaches" in found.says
+    assert "optimizer's learning rate" in found.fix
+    assert len(found.plot().data) == 2
+
+
+def test_a_loss_that_still_falls_is_given_more_steps() -> None:
+    model = a_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    found = caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer, num_steps=16)
+    assert found.verdict == "pass"
+    assert 16 < len(found.losses) <= 48
+
+
+def test_a_model_that_does_not_see_its_input_fails() -> None:
+    model = a_model()
+
+    def blind(model: Any, batch: Any) -> torch.Tensor:
+        return LOSS(model(torch.zeros_like(batch[0])), batch[1])  # type: ignore[no-any-return]
+
+    found = caboose.overfit_one_batch(model, blind, [a_batch()], torch.optim.Adam(model.parameters(), lr=0.01))
+    assert found.verdict == "fail"
+    assert "targets that do not belong to the inputs" in found.fix
+
+
+def test_a_loss_that_becomes_nan_fails() -> None:
+    model = a_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
+    found = caboose.overfit_one_batch(model, torch.nn.MSELoss(), [(a_batch()[0], torch.ones(16, 3))], optimizer)
+    assert found.verdict != "pass"
+    assert "the loss was" in found.says
+
+
+def test_a_warm_up_is_taken_to_its_end() -> None:
+    model = a_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 1000)
+    assert optimizer.param_groups[0]["lr"] == 0.0
+    found = caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer)
+    assert found.verdict == "pass"
+    assert optimizer.param_groups[0]["lr"] == 0.0
+
+
+def test_a_loss_that_is_no_number_is_named() -> None:
+    model = a_model()
+    each = torch.nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(TypeError, match=r"a tensor of shape \(16,\); return one number, as loss.mean\(\)"):
+        caboose.overfit_one_batch(model, each, [a_batch()], torch.optim.SGD(model.parameters(), lr=0.1))

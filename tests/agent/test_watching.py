@@ -1,0 +1,137 @@
+"""A watched loader gives what the loader gives, but for the batches that are to be skipped after a rollback."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+import caboose
+
+
+def a_monitor() -> caboose.Monitor:
+    return caboose.Monitor(None)
+
+
+class Endless:
+    """A loader without a length or an end."""
+
+    def __iter__(self) -> Iterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+
+def test_the_next_batches_are_dropped_once() -> None:
+    monitor = a_monitor()
+    seen = []
+    for batch in monitor.watch(range(10)):
+        seen.append(batch)
+        if batch == 3:
+            assert monitor._skip.ask(4, crosses_epochs=False) == 4
+    assert seen == [0, 1, 2, 3, 8, 9]
+    assert monitor._skip.num_dropped == 4
+    assert list(monitor.watch(range(3))) == [0, 1, 2]
+
+
+def test_skipping_ends_with_the_epoch() -> None:
+    monitor = a_monitor()
+    loader = monitor.watch([0, 1, 2, 3])
+    epochs: list[list[int]] = []
+    for _ in range(2):
+        epochs.append([])
+        for batch in loader:
+            epochs[-1].append(batch)
+            if len(epochs) == 1 and batch == 1:
+                monitor._skip.ask(3, crosses_epochs=False)
+    assert epochs == [[0, 1], [0, 1, 2, 3]]
+
+
+def left_by_break(loader: Iterable[int]) -> None:
+    for batch in loader:
+        if batch == 1:
+            break
+
+
+def left_by_an_exception(loader: Iterable[int]) -> None:
+    with contextlib.suppress(RuntimeError):
+        for batch in loader:
+            if batch == 1:
+                raise RuntimeError("evaluation failed")
+
+
+def left_half_way(kept: list[Any], loader: Iterable[int]) -> None:
+    """The iterator stays alive, as where a loop calls next by itself."""
+    iterator = iter(loader)
+    kept.append(iterator)
+    assert [next(iterator), next(iterator)] == [0, 1]
+
+
+KEPT: list[Any] = []
+WAYS: dict[str, Callable[[Iterable[int]], None]] = {
+    "break": left_by_break,
+    "exception": left_by_an_exception,
+    "a new iterator": functools.partial(left_half_way, KEPT),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_skipping_ends_with_the_epoch_however_it_is_left(way: str) -> None:
+    monitor = a_monitor()
+    loader = monitor.watch([0, 1, 2, 3])
+    WAYS[way](loader)
+    assert monitor._skip.ask(3, crosses_epochs=False) == 3
+    seen = []
+    for batch in loader:
+        KEPT.clear()  # an old one that is closed only now ends nothing of the new one
+        seen.append(batch)
+        if batch == 0:
+            assert monitor._skip.ask(1, crosses_epochs=False) == 1
+    assert seen == [0, 2, 3]
+
+
+def test_an_epoch_that_is_gone_through_by_hand_skips_its_own_batches() -> None:
+    monitor = a_monitor()
+    iterator = iter(monitor.watch(range(6)))
+    assert next(iterator) == 0
+    monitor._skip.ask(2, crosses_epochs=False)
+    assert list(iterator) == [3, 4, 5]
+
+
+def test_it_goes_on_in_the_next_one_where_all_epochs_are_known_to_be_equally_long() -> None:
+    monitor = a_monitor()
+    loader = monitor.watch([0, 1, 2, 3])
+    epochs: list[list[int]] = []
+    for _ in range(2):
+        epochs.append([])
+        for batch in loader:
+            epochs[-1].append(batch)
+            if len(epochs) == 1 and batch == 1:
+                monitor._skip.ask(3, crosses_epochs=True)
+    assert epochs == [[0, 1], [1, 2, 3]]
+
+
+def test_another_loader_in_between_is_not_touched() -> None:
+    monitor = a_monitor()
+    seen, validated = [], []
+    for batch in monitor.watch(range(6)):
+        seen.append(batch)
+        if batch == 1:
+            monitor._skip.ask(2, crosses_epochs=False)
+            validated = list(monitor.watch(["a", "b", "c"]))
+    assert validated == ["a", "b", "c"]
+    assert seen == [0, 1, 4, 5]
+
+
+def test_without_a_watched_loader_nothing_is_skipped() -> None:
+    assert a_monitor()._skip.ask(5, crosses_epochs=False) == 0
+
+
+def test_a_length_is_known_or_not() -> None:
+    monitor = a_monitor()
+    next(iter(monitor.watch(range(7))))
+    assert monitor._skip.length() == 7
+    next(iter(monitor.watch(Endless())))
+    assert monitor._skip.length() == -1

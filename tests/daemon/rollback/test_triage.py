@@ -1,0 +1,204 @@
+"""What is becoming of a loss that left its level: both sides of every edge, in the run's own noise."""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from caboose_daemon.rollback.cost import weigh
+from caboose_daemon.rollback.triage import HOPELESS, Losses, Triage, judge, level_of
+
+LEVEL, NOISE = 2.0, 0.02
+NAN = float("nan")
+
+
+def losses(
+    after: Sequence[float], *, before: int = 200, noise: float = NOISE, fall: float = 0.0, seed: int = 0
+) -> Losses:
+    """A run at its level (falling by `fall` a step), then so much above it, all with the scatter of its batches."""
+    steps = np.arange(1, before + len(after) + 1)
+    curve = LEVEL + fall * np.maximum(0, before - steps)
+    curve[before:] = LEVEL + np.asarray(after, dtype=np.float64)
+    values = curve + noise * np.random.default_rng(seed).standard_normal(len(steps))
+    return Losses(steps.astype(np.int64), values, np.isnan(values))
+
+
+def judged(after: Sequence[float], **settings: float) -> Triage:
+    run = losses(after, **settings)
+    return judge(run, 201)
+
+
+def test_a_loss_that_did_not_leave_its_level_is_unmoved() -> None:
+    triage = judged([0.0] * 30)
+
+    assert (triage.verdict, triage.remaining) == ("unmoved", 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_alone_is_never_away(seed: int) -> None:
+    assert judged([0.0] * 40, seed=seed, noise=0.5).verdict in ("unmoved", "recovering")
+
+
+def test_what_lies_within_three_scales_of_single_steps_is_not_away_and_beyond_it_is() -> None:
+    assert judged([1.5 * NOISE] * 40).remaining == 0.0
+    assert judged([6.0 * NOISE] * 40).verdict == "lingering"
+
+
+def test_a_spike_that_decays_recovers_and_says_when_it_will_be_back() -> None:
+    spike = 3.0 * np.exp(-np.arange(20) / 8.0)
+
+    triage = judged(spike)
+
+    assert triage.verdict == "recovering"
+    assert 7 < triage.remaining < 16, "what is left of it costs about as much as 8 steps at its height now"
+    assert "falls by" in triage.reasons[1]
+
+
+def test_a_spike_that_is_over_is_recovering_with_nothing_remaining() -> None:
+    triage = judged([*3.0 * np.exp(-np.arange(30) / 4.0), *[0.0] * 10])
+
+    assert (triage.verdict, triage.remaining) == ("recovering", 0.0)
+
+
+def test_a_loss_that_stays_up_lingers_and_as_long_again_is_expected() -> None:
+    triage = judged([1.0] * 40)
+
+    assert (triage.verdict, triage.remaining, triage.age) == ("lingering", 40.0, 39)
+    assert "neither fallen nor risen" in triage.reasons[1]
+
+
+def test_a_loss_that_goes_on_rising_diverges() -> None:
+    triage = judged(0.05 * np.arange(1, 31))
+
+    assert (triage.verdict, triage.remaining) == ("diverging", 90.0)
+
+
+def test_a_rise_that_is_small_beside_the_height_is_no_divergence() -> None:
+    assert judged(4.0 + 0.01 * np.arange(30)).verdict == "lingering"
+
+
+def test_the_way_up_to_the_peak_does_not_count_for_ever() -> None:
+    up_and_down = [*np.linspace(0.3, 3.0, 10), *3.0 * np.exp(-np.arange(20) / 10.0)]
+
+    assert judged(up_and_down[:10]).verdict == "diverging"
+    assert judged(up_and_down).verdict == "recovering"
+
+
+@pytest.mark.parametrize(("num_bad", "verdict"), [(HOPELESS - 1, "early"), (HOPELESS, "diverging")])
+def test_weights_are_lost_when_losses_in_a_row_are_not_finite(num_bad: int, verdict: str) -> None:
+    triage = judged([NAN] * num_bad)
+
+    assert triage.verdict == verdict
+    assert math.isinf(triage.remaining)
+
+
+def test_bad_losses_that_were_over_again_are_not_counted() -> None:
+    assert judged([NAN] * 5 + [0.0] * 5).verdict == "unmoved"
+
+
+def test_steps_that_a_scaler_skipped_changed_nothing() -> None:
+    run = losses([NAN] * 5)
+
+    assert judge(run, 201, num_skipped=5).verdict == "unmoved"
+    assert judge(run, 201, num_skipped=4).verdict == "diverging", "one of them was not skipped"
+
+
+def test_too_little_before_the_onset_is_not_known() -> None:
+    assert judge(losses([3.0] * 10, before=7), 8).verdict == "unknown"
+    assert judge(losses([3.0] * 10, before=8), 9).verdict == "lingering"
+
+
+def test_a_few_steps_are_too_early_to_say_anything() -> None:
+    assert judged([3.0] * 4).verdict == "early"
+    assert judged([3.0] * 5).verdict != "early"
+
+
+def test_a_slow_rise_began_long_before_a_rule_said_so() -> None:
+    creeping = losses([*np.linspace(0.0, 0.6, 150), *[0.6] * 10])
+
+    triage = judge(creeping, 350)
+
+    assert 205 < triage.began < 250, "the loss was at its best until shortly after step 200"
+    assert triage.level == pytest.approx(LEVEL, abs=0.08)
+
+
+def test_a_sudden_spike_began_where_the_rule_said() -> None:
+    assert judged([3.0] * 20).began == 201
+
+
+def test_the_level_is_that_of_a_falling_loss_now_and_not_of_its_past() -> None:
+    triage = judged([3.0] * 20, fall=0.01)
+
+    assert triage.level == pytest.approx(LEVEL, abs=0.15)
+
+
+def test_heavy_tails_make_the_noise_wider() -> None:
+    random = np.random.default_rng(0)
+    light, heavy = random.standard_normal(64), random.standard_t(2, 64)
+
+    assert level_of(2.0 + 0.1 * light).noise == pytest.approx(0.1, rel=0.35)
+    assert level_of(2.0 + 0.1 * heavy).noise > 0.13
+
+
+def test_every_verdict_gives_its_numbers() -> None:
+    (where, _) = judged([1.0] * 40).reasons
+
+    assert re.match(
+        r"loss 2\.9\d+ against a level of 1\.99\d before step 201: 4\d\.\d scales of its noise \(0\.02", where
+    )
+
+
+# What it costs
+
+
+def a_triage(**changes: object) -> Triage:
+    fields: dict[str, object] = {"verdict": "lingering", "step": 140, "began": 100, "remaining": 40.0}
+    return Triage(**{**fields, **changes})
+
+
+def test_going_back_is_worth_it_once_waiting_costs_so_much_more() -> None:
+    just_not = weigh(a_triage(), target=85, boundary=149, skip=0, caution=1.25)
+    just = weigh(a_triage(), target=86, boundary=149, skip=0, caution=1.25)
+
+    assert (just_not.waiting, just_not.going_back, just_not.is_worth_it) == (80.0, 64.0, False)
+    assert (just.going_back, just.is_worth_it) == (63.0, True)
+    assert just.reason == "going back is cheaper: waiting loses 80 steps > 1.25 x 63 steps of going back"
+
+
+def test_skipped_batches_are_lost_too() -> None:
+    assert not weigh(a_triage(), target=86, boundary=149, skip=1, caution=1.25).is_worth_it
+
+
+def test_lost_weights_are_worth_any_price() -> None:
+    cost = weigh(a_triage(verdict="diverging", remaining=math.inf), target=0, boundary=10**6, skip=0, caution=1.25)
+
+    assert cost.is_worth_it
+    assert "waiting loses everything" in cost.reason
+
+
+def test_a_loss_that_is_where_it_was_a_few_steps_ago_has_lost_no_more_than_those() -> None:
+    early = judged([0.3] * 40, fall=0.01)
+
+    assert 20 < early.as_of < 45
+    no_better = early.began - int(early.as_of)
+    assert weigh(early, target=no_better, boundary=240, skip=0, caution=1.0).waiting == early.age + early.as_of
+
+
+def test_a_loss_that_stands_has_no_credit_for_what_it_might_learn_anew_where_a_better_state_is_at_hand() -> None:
+    early = judged([0.3] * 40, fall=0.01)
+
+    better = early.began - int(early.as_of) + 1
+    assert early.verdict == "lingering"
+    assert weigh(early, target=better, boundary=240, skip=0, caution=1.0).waiting == early.age + early.remaining
+
+
+def test_a_loss_that_falls_loses_what_was_lost_and_no_more_than_it_has_to_learn_anew() -> None:
+    falls = a_triage(verdict="recovering", remaining=500.0, as_of=90.0)
+
+    assert weigh(falls, target=0, boundary=145, skip=0, caution=1.0).waiting == falls.age + 90.0
+
+
+def test_what_goes_on_rising_is_not_bounded_by_where_it_was() -> None:
+    assert weigh(a_triage(verdict="diverging", as_of=5.0), target=90, boundary=145, skip=0, caution=1.0).waiting == 80.0

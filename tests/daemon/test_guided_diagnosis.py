@@ -1,0 +1,147 @@
+"""`caboose diagnose --guided` asks for the symptom, and then only for what the run does not tell."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from caboose_daemon.cli import caboose
+from caboose_daemon.guided.questions import QUESTIONS
+from caboose_daemon.guided.symptoms import SYMPTOMS
+from caboose_daemon.kinship import BRINGS_ABOUT
+from support.scenario import JournaledCore, scenario
+from support.written_logs import falling, written
+
+Make = Callable[..., JournaledCore]
+
+
+def talk(*lines: str, run: str = "", as_json: bool = True) -> Result:
+    arguments = ["diagnose", "--guided", *([run] if run else []), *(["--json"] if as_json else [])]
+    first = [] if run else [""]
+    return CliRunner().invoke(caboose, arguments, input="".join(f"{line}\n" for line in [*first, *lines]))
+
+
+def told(*lines: str, run: str = "") -> dict[str, Any]:
+    done = talk(*lines, *[""] * len(QUESTIONS), run=run)
+    assert done.exit_code == 0, done.output
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def causes(answer: dict[str, Any]) -> list[str]:
+    return [cause["id"] for cause in answer["incidents"][0]["diagnosis"]["causes"]]
+
+
+def confidence(answer: dict[str, Any], cause: str) -> float:
+    rows = answer["incidents"][0]["diagnosis"]["causes"]
+    return next((float(row["confidence"]) for row in rows if row["id"] == cause), 0.0)
+
+
+def test_without_a_run_the_answers_lead_to_the_cause() -> None:
+    assert causes(told("nan", "300", "y"))[0] == "input_not_finite"
+    assert causes(told("1", "300", "n", "y", "y", "n", "float32"))[0] == "log_of_zero"
+    assert causes(told("1", "300", "n", "n", "n", "n", "float16", "0.5"))[0] == "fp16_overflow"
+    assert causes(told("stuck", "50", "2.303", "Adam", "0.001", "n", "0", "0", "10"))[0] == "labels_shuffled"
+    assert causes(told("stuck", "50", "", "", "", "y"))[0] == "eval_mode_left_on"
+    assert causes(told("slow", "500", "70%", "0"))[0] == "slow_loader"
+
+
+def test_nothing_is_an_answer_too_and_leaves_most_unknown() -> None:
+    answer = told("plateau")
+
+    assert answer["guided"]["answers"] == {}
+    assert answer["incidents"][0]["diagnosis"]["unknown"] > 0.5
+
+
+def test_no_is_evidence_against() -> None:
+    silent, denied = told("nan", "300"), told("nan", "300", "n")
+
+    assert confidence(denied, "input_not_finite") < confidence(silent, "input_not_finite")
+
+
+def test_a_sign_that_was_looked_for_in_vain_is_evidence_against() -> None:
+    silent, denied = told("hangs", "300"), told("hangs", "300", "", "0")
+
+    assert confidence(denied, "rank_killed") < confidence(silent, "rank_killed")
+
+
+def test_a_log_answers_what_it_can_and_the_rest_alone_is_asked_for(tmp_path: Path) -> None:
+    losses = falling(600, 1.0)
+    losses[400:406] += np.linspace(8, 1, 6)
+    log = written(tmp_path, "spiking", losses, lr=1e-3, optimizer="AdamW")
+
+    done = talk("spike", "", "", "", "", run=log, as_json=False)
+
+    assert done.exit_code == 0, done.output
+    assert "The run shows it: loss_spike from step 400" in done.stdout
+    assert "Known already: optimizer AdamW, lr 0.001" in done.stdout
+    assert "Which optimizer?" not in done.stdout
+    assert "After how many steps was the loss back" not in done.stdout, "the curve shows that"
+    assert "Did the gradient norm grow" in done.stdout, "it was not logged"
+    assert "outlier_batch" in done.stdout
+
+
+def test_a_job_of_a_journal_is_not_asked_what_its_agent_told(journaled: Make, tmp_path: Path) -> None:
+    story = scenario(ranks=2, core=journaled(), job="llama", facts={"optimizer": "AdamW", "precision": "bfloat16"})
+    story.nan_loss(1, at=30).healthy(3)
+
+    answer = told("nan", run=f"{tmp_path}/journal.sqlite:llama")
+
+    assert answer["guided"]["is_seen"]
+    assert answer["guided"]["known"]["precision"] == "bfloat16"
+    assert answer["incidents"][0]["id"] == "llama/1"
+
+
+def test_what_the_rules_do_not_see_rests_on_the_users_word(tmp_path: Path) -> None:
+    log = written(tmp_path, "fine", falling(300, 1.0))
+
+    done = talk("hangs", "250", *[""] * 9, run=log, as_json=False)
+
+    assert "The rules see nothing of that kind in fine" in done.stdout
+    assert "as you say: the run hangs" in done.stdout
+
+
+def test_an_answer_that_is_none_is_asked_for_again() -> None:
+    done = talk("everything", "12", "1", "soon", "300", "maybe", "y", *[""] * 9, as_json=False)
+
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("Number, 1 to") == 3
+    assert done.stdout.count("At which step did it begin?") == 2
+    assert "Please give y, n, or nothing" in done.stdout
+
+
+def test_a_conversation_that_is_broken_off_ends_cleanly() -> None:
+    done = talk("1", "300")
+
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "broken off; nothing was kept" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_for_programs_the_questions_go_to_standard_error() -> None:
+    done = talk("nan", *[""] * 12)
+
+    json.loads(done.stdout)
+    assert "What is wrong?" in done.stderr
+
+
+def test_one_conversation_is_about_one_run() -> None:
+    done = CliRunner().invoke(caboose, ["diagnose", "--guided", "one", "two"])
+
+    assert done.exit_code == 2
+    assert "--guided is about one run" in done.stderr
+
+
+@pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.name)
+def test_every_symptom_has_rules_questions_and_causes(symptom: Any) -> None:
+    assert symptom.rules <= BRINGS_ABOUT.keys()
+    asked = [question for question in QUESTIONS if symptom.name in question.symptoms]
+    assert asked
+    assert all(question.rule in BRINGS_ABOUT for question in asked if question.rule)
+    assert len({question.key for question in asked}) == len(asked)
+    assert causes(told(symptom.name, "100"))

@@ -1,0 +1,236 @@
+"""The Alertmanager example: valid, everybody gets theirs, and one cause is told once."""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from caboose_daemon.stack import configs
+from support.alerts import DASHBOARDS, rules
+from support.processes import end, wait_until
+
+CONFIG = DASHBOARDS / "alertmanager" / "alertmanager.yml"
+NAMES = ("prometheus-alertmanager", "alertmanager")
+"""Debian's, and everybody else's."""
+
+
+def amtool(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["amtool", *arguments], capture_output=True, text=True, timeout=30)
+
+
+def test_amtool_accepts_it() -> None:
+    ended = amtool("check-config", str(CONFIG))
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "receivers"),
+    [
+        pytest.param(
+            {"alertname": "CabooseWatchdog", "team": "platform", "severity": "none"}, "dead-man", id="watchdog"
+        ),
+        pytest.param(
+            {"team": "training", "severity": "critical", "training_job": "llama"}, "training-pager", id="page"
+        ),
+        pytest.param(
+            {"team": "training", "severity": "warning", "training_job": "llama"}, "training-chat,tickets", id="ticket"
+        ),
+        pytest.param(
+            {"team": "training", "severity": "critical", "training_job": "speech-7"}, "speech-pager", id="a team's page"
+        ),
+        pytest.param(
+            {"team": "training", "severity": "warning", "training_job": "speech-7"}, "speech-chat", id="a team's ticket"
+        ),
+        pytest.param({"team": "platform", "severity": "critical"}, "platform-pager", id="platform page"),
+        pytest.param({"team": "platform", "severity": "warning"}, "platform-chat", id="platform ticket"),
+        pytest.param({"alertname": "SomebodyElses"}, "tickets", id="nobody's"),
+    ],
+)
+def test_an_alert_goes_to_whom_it_concerns(labels: dict[str, str], receivers: str) -> None:
+    given = [f"{name}={value}" for name, value in labels.items()]
+
+    assert amtool("config", "routes", "test", f"--config.file={CONFIG}", *given).stdout.strip() == receivers
+
+
+def test_every_alert_reaches_somebody_by_its_severity_and_team() -> None:
+    ends = {"none": "dead-man", "critical": "pager", "warning": "chat"}
+    for labels in {tuple(sorted(rule.fields["labels"].items())) for rule in rules() if rule.is_alert}:
+        given = [f"{name}={value}" for name, value in labels]
+        name = ["alertname=CabooseWatchdog"] if dict(labels)["severity"] == "none" else []
+        receiver = amtool("config", "routes", "test", f"--config.file={CONFIG}", *given, *name).stdout
+        assert ends[dict(labels)["severity"]] in receiver
+
+
+def test_it_holds_no_secret() -> None:
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    keys = {
+        key
+        for receiver in config["receivers"]
+        for kind in receiver.values()
+        if isinstance(kind, list)
+        for key in kind[0]
+    }
+
+    assert "slack_api_url" not in config["global"]
+    assert not keys & {"routing_key", "service_key", "api_url", "token"}
+    assert all(url.endswith(".example") for url in _hosts(config))
+
+
+def _hosts(config: dict[str, Any]) -> list[str]:
+    urls = [c["url"] for receiver in config["receivers"] for c in receiver.get("webhook_configs", [])]
+    assert urls
+    return [httpx.URL(url).host for url in urls]
+
+
+# Inhibition, by a real Alertmanager
+
+
+def alert(name: str, severity: str, **labels: str) -> dict[str, Any]:
+    team = "training" if "rule" in labels or "Roll" in name else "platform"
+    return {"labels": {"alertname": name, "severity": severity, "team": team, **labels}}
+
+
+CONFIGS = {
+    "example": CONFIG.read_text(encoding="utf-8"),
+    "compose": (DASHBOARDS.parent / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"),
+    "stack": configs.alertmanager(None),
+}
+
+
+def test_all_of_them_inhibit_alike() -> None:
+    by_file = {name: yaml.safe_load(text)["inhibit_rules"] for name, text in CONFIGS.items()}
+
+    assert by_file["stack"] == by_file["example"] == by_file["compose"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_amtool_accepts_each(name: str, tmp_path: Path) -> None:
+    (tmp_path / "alertmanager.yml").write_text(CONFIGS[name])
+
+    ended = amtool("check-config", str(tmp_path / "alertmanager.yml"))
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address; receivers lead nowhere, and no notification is due while a test runs."""
+    folder: Path = tmp_path_factory.mktemp("alertmanager")
+    program = next(name for name in NAMES if shutil.which(name))
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    config["route"]["group_wait"] = "1h"
+    for receiver in config["receivers"]:
+        receiver.pop("webhook_configs", None)
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [program, f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'data'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        assert wait_until(lambda: _is_ready(url), 60), (folder / "log").read_text()
+        yield url
+    finally:
+        end(process)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/-/ready", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+PAGE = alert("CabooseLossSpike", "critical", training_job="llama", rule="loss_spike")
+TICKET = alert("CabooseLossSpike", "warning", training_job="llama", rule="loss_spike")
+STRAGGLER = alert("CabooseStraggler", "warning", training_job="llama", rule="straggler")
+EXHAUSTED = alert("CabooseRollbackExhausted", "critical", training_job="llama")
+ROLLED = alert("CabooseRolledBack", "warning", training_job="llama")
+FAILED = alert("CabooseRollbackFailed", "critical", training_job="llama")
+GONE = alert("CabooseRankSilent", "critical", training_job="llama", rule="rank_silent")
+BLIND = alert("CabooseMonitorBlind", "warning", training_job="gpt", rule="monitor_blind")
+LOSING = alert("CabooseJournalLosingRows", "critical", instance="a:9757", job="caboose")
+FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="caboose")
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        pytest.param([PAGE, TICKET], [PAGE], id="a page silences its own ticket"),
+        pytest.param(
+            [PAGE, STRAGGLER],
+            [PAGE, STRAGGLER],
+            id="but not another cause",
+        ),
+        pytest.param(
+            [PAGE, alert("CabooseLossSpike", "warning", training_job="other", rule="loss_spike")],
+            [PAGE, alert("CabooseLossSpike", "warning", training_job="other", rule="loss_spike")],
+            id="nor another job",
+        ),
+        pytest.param(
+            [LOSING, alert("CabooseScrapeSlow", "warning", instance="b:9757", job="caboose")],
+            [LOSING, alert("CabooseScrapeSlow", "warning", instance="b:9757", job="caboose")],
+            id="alerts without a job and a rule are not equal for that",
+        ),
+        pytest.param(
+            [EXHAUSTED, PAGE, ROLLED], [PAGE], id="whoever was paged for it is not paged again: nothing left to try"
+        ),
+        pytest.param(
+            [EXHAUSTED, alert("CabooseLrTooHigh", "critical", training_job="llama", rule="lr_too_high")],
+            [alert("CabooseLrTooHigh", "critical", training_job="llama", rule="lr_too_high")],
+            id="whichever rule led it",
+        ),
+        pytest.param([EXHAUSTED, ROLLED], [EXHAUSTED], id="nothing left to try is told where nobody was paged"),
+        pytest.param([FAILED, GONE], [FAILED], id="ranks that end because a rollback failed are no second page"),
+        pytest.param([FAILED, GONE, PAGE], [PAGE], id="nor a third"),
+        pytest.param([GONE, PAGE], [GONE, PAGE], id="but a rank that is gone is told beside another cause"),
+        pytest.param([PAGE, ROLLED], [PAGE, ROLLED], id="that it was rolled back is told beside what it was for"),
+        pytest.param(
+            [alert("CabooseRollbackFailed", "critical", training_job="llama"), EXHAUSTED, STRAGGLER],
+            [alert("CabooseRollbackFailed", "critical", training_job="llama"), STRAGGLER],
+            id="a rollback that failed is one page, and silences no other cause",
+        ),
+        pytest.param([LOSING, FULL], [LOSING], id="lost rows are told instead of the full disk"),
+        pytest.param(
+            [alert("CabooseJobUnwatched", "warning", training_job="gpt", job="caboose"), BLIND],
+            [alert("CabooseJobUnwatched", "warning", training_job="gpt", job="caboose")],
+            id="a job that nobody watches is told instead of its parts",
+        ),
+        pytest.param([BLIND], [BLIND], id="which are told alone"),
+        pytest.param(
+            [alert("CabooseAbsent", "critical"), FULL, PAGE],
+            [alert("CabooseAbsent", "critical"), PAGE],
+            id="without a daemon its last words are old",
+        ),
+    ],
+)
+def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
+    httpx.post(f"{alertmanager}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
+
+    def shown() -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = httpx.get(f"{alertmanager}/api/v2/alerts", timeout=10).json()
+        return answer
+
+    try:
+        # An alert has its status from the moment it is taken in, which is soon after the answer.
+        assert wait_until(lambda: len(shown()) == len(sent), 20)
+        assert wait_until(lambda: _labels(a for a in shown() if not a["status"]["inhibitedBy"]) == _labels(told), 20), (
+            shown()
+        )
+    finally:
+        over = [{**one, "endsAt": "2020-01-01T00:00:00Z", "startsAt": "2019-01-01T00:00:00Z"} for one in sent]
+        httpx.post(f"{alertmanager}/api/v2/alerts", json=over, timeout=10).raise_for_status()
+        assert wait_until(lambda: not shown(), 20)
+
+
+def _labels(alerts: Iterable[dict[str, Any]]) -> list[tuple[tuple[str, str], ...]]:
+    return sorted(tuple(sorted(one["labels"].items())) for one in alerts)

@@ -1,0 +1,221 @@
+"""The whole way of a page: a real run with a fault, a daemon, Prometheus, Alertmanager, and somebody's pager."""
+
+import json
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caboose_daemon import assets
+from caboose_daemon.drills import catalogue
+from caboose_daemon.drills.through import judged
+from caboose_daemon.stack import stack as stacks
+from support.pager import Pager, a_pager
+from support.processes import caboose_command, clean_environment, end, wait_until
+
+SCRAPE_SECONDS = 0.5
+
+
+@pytest.fixture
+def pager() -> Iterator[Pager]:
+    with a_pager() as pager:
+        yield pager
+
+
+@pytest.fixture
+def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
+    """All parts, with short times; the rules are the shipped ones, but for what only makes a test wait."""
+    directory, rules = tmp_path / "stack", []
+    directory.mkdir()
+    (directory / "caboose.toml").write_text("[metrics]\nincident_seconds = 5.0\n")
+    for path in assets.alerts():
+        copy = directory / path.name
+        copy.write_text(path.read_text().replace("keep_firing_for: 1m", "keep_firing_for: 1s"))
+        rules.append(copy)
+    made = stacks.up(
+        directory, daemon=None, rules=rules, webhook=pager.url, scrape_seconds=SCRAPE_SECONDS, wait_seconds=1.0
+    )
+    try:
+        yield made
+    finally:
+        stacks.down(directory)
+
+
+def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
+    url = f"{stack.part('prometheus').url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return result
+
+
+@pytest.mark.slow  # real ranks, and times of several programs
+def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager: Pager, tmp_path: Path) -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-m", "caboose.drills", "run", "nan_input", "--seeds", "0", "--prefix", "chain"],
+        env=clean_environment(CABOOSE_ENDPOINT=stack.endpoint, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path)),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        paged = wait_until(lambda: pager.alerts("firing", severity="critical"), 120)
+        assert paged, "nobody was paged"
+        job.wait(60)
+    finally:
+        end(job)
+    assert wait_until(lambda: pager.alerts("resolved", severity="critical"), 60), "it never resolved"
+
+    assert wait_until(lambda: not ask(stack, 'caboose_incident_open{training_job="chain-0"}'), 60), "nothing is to come"
+
+    assert pager.told(severity="critical") == ["firing", "resolved"], "paged once, and resolved once"
+    (page,) = pager.alerts("firing", severity="critical")
+    labels = page["labels"]
+    assert (labels["alertname"], labels["training_job"], labels["rule"]) == (
+        "CabooseNonFinite",
+        "chain-0",
+        "non_finite",
+    )
+    assert not {"rank", "host", "layer", "incident"} & set(labels), "a culprit that changes would be another alert"
+    first = page["annotations"]
+    assert "rank 1" in first["culprit"]
+    assert first["cause"] == "input_not_finite"
+    assert first["runbook_url"].endswith("CabooseNonFinite.md")
+    others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseNonFinite"}
+    assert not others, "one cause, one page"
+    assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
+
+
+def test_status_and_down_know_what_up_started_and_nothing_is_left(tmp_path: Path) -> None:
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = caboose_command("stack", *arguments)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=90, cwd=tmp_path, env=clean_environment(), check=False
+        )
+
+    started = run("up", "--with-daemon", "--json")
+    assert started.returncode == 0, started.stderr
+    try:
+        parts = json.loads(started.stdout)["parts"]
+        assert [(part["name"], part["state"]) for part in parts] == [
+            ("daemon", "ready"),
+            ("alertmanager", "ready"),
+            ("prometheus", "ready"),
+        ]
+        again = run("up", "--with-daemon")
+        assert (again.returncode, "runs in" in again.stderr) == (1, True)
+        assert run("status").returncode == 0
+    finally:
+        ended = run("down")
+    assert ended.stdout == "ended: daemon, alertmanager, prometheus\n"
+    assert not any(stacks.answers(part["url"]) for part in parts)
+    assert run("status").returncode == 2
+    assert run("down").returncode == 2
+
+
+def test_without_a_daemon_it_says_what_to_do_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(stacks.StackError, match="--with-daemon"):
+        stacks.up(tmp_path / "stack", daemon="127.0.0.1:1", rules=[])
+    assert not (tmp_path / "stack" / "stack.json").exists()
+
+
+@pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])
+def test_a_directory_that_cannot_be_made_is_one_line(directory: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        caboose_command("stack", "up", "--with-daemon", "--dir", directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=clean_environment(),
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"caboose: --dir {directory} cannot be made: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_program_that_does_not_start_is_told_with_its_own_words_and_the_others_end(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yml"
+    broken.write_text("groups: 3\n")
+
+    with pytest.raises(stacks.StackError, match="prometheus did not start") as told:
+        stacks.up(tmp_path / "stack", daemon=None, rules=[broken])
+
+    assert "broken.yml" in str(told.value)
+    assert stacks.load(tmp_path / "stack") is None
+
+
+def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(Exception, match="apt-get install prometheus"):
+        stacks.up(tmp_path / "stack", daemon=None, rules=[])
+
+
+@pytest.mark.slow  # a real run, and times of several programs
+def test_a_drill_through_alerts_tells_what_each_hop_took(stack: stacks.Stack, tmp_path: Path) -> None:
+    command = caboose_command("drill", "non_finite", "--through-alerts", str(stack.directory), "--json")
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=clean_environment(), check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    passage = json.loads(done.stdout)
+    assert list(passage["seconds"]) == ["daemon", "prometheus", "alert", "alertmanager"]
+    assert sorted(passage["seconds"].values()) == list(passage["seconds"].values())
+    labels = passage["alert"]
+    assert (labels["alertname"], labels["rule"], labels["severity"]) == ("CabooseNonFinite", "non_finite", "critical")
+    assert (passage["receivers"], passage["wrong"]) == (["default"], [])
+
+
+def an_alert(rule: str, severity: str, *receivers: str) -> dict[str, Any]:
+    labels = {"alertname": f"Caboose-{rule}", "rule": rule, "severity": severity}
+    return {"labels": labels, "receivers": [{"name": name} for name in receivers or ("pager",)]}
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        pytest.param([an_alert("non_finite", "critical")], [], id="as it should be"),
+        pytest.param(
+            [an_alert("non_finite", "warning")],
+            ["non_finite arrived as warning, the daemon says non_finite (critical)"],
+            id="a page that is a ticket",
+        ),
+        pytest.param(
+            [an_alert("non_finite", "critical"), an_alert("straggler", "warning")],
+            [
+                "one cause is told 2 times: Caboose-non_finite (critical), Caboose-straggler (warning)",
+                "an alert of the rule 'straggler' is not what this drill shows",
+            ],
+            id="two for one cause",
+        ),
+        pytest.param(
+            [{**an_alert("non_finite", "critical"), "receivers": []}], ["Alertmanager tells nobody of it"], id="nobody"
+        ),
+    ],
+)
+def test_what_arrives_is_held_to_what_the_daemon_says(told: list[dict[str, Any]], wrong: list[str]) -> None:
+    drill = catalogue.Drill(name="non_finite", about="", rule="non_finite")
+
+    assert judged(told, {("non_finite", "critical")}, drill) == wrong
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_drill_through_nothing_says_where_to_look(tmp_path: Path) -> None:
+    stations = tmp_path / "stations.json"
+    stations.write_text('{"endpoint": "tcp://127.0.0.1:1"}')
+    for where, says in ((tmp_path, "no stack was started"), (stations, "missing required field `daemon`")):
+        command = caboose_command("drill", "non_finite", "--through-alerts", str(where))
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=clean_environment(), check=False
+        )
+        assert done.returncode == 2
+        assert says in done.stderr

@@ -1,0 +1,52 @@
+"""Each dashboard can be looked at without Grafana: one picture, drawn from a real Prometheus, no panel empty."""
+
+import html
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from support.browser import running_browser
+from support.contact_sheet import Sheet, draw, said
+from support.dashboards import dashboards, panels
+from support.fleet import BIG
+from support.watched_fleet import WatchedFleet
+
+BOARDS = dashboards()
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("uid", BOARDS)
+def test_a_dashboard_is_drawn_with_every_panel(uid: str, fleet: WatchedFleet, browser: Browser, tmp_path: Path) -> None:
+    sheet = Sheet(fleet, fleet.prometheus, BOARDS[uid], BIG)
+
+    assert sheet.empty == []
+    assert [p["title"] for p in panels(BOARDS[uid]) if f"<b>{html.escape(p['title'])}</b>" not in sheet.page] == []
+    assert draw(browser, sheet, tmp_path / "sheet.png") == []
+    assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "sheet.png").stat().st_size > 50_000, "curves, not a blank page"
+
+
+@pytest.mark.parametrize(
+    ("value", "settings", "text"),
+    [
+        (0.125, {"unit": "percentunit"}, "12.5 %"),
+        (0.25, {"unit": "s"}, "250 ms"),
+        (300.0, {"unit": "s"}, "5 min"),
+        (12345.0, {"unit": "locale"}, "12,345"),
+        (12345.0, {"unit": "bytes"}, "12.3 kB"),
+        (2.0, {"mappings": [{"options": {"2": {"text": "warning"}}}]}, "warning"),
+        (float("nan"), {"unit": "short"}, "nan"),
+    ],
+)
+def test_values_are_said_as_grafana_says_them(value: float, settings: dict[str, object], text: str) -> None:
+    assert said(value, settings)[0] == text

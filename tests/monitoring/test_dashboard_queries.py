@@ -1,0 +1,114 @@
+"""Every query of every dashboard, asked of real stores that scraped a real daemon, answers with data."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from caboose_daemon.metrics.table import ENTRIES
+from support.dashboards import Query, chosen, filled, queries
+from support.fleet import BIG, CRASHED, DONE, QUIET, REAL
+from support.prometheus import Store
+from support.watched_fleet import WatchedFleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ALL = list(queries())
+STORES = ("prometheus", "victoria-metrics")
+NOT_IN_THE_REAL_RUN = {
+    "caboose_blind": "its agent sees everything",
+    "caboose_clip_ratio": "it does not clip",
+    "caboose_loss_scale": "it trains in float32",
+    "caboose_tokens_per_second": "it tells samples, not tokens",
+    "caboose_validation_loss": "it does not validate",
+    "caboose_validation_metric": "it does not validate",
+    "caboose_validation_step": "it does not validate",
+    "caboose_checkpoint_step": "it saves no checkpoint",
+    "caboose_checkpoints": "it saves no checkpoint",
+    "caboose_rollback_seconds": "it was not rolled back",
+    **{
+        f"caboose_snapshot{of}": "it keeps none"
+        for of in ("_age_steps", "_every_steps", "_size_bytes", "_seconds", "s_ready")
+    },
+    **{f"caboose_{of}_dead_units_ratio": "it has no ReLU" for of in ("layer", "depth", "worst_layer")},
+    **{f"caboose_{of}_saturated_units_ratio": "nor a sigmoid" for of in ("layer", "depth", "worst_layer")},
+}
+"""What the small real job has no series of, and why; nor was anything in it not finite, nor was it rolled back."""
+every_query = pytest.mark.parametrize("query", ALL, ids=str)
+every_store = pytest.mark.parametrize("store", STORES)
+
+
+def ask(fleet: WatchedFleet, store: Store, query: Query, job: str) -> list[dict[str, Any]]:
+    """The series that have a value at any time that was asked for."""
+    expression = filled(query.expression, chosen(job))
+    if query.kind == "variable":
+        values = store.label_values(query.label, expression, fleet.start, fleet.stop)
+        return [{"metric": {query.label: value}} for value in values]
+    # An instant query is asked at every second: what it answers at one of them is what a person would have seen then.
+    found = store.over(expression, fleet.start, fleet.stop, 1.0)
+    return [series for series in found if any(not math.isnan(float(value)) for _, value in series["values"])]
+
+
+@every_store
+@every_query
+def test_every_query_returns_data(fleet: WatchedFleet, store: str, query: Query) -> None:
+    found = ask(fleet, fleet.stores[store], query, BIG)
+
+    assert found, query.expression
+    wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
+    if query.kind != "annotation":
+        for series in found:
+            assert wanted <= series["metric"].keys(), "its legend names a label it does not have"
+    if query.columns:
+        shown = set(query.columns)
+        assert all(series["metric"].keys() & shown for series in found), "a row of a table without any of its labels"
+
+
+@every_query
+def test_every_query_returns_data_of_the_real_run(fleet: WatchedFleet, query: Query) -> None:
+    names = set(re.findall(r"\bcaboose_\w+", query.expression))
+    if query.kind == "annotation" and query.place.endswith("incidents"):
+        return  # of either severity, which is the next test's
+    if query.place == "Decisions so far":
+        return  # whether its spike called for advice is not this test's
+    is_missing = bool(names & NOT_IN_THE_REAL_RUN.keys()) or query.place in ("Not finite", "Rolled back")
+
+    assert bool(ask(fleet, fleet.prometheus, query, REAL)) is not is_missing, query.expression
+
+
+def test_the_real_runs_incident_is_marked_with_its_rule_and_cause(fleet: WatchedFleet) -> None:
+    marks = [q for q in ALL if (q.dashboard, q.kind) == ("caboose-run", "annotation") and q.place.endswith("incidents")]
+    found = [series["metric"] for mark in marks for series in ask(fleet, fleet.prometheus, mark, REAL)]
+
+    assert len(marks) == 2
+    assert {"lr_schedule", "loss_spike"} & {labels["rule"] for labels in found}
+    assert all(labels["cause"] for labels in found)
+
+
+@every_store
+def test_every_metric_of_the_table_has_been_scraped(fleet: WatchedFleet, store: str) -> None:
+    names = fleet.stores[store].get("label/__name__/values", start=fleet.start, end=fleet.stop)
+
+    assert sorted(ENTRIES.keys() - set(names)) == []
+
+
+def test_a_loss_that_is_nan_is_a_gap_and_marked(fleet: WatchedFleet) -> None:
+    (loss,) = [q for q in ALL if (q.dashboard, q.place, q.ref) == ("caboose-run", "Loss", "A")]
+    (mark,) = [q for q in ALL if (q.dashboard, q.place) == ("caboose-run", "Not finite")]
+    (series,) = fleet.prometheus.over(filled(loss.expression, chosen(BIG)), fleet.start, fleet.stop, 1.0)
+    gap = [time for time, value in series["values"] if math.isnan(float(value))]
+    (marked,) = fleet.prometheus.over(filled(mark.expression, chosen(BIG)), fleet.start, fleet.stop, 1.0)
+
+    assert 1 <= len(gap) <= 5, "two seconds of steps were not finite"
+    assert set(gap) & {time for time, _ in marked["values"]}
+
+
+def test_the_jobs_are_told_apart_at_a_glance(fleet: WatchedFleet) -> None:
+    (health,) = [q for q in ALL if (q.dashboard, q.place) == ("caboose-fleet", "Health")]
+    found = fleet.prometheus.now(filled(health.expression, chosen(".*")), fleet.stop)
+    severity = {series["metric"]["training_job"]: float(series["value"][1]) for series in found}
+
+    assert severity.keys() == {BIG, CRASHED, DONE, QUIET, REAL}
+    assert severity[BIG] >= 2
+    assert severity[DONE] == 0

@@ -1,0 +1,281 @@
+"""The dashboards as they are committed: current, complete, readable, and asking only for what there is."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+
+from caboose_daemon.grafana.annotations import of_attempt
+from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.rules import RULES
+from support.dashboards import FOLDER, Query, chosen, dashboards, filled, panels, queries
+from support.processes import clean_environment
+
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "dashboards" / "runbooks"
+ALL = list(queries())
+BOARDS = dashboards()
+BY_PROMETHEUS = {"instance"}
+"""Labels that every scraped series has."""
+OKABE_ITO = {"#0072B2", "#E69F00", "#009E73", "#F0E442", "#56B4E9", "#D55E00", "#CC79A7", "#999999"}
+every_query = pytest.mark.parametrize("query", ALL, ids=str)
+every_board = pytest.mark.parametrize("uid", BOARDS)
+every_panel = pytest.mark.parametrize(
+    "panel", [pytest.param(p, id=f"{uid}: {p['title']}") for uid, board in BOARDS.items() for p in panels(board)]
+)
+
+
+def generate(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dashboards.source", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=clean_environment(), cwd=ROOT)
+
+
+def test_the_files_are_what_the_code_says() -> None:
+    ended = generate("--check")
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_file_that_is_not_current_is_told_and_left_alone_then_written(tmp_path: Path) -> None:
+    for path in FOLDER.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    stale = tmp_path / "caboose-run.json"
+    stale.write_text(stale.read_text().replace("caboose_loss", "caboose_lost"))
+    (tmp_path / "gone.json").write_text("{}")
+
+    told = generate("--check", "--folder", str(tmp_path))
+
+    assert told.returncode == 1
+    assert "caboose-run.json is not what the code says; run: make dashboards" in told.stderr
+    assert "gone.json" in told.stderr
+    assert "caboose_lost" in stale.read_text()
+    assert generate("--folder", str(tmp_path)).returncode == 0
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {p.name: p.read_text() for p in FOLDER.glob("*.json")}
+
+
+def test_there_are_the_six() -> None:
+    names = ("fleet", "run", "layers", "ranks", "rollbacks", "itself")
+    assert set(BOARDS) == {f"caboose-{name}" for name in names}
+
+
+# Queries
+
+
+class Names:
+    """The metrics and labels of an expression."""
+
+    def __init__(self, expression: str) -> None:
+        self.metrics: set[str] = set()
+        self.labels: set[str] = set()
+        self.matched: list[tuple[str, str]] = []
+        self._made: set[str] = set()
+        self._visit(promql_parser.parse(expression))
+
+    @property
+    def wrong(self) -> list[str]:
+        """What no entry of the table has."""
+        unknown = sorted(self.metrics - ENTRIES.keys())
+        known = {label for name in self.metrics & ENTRIES.keys() for label in ENTRIES[name].labels} | BY_PROMETHEUS
+        unknown += sorted(self.labels - known)
+        for metric, label in self.matched:
+            if metric in ENTRIES and label not in {*ENTRIES[metric].labels, *BY_PROMETHEUS}:
+                unknown.append(f"{metric}{{{label}}}")
+        return unknown
+
+    def _visit(self, node: Any) -> None:
+        kind = type(node).__name__
+        if kind == "MatrixSelector":
+            self._visit(node.vector_selector)
+        elif kind == "VectorSelector":
+            self.metrics.add(node.name)
+            self.matched += [(node.name, matcher.name) for matcher in node.matchers.matchers]
+        elif kind == "AggregateExpr":
+            self.labels |= set(node.modifier.labels if node.modifier else ())
+            self._visit(node.expr)
+        elif kind == "BinaryExpr":
+            if node.modifier and node.modifier.matching:
+                self.labels |= set(node.modifier.matching.labels)
+            self._visit(node.lhs)
+            self._visit(node.rhs)
+        elif kind == "Call":
+            for argument in node.args:
+                self._visit(argument)
+        elif kind in ("ParenExpr", "UnaryExpr", "SubqueryExpr"):
+            self._visit(node.expr)
+        else:
+            assert kind in ("NumberLiteral", "StringLiteral"), kind
+
+
+@every_query
+def test_every_query_is_promql_and_names_only_what_the_table_has(query: Query) -> None:
+    assert Names(filled(query.expression, chosen("train"))).wrong == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "wrong"),
+    [
+        ("caboose_lost", ["caboose_lost"]),
+        ("sum(rate(caboose_lost[5m])) / 2", ["caboose_lost"]),
+        ('caboose_loss{rank="1"}', ["caboose_loss{rank}"]),
+        ("max by (rank) (caboose_loss)", ["rank"]),
+        ("caboose_loss * on (host) group_left () caboose_job_up", ["host"]),
+        ('max by (instance) (caboose_loss{stat="mean"})', []),
+    ],
+)
+def test_a_name_that_the_table_does_not_have_is_noticed(expression: str, wrong: list[str]) -> None:
+    assert Names(expression).wrong == wrong
+
+
+def test_a_variable_that_nobody_sets_is_noticed() -> None:
+    with pytest.raises(KeyError, match="jobs"):
+        filled('caboose_loss{training_job="$jobs"}', chosen("train"))
+
+
+def test_every_metric_of_the_table_is_shown_somewhere() -> None:
+    shown = {name for query in ALL for name in re.findall(r"\bcaboose_\w+", query.expression)}
+
+    assert sorted(ENTRIES.keys() - shown) == []
+
+
+@every_board
+def test_every_variable_that_is_used_is_defined_and_the_other_way_round(uid: str) -> None:
+    board = BOARDS[uid]
+    defined = {variable["name"] for variable in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([A-Za-z]\w*)", json.dumps([board["panels"], board["annotations"]])))
+    used |= set(re.findall(r"\$\{?([A-Za-z]\w*)", json.dumps(board["templating"])))
+
+    assert used == defined
+
+
+@every_board
+def test_a_board_of_one_job_shows_what_was_posted_to_grafana_about_it(uid: str) -> None:
+    posted = [one for one in BOARDS[uid]["annotations"].get("list", []) if "expr" not in one]
+    (job,) = [variable for variable in BOARDS[uid]["templating"]["list"] if variable["name"] == "job"]
+    assert bool(posted) is not job["multi"]
+    for one in posted:
+        assert one["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
+        assert (one["target"]["type"], one["target"]["matchAny"]) == ("tags", False)
+        told = of_attempt("llama", 2, 0.0).tags
+        assert {tag.replace("$job", "llama") for tag in one["target"]["tags"]} <= set(told)
+
+
+@every_board
+def test_the_job_is_offered_from_what_is_scraped(uid: str) -> None:
+    (job,) = [variable for variable in BOARDS[uid]["templating"]["list"] if variable["name"] == "job"]
+
+    assert job["query"] == "label_values(caboose_job_up, training_job)"
+    assert BOARDS[uid]["templating"]["list"][0]["type"] == "datasource"
+
+
+# Reading them
+
+
+@every_panel
+def test_every_panel_says_what_it_tells_and_has_a_unit_and_thresholds(panel: dict[str, Any]) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+
+    assert len(panel["description"].split()) >= 8
+    assert "caboose_" in panel["description"], "the metrics it is made from"
+    assert defaults["unit"]
+    assert defaults["thresholds"]["steps"][0]["value"] is None
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
+
+
+@every_panel
+def test_curves_leave_gaps_where_there_is_nothing(panel: dict[str, Any]) -> None:
+    if panel["type"] == "timeseries":
+        assert panel["fieldConfig"]["defaults"]["custom"]["spanNulls"] is False
+
+
+@every_board
+def test_titles_are_unique_and_panels_neither_overlap_nor_stick_out(uid: str) -> None:
+    board = BOARDS[uid]
+    titles = [panel["title"] for panel in panels(board)]
+    ids = [panel["id"] for panel in board["panels"]]
+    taken: set[tuple[int, int]] = set()
+
+    assert len(set(titles)) == len(titles)
+    assert len(set(ids)) == len(ids)
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@every_board
+def test_only_colours_are_used_that_everybody_can_tell_apart(uid: str) -> None:
+    text = json.dumps(BOARDS[uid])
+
+    assert set(re.findall(r"#[0-9A-Fa-f]{6}\b", text)) <= OKABE_ITO
+    assert not re.findall(r'"(?:fixedColor|color|iconColor)": "(?!#|transparent)[^"]*"', text)
+    assert "palette-classic" not in text
+
+
+def test_thresholds_are_those_of_the_rules() -> None:
+    (dead,) = [p for p in panels(BOARDS["caboose-layers"]) if p["title"] == "Dead units of the worst"]
+    (silence,) = [p for p in panels(BOARDS["caboose-ranks"]) if p["title"] == "Silence by rank"]
+
+    assert [step["value"] for step in dead["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.4, 0.6]
+    assert [step["value"] for step in silence["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 10.0, 30.0]
+
+
+# Links
+
+
+def links(board: dict[str, Any]) -> list[str]:
+    return re.findall(r'"url": "([^"]*)"', json.dumps(board["panels"]))
+
+
+@every_board
+def test_the_dashboards_link_to_each_other(uid: str) -> None:
+    (link,) = BOARDS[uid]["links"]
+
+    assert (link["type"], link["tags"], link["keepTime"], link["includeVars"]) == (
+        "dashboards",
+        ["caboose"],
+        True,
+        True,
+    )
+    assert "caboose" in BOARDS[uid]["tags"]
+    for url in links(BOARDS[uid]):
+        if url.startswith("/d/"):
+            target, _, variables = url.removeprefix("/d/").partition("?")
+            known = {variable["name"] for variable in BOARDS[target]["templating"]["list"]}
+            assert set(re.findall(r"var-(\w+)=", variables)) <= known
+        else:
+            assert url.startswith("${runbooks}/")
+
+
+def test_every_rules_runbook_is_one_click_away() -> None:
+    linked = {url for board in BOARDS.values() for url in links(board) if url.startswith("${runbooks}/Caboose")}
+    wanted = {"${runbooks}/" + f"{alert(rule.name)}.md" for rule in RULES}
+
+    assert wanted <= linked
+    if RUNBOOKS.exists():
+        assert {url.removeprefix("${runbooks}/") for url in linked} == {path.name for path in RUNBOOKS.glob("*.md")}
+
+
+def test_an_incident_opens_the_runbook_of_its_rule() -> None:
+    (table,) = [p for p in panels(BOARDS["caboose-run"]) if p["title"] == "Incidents and their diagnosis"]
+    (override,) = [o for o in table["fieldConfig"]["overrides"] if o["matcher"]["options"] == "runbook"]
+    settings = {setting["id"]: setting["value"] for setting in override["properties"]}
+    texts = {rule: result["text"] for rule, result in settings["mappings"][0]["options"].items()}
+
+    assert texts == {rule.name: alert(rule.name) for rule in RULES}
+    assert settings["links"][0]["url"] == "${runbooks}/${__value.text}.md"
+
+
+def alert(rule: str) -> str:
+    return "Caboose" + rule.replace("_", " ").title().replace(" ", "")
