@@ -35,9 +35,9 @@ test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@$(BIN)/python -m pytest -n auto -m "not slow"
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "slow and not alone and not long"
-	@$(BIN)/python -m pytest -m "alone and not long"
+	@requirements/tests.sh $(BIN)/python -n auto -m "not slow"
+	@requirements/tests.sh $(BIN)/python -n auto --dist loadfile -m "slow and not alone and not long"
+	@requirements/tests.sh $(BIN)/python -m "alone and not long"
 endif
 
 test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples

@@ -23,4 +23,4 @@ import caboose, caboose_daemon, caboose_wire
 for module in (caboose, caboose_daemon, caboose_wire):
     assert "/venv/" in module.__file__, module.__file__
 '
-"$work/venv/bin/python" -m pytest "$@"
+"$root/requirements/tests.sh" "$work/venv/bin/python" "$@"

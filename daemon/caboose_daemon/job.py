@@ -10,6 +10,8 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.alignment import Aligner
 from caboose_daemon.diagnosis.case import Case, MemoryUse
@@ -164,6 +166,11 @@ class Job:
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
 
+    def share(self, hello: Hello) -> Hello:
+        """The same introduction, holding the job's own tables where they are equal: so thousands of ranks have one."""
+        own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
+        return msgspec.structs.replace(hello, **{name: it for name, it in own.items() if getattr(hello, name) == it})
+
     def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
         """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
         return tuple(event for event in self.pending_events if step is None or event.step < step.step)
@@ -224,13 +231,15 @@ class Job:
 
     @property
     def state(self) -> str:
-        """running, ended, failed; or known, after a restart, until a rank is heard."""
+        """running, ended, failed, lost (killed, it seems); or known, after a restart, until a rank is heard."""
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
         if "failed" in states:
             return "failed"
         if states == {"left"}:
             return "ended"
+        if self.attempt is not None and self.attempt.is_over:
+            return "lost"
         return "running" if "live" in states else "known"
 
     def num_live(self, now: float) -> int:

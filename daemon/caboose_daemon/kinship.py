@@ -21,7 +21,8 @@ STANDS_STILL = frozenset({"not_learning", "plateau", "underfitting"})
 """What it looks like when a run gets nowhere."""
 
 BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
-    "rank_silent": frozenset({"job_stalled", "throughput_regression"}),
+    "rank_silent": frozenset({"job_stalled", "throughput_regression"})
+    | {"monitor_blind"},  # what a rank had not sent yet comes too late, or never
     "replica_desync": BREAKS | {"rank_outlier"},
     "rank_outlier": BREAKS,
     "bad_batch": BREAKS | {"rank_outlier", "activation_collapse"},
@@ -51,7 +52,8 @@ BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
     "divergence": BREAKS | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
-    "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"}),
+    "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
+    | {"overfitting", "metric_divergence"},  # validation looks at wherever the weights have just swung to
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}),
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting"}),
@@ -62,7 +64,7 @@ BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
     "config_advice": frozenset(),
     "monitor_blind": frozenset(),
 }
-"""Each rule's likely consequences. Blindness has none, and is nobody's; what advice bears on is in the next tables."""
+"""Each rule's likely consequences. Blindness has none; what advice bears on is in the next tables."""
 ADVICE = "config_advice"
 SAYS_THE_SAME: Mapping[str, str] = {"high_lr": "lr_too_high", "low_lr": "lr_too_low"}
 """The rule that sees in the run what the advice saw in its settings: whenever that speaks, it is the same matter."""

@@ -134,6 +134,7 @@ class Pipeline:
     def admit(self, job: Job, hello: Hello, now: float) -> Member:
         """A rank takes its place in the current attempt, or takes it again."""
         assert job.attempt is not None, "admission begins an attempt first"
+        hello = job.share(hello)
         known = job.attempt.members.get(hello.rank)
         member = Member(hello=hello, last_seen=now)
         if known is not None and known.hello.incarnation == hello.incarnation:

@@ -9,7 +9,9 @@ from caboose_daemon.demo.watcher import to_float
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
 MARKS = {"critical": "✗", "warning": "!", "info": "i", "ok": "✓"}
-STATES = {"running": "green", "live": "green", "failed": "bold red", "ended": "dim", "left": "dim", "known": "dim"}
+STATES = {"running": "green", "live": "green", "failed": "bold red", "lost": "yellow"} | dict.fromkeys(
+    ("ended", "left", "known"), "dim"
+)
 
 
 def health(severity: str) -> Text:

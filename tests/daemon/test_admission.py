@@ -2,7 +2,7 @@
 
 from caboose_daemon.admission import PATIENCE_SECONDS
 from caboose_daemon.receiver import Reply
-from caboose_wire import Bye, Heartbeat, Hello, Refused
+from caboose_wire import Bye, Heartbeat, Hello, Layer, Module, Refused
 from support.ranks import a_hello, a_report
 from support.recorder import Core
 
@@ -30,6 +30,23 @@ def test_the_ranks_of_one_launch_share_an_attempt() -> None:
 
     (job,) = core.state.jobs.values()
     assert (job.num_attempts, job.num_live(job.last_seen), job.state) == (1, 2, "running")
+
+
+def test_ranks_that_tell_the_same_of_the_model_share_one_table() -> None:
+    """Ten thousand copies of it would be gigabytes."""
+    core = Core()
+    layers, modules = (Layer("fc.weight", 8), Layer("fc.bias", 2)), (Module("act", "ReLU"),)
+    launched(core, world=3, layers=layers, modules=modules, facts={"num_parameters": 10})
+    core.say(b"other", a_hello(rank=2, world=3, incarnation="incarnation-other", layers=layers[:1], modules=modules), 0)
+
+    (job,) = core.state.jobs.values()
+    assert job.attempt is not None
+    first, second, other = (job.attempt.members[rank].hello for rank in range(3))
+    assert first.layers is second.layers
+    assert first.layers is job.layers
+    assert first.modules is second.modules is other.modules
+    assert second.facts is job.facts
+    assert other.layers == layers[:1], "what differs is kept"
 
 
 def test_the_same_incarnation_on_a_new_connection_is_a_reconnect() -> None:

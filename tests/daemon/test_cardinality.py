@@ -27,14 +27,15 @@ class Prometheus:
         self.registry = CollectorRegistry()
         self.registry.register(StateCollector(state, lambda: self.now))
         self.ever: set[str] = set()
-        self.seconds = 0.0
+        self.seconds: list[float] = []
+        """Of CPU, that each scrape took."""
 
     def scrape(self, now: float) -> set[str]:
         """The series of one scrape."""
         self.now = now
         start = time.process_time()
         text = generate_latest(self.registry).decode()
-        self.seconds = time.process_time() - start
+        self.seconds.append(time.process_time() - start)
         series = {line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
         self.ever |= series
         return series
@@ -138,7 +139,6 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
     play(large, 1, random)
     first = of_job(prometheus.scrape(0.0), "train")
     assert 300 < len(first) < 4000
-    assert prometheus.seconds < 0.150, f"a scrape took {prometheus.seconds:.3f} s of CPU"
 
     assert job.attempt is not None
     for minute in range(10, 24 * 60, 10):  # the state is what a scrape reads: no need to send 4,096 messages each time
@@ -157,7 +157,9 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
 
     ever = len(of_job(prometheus.ever, "train"))
     assert ever < 4000, "of all that were ever seen"
-    print(f"\n{len(first)} series at once, {ever} over the day; a scrape took {prometheus.seconds:.3f} s")
+    usual = float(np.median(prometheus.seconds))  # of many: a machine with other things to do makes some of them slow
+    assert usual < 0.150, f"a scrape took {usual:.3f} s of CPU"
+    print(f"\n{len(first)} series at once, {ever} over the day; a scrape took {usual:.3f} s")
 
 
 # Somebody who means harm

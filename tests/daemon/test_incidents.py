@@ -176,10 +176,11 @@ def test_closes_when_nobody_has_been_heard_for_an_hour_and_opens_again_with_the_
     assert one(story).state == "resolved"
     assert one(story).reason == "no rank has been heard for 1.0 h: it was cancelled or killed"
     assert story.job.num_missing(story.now) == 0, "nobody waits for them"
+    assert story.job.state == "lost"
 
     story.speaks(0).says(0, story._heartbeat(0)).wait(20.0)
 
-    assert (one(story).state, one(story).num_reopened) == ("open", 1)
+    assert (one(story).state, one(story).num_reopened, story.job.state) == ("open", 1, "running")
 
 
 def test_one_rank_that_stays_silent_while_others_train_is_told_for_as_long_as_it_lasts() -> None:

@@ -159,7 +159,7 @@ def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path, monkey
 
 
 @pytest.mark.slow  # a real run, and times of several programs
-def test_a_drill_through_alerts_tells_what_each_hop_took(stack: stacks.Stack, tmp_path: Path) -> None:
+def test_a_drill_through_alerts_tells_each_hop_and_that_it_resolved(stack: stacks.Stack, tmp_path: Path) -> None:
     command = caboose_command("drill", "non_finite", "--through-alerts", str(stack.directory), "--json")
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=clean_environment(), check=False
@@ -167,7 +167,7 @@ def test_a_drill_through_alerts_tells_what_each_hop_took(stack: stacks.Stack, tm
 
     assert done.returncode == 0, done.stderr
     passage = json.loads(done.stdout)
-    assert list(passage["seconds"]) == ["daemon", "prometheus", "alert", "alertmanager"]
+    assert list(passage["seconds"]) == ["daemon", "prometheus", "alert", "alertmanager", "resolved"]
     assert sorted(passage["seconds"].values()) == list(passage["seconds"].values())
     labels = passage["alert"]
     assert (labels["alertname"], labels["rule"], labels["severity"]) == ("CabooseNonFinite", "non_finite", "critical")

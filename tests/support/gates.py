@@ -1,7 +1,5 @@
 """Coordinators over a store in memory, for tests of the gate on one rank."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from torch.distributed import HashStore
@@ -51,9 +49,3 @@ def go(coordinator: Coordinator, first: int, last: int) -> None:
     """The loop ends these steps."""
     for step in range(first, last + 1):
         coordinator.pass_boundary(step)
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    call()
-    return time.monotonic() - begun

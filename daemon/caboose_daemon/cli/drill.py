@@ -17,6 +17,14 @@ from caboose_daemon.drills.results import Result
 from caboose_daemon.processes import ProcessError
 from caboose_daemon.stack import stack as stacks
 
+WAITS = {
+    "daemon": "waiting for the daemon to find it",
+    "prometheus": "waiting for Prometheus to scrape it",
+    "alert": "waiting for its alert to fire",
+    "alertmanager": "waiting for it to arrive at Alertmanager",
+    "resolved": "waiting for it to resolve, which takes some minutes (--no-resolve skips this)",
+}
+
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME|all|healthy]...")
@@ -32,8 +40,20 @@ from caboose_daemon.stack import stack as stacks
 @click.option(
     "--patience", type=click.FloatRange(5, 3600), default=180.0, show_default=True, help="Seconds to wait for it."
 )
+@click.option(
+    "--resolve/--no-resolve",
+    "resolves",
+    default=True,
+    help="With --through-alerts: wait until the alert has resolved.",
+)
 def drill(
-    names: tuple[str, ...], seeds: int, as_json: bool, lists: bool, through_alerts: Path | None, patience: float
+    names: tuple[str, ...],
+    seeds: int,
+    as_json: bool,
+    lists: bool,
+    through_alerts: Path | None,
+    patience: float,
+    resolves: bool,
 ) -> None:
     """Train small models with known diseases, and see what Caboose says of them.
 
@@ -50,8 +70,9 @@ def drill(
         caboose drill non_finite --through-alerts caboose-stack
 
     With --through-alerts the drill reports to the daemon of that stack, and its incident is followed to
-    Alertmanager, which must hold exactly one alert for it, of its rule and severity; the time each hop took and
-    the receivers are printed. That it resolves is not waited for. For a stack of your own, name a JSON file:
+    Alertmanager, which must hold exactly one alert for it, of its rule and severity, and let go of it some minutes
+    after the drill has ended; the time each hop took and the receivers are printed. For a stack of your own, name a
+    JSON file:
     {"endpoint": "tcp://...", "daemon": "http://...", "prometheus": "http://...", "alertmanager": "http://..."}.
 
     Exit codes: 0 every drill was found, as one incident, in at least 4 of 5 seeds and no healthy run had a critical
@@ -69,7 +90,7 @@ def drill(
             _list(console, known, chosen, as_json)
             return
         if through_alerts is not None:
-            sys.exit(_through(console, chosen, through_alerts, patience, as_json))
+            sys.exit(_through(console, chosen, through_alerts, patience, resolves, as_json))
         done = []
         for result in conduct(chosen, lambda _: seeds, console):
             done.append(result)
@@ -90,12 +111,21 @@ def drill(
     sys.exit(0 if all(scores.is_passed(result) for result in done) else 1)
 
 
-def _through(console: Console, chosen: list[catalogue.Drill], where: Path, patience: float, as_json: bool) -> int:
+def _through(
+    console: Console, chosen: list[catalogue.Drill], where: Path, patience: float, resolves: bool, as_json: bool
+) -> int:
     """Sends one drill through somebody's stack; the exit code."""
     if len(chosen) != 1 or chosen[0].is_healthy:
         fail("--through-alerts takes one drill, and not a healthy one")
     try:
-        passage = through.send(chosen[0], _stations(where), patience=patience, on_station=lambda name: None)
+        with console.status(f"{chosen[0].name} begins") as status:
+            passage = through.send(
+                chosen[0],
+                _stations(where),
+                patience=patience,
+                resolves=resolves,
+                on_station=lambda name: status.update(WAITS[name]),
+            )
     except through.ThroughError as error:
         fail(str(error))
     if as_json:
@@ -103,12 +133,12 @@ def _through(console: Console, chosen: list[catalogue.Drill], where: Path, patie
     else:
         before = 0.0
         for station, seconds in passage.seconds.items():
-            console.print(f"{station:13} knew after {seconds:6.1f} s  (+ {seconds - before:.1f} s)", highlight=False)
+            verb = "after" if station == through.RESOLVED else "knew after"
+            console.print(f"{station:13} {verb:>10} {seconds:6.1f} s  (+ {seconds - before:.1f} s)", highlight=False)
             before = seconds
         if passage.alert:
             name, severity = passage.alert.get("alertname"), passage.alert.get("severity")
             console.print(f"{name} ({severity}) for {passage.job}, to: {', '.join(passage.receivers) or 'nobody'}")
-            console.print("That it resolves is not waited for: look in a few minutes.", style="dim")
     for problem in (passage.missing, *passage.wrong):
         if problem:
             console.print(f"caboose: {problem}", style="red", markup=False)

@@ -6,8 +6,8 @@ The drill reports to the daemon that is already there, under a name of its own. 
 about four times a second, whether it knows of the job's incident: the daemon, Prometheus (is it scraped), Prometheus'
 alerts (does it fire), Alertmanager (has it arrived). A station that does not know in time is named, with what to look
 at. What has arrived is held to what the daemon says: one alert for the job, of the incident's lead rule and at its
-severity; whom Alertmanager tells is asked too. That it resolves is not waited for: an incident is exported for two
-minutes at least.
+severity; whom Alertmanager tells is asked too. Then the drill is left to end by itself, which ends its incident, and
+Alertmanager must let go of the alert: minutes later, as an incident is exported for two at least.
 """
 
 import json
@@ -29,6 +29,9 @@ from caboose_daemon.drills.catalogue import Drill
 from caboose_daemon.processes import end, start, tail
 
 POLL_SECONDS = 0.25
+RESOLVED = "resolved"
+RESOLVE_SECONDS = 300.0
+"""What a resolve takes beside patience: the drill's rest, two minutes of export, one that alerts go on firing."""
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -63,8 +66,10 @@ class Passage:
     """What is not as it should be with what arrived."""
 
 
-def send(drill: Drill, stations: Stations, *, patience: float, on_station: Callable[[str], None]) -> Passage:
-    """Trains the drill once and follows its incident to the pager's door."""
+def send(
+    drill: Drill, stations: Stations, *, patience: float, resolves: bool = True, on_station: Callable[[str], None]
+) -> Passage:
+    """Trains the drill once and follows its incident to the pager's door, and until it is taken back."""
     job = f"drill-{drill.name}-{os.getpid()}"
     passage = Passage(f"{job}-0")
     with tempfile.TemporaryDirectory(prefix="caboose-drill-", ignore_cleanup_errors=True) as name:
@@ -75,13 +80,20 @@ def send(drill: Drill, stations: Stations, *, patience: float, on_station: Calla
         env |= {key: os.environ[key] for key in ("CABOOSE_SERVER_KEY", "CABOOSE_AGENT_KEY") if key in os.environ}
         began = time.monotonic()
         process = start(command, directory, log, env, stdout=subprocess.DEVNULL)
+        deadline = began + patience
         try:
             for station, knows, hint in _asked(passage, stations, drill):
+                if station == RESOLVED:
+                    if not resolves:
+                        break
+                    deadline = time.monotonic() + RESOLVE_SECONDS + patience
                 on_station(station)
                 while not knows():
-                    if time.monotonic() - began > patience:
+                    if time.monotonic() > deadline:
                         more = f"\n{tail(log)}" if station == "daemon" else ""
-                        passage.missing = f"{station} did not know of it after {patience:.0f} s; {hint}{more}"
+                        since = time.monotonic() - began
+                        told = "its alert is still there" if station == RESOLVED else f"{station} did not know of it"
+                        passage.missing = f"{told} after {since:.0f} s; {hint}{more}"
                         return passage
                     time.sleep(POLL_SECONDS)
                 passage.seconds[station] = time.monotonic() - began
@@ -114,9 +126,12 @@ def _asked(passage: Passage, stations: Stations, drill: Drill) -> list[tuple[str
         alerts = _get(f"{stations.prometheus}/api/v1/alerts")["data"]["alerts"]
         return any(a["labels"].get("training_job") == job and a["state"] == "firing" for a in alerts)
 
+    def active() -> list[dict[str, Any]]:
+        alerts: list[dict[str, Any]] = _get(f"{stations.alertmanager}/api/v2/alerts?{matcher}")
+        return [alert for alert in alerts if alert["status"]["state"] == "active"]
+
     def arrived() -> bool:
-        alerts = _get(f"{stations.alertmanager}/api/v2/alerts?{matcher}")
-        told = [alert for alert in alerts if alert["status"]["state"] == "active"]
+        told = active()
         expected = {(incident["rule"], incident["worst"]) for incident in incidents()}
         right = [alert for alert in told if _identity(alert) in expected]
         if told:
@@ -125,6 +140,12 @@ def _asked(passage: Passage, stations: Stations, drill: Drill) -> list[tuple[str
             passage.receivers = [receiver["name"] for receiver in first["receivers"]]
             passage.wrong = judged(told, expected, drill)
         return bool(right)
+
+    def resolved() -> bool:
+        told = active()
+        names = {alert["labels"].get("alertname") for alert in told} - {passage.alert.get("alertname")}
+        passage.wrong += [more for name in sorted(names) if (more := f"{name} came as well") not in passage.wrong]
+        return not told
 
     return [
         ("daemon", daemon, f"does the drill report to it? It was told {stations.endpoint}"),
@@ -135,6 +156,7 @@ def _asked(passage: Passage, stations: Stations, drill: Drill) -> list[tuple[str
             arrived,
             "is it under alerting.alertmanagers in prometheus.yml, and does nothing silence or inhibit the alert?",
         ),
+        (RESOLVED, resolved, f"did {job} end, and is its incident over? {stations.daemon}/?job={quoted}"),
     ]
 
 

@@ -17,14 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import caboose
 from caboose.guard import Protected
-
-
-def run_queue_seconds() -> float:
-    """How long threads of this process were ready to run and had no core, so far: what a busy machine adds.
-
-    All of them, because a thread that lost its core while it held the interpreter's lock makes the others wait as well.
-    """
-    return sum(int(task.read_text().split()[1]) for task in Path("/proc/self/task").glob("*/schedstat")) / 1e9
+from support.stopwatch import run_queue_seconds
 
 
 def time_every_call() -> list[float]:

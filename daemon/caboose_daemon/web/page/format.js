@@ -6,6 +6,7 @@ const STATES = {
   silent: "silent",
   ended: "ended",
   failed: "failed",
+  lost: "lost",
   known: "not heard since the daemon restarted",
 };
 

@@ -18,7 +18,7 @@ export function jobState(job) {
 export function jobMark(job) {
   if (job.health !== "ok") return job.health;
   const state = jobState(job);
-  return { running: "ok", ended: "ok", silent: "warning", failed: "critical" }[state] ?? "unknown";
+  return { running: "ok", ended: "ok", silent: "warning", lost: "warning", failed: "critical" }[state] ?? "unknown";
 }
 
 /** What is wrong now, as [mark, title, detail]. */
@@ -43,6 +43,7 @@ function verdict(model) {
     return left ? ["warning", `Ended ${at}, ${left.rule} unresolved`, left.summary] : ["ok", `Ended ${at}`, over];
   }
   if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last heard ${at}.`];
+  if (state === "lost") return ["warning", `Lost ${at}`, `No rank has been heard for ${duration(status.silent_seconds)}: it was cancelled or killed.`];
   if (state === "known") return ["unknown", "Not heard from since the daemon restarted", `Last known ${at}. ${over}`];
   const missing = status.world - status.num_live;
   const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} heard.` : `All ${plural(status.world, "rank")} report.`;
