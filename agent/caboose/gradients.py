@@ -34,7 +34,8 @@ class GradientReader:
         self._norm_type = norm_type
         self._watched = [_watched(table, optimizer) for optimizer in optimizers]
         self._ids = [{id(p) for _, p in watched} for watched in self._watched]
-        self._is_sharded = any(layer.placement == "sharded" for layer in table.layers)
+        is_sharded = any(layer.placement == "sharded" for layer in table.layers)
+        self._is_plain = not is_sharded and not any(p.is_complex() for p in table.parameters)
         self._by_part: dict[tuple[int, Part], tuple[list[int], list[torch.Tensor]]] = {}
         self._done: set[int] = set()
         self._pieces = Pieces()
@@ -67,12 +68,12 @@ class GradientReader:
         self._done.add(number)
         rows, parameters = self._of_part(number)
         found = [g for parameter in parameters if (g := parameter.grad) is not None and g.layout is torch.strided]
+        if not found:
+            return  # nothing of this optimizer lies in this part, or nothing has a gradient
         if len(found) != len(parameters):
-            if not found:
-                return
             known = {id(g) for g in found}
             rows = [row for row, parameter in zip(rows, parameters, strict=True) if id(parameter.grad) in known]
-        if self._is_sharded:
+        if not self._is_plain:
             found = [own(gradient) for gradient in found]
         self._pieces.add_scalars("grad_norm", torch._foreach_norm(found, 2, dtype=self._norm_type), rows)
         if self._is_sampled:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from caboose.placement import own
+
 
 class LocalGradients:
     """Norms of the gradients this rank computed itself, in one sampled step."""
@@ -43,7 +45,7 @@ class LocalGradients:
             if row in self._norms:
                 self._is_ambiguous = True
             elif gradient.layout is torch.strided:
-                self._norms[row] = torch.linalg.vector_norm(gradient.detach(), dtype=self._norm_type)
+                self._norms[row] = torch.linalg.vector_norm(own(gradient.detach()), dtype=self._norm_type)
 
         return see
 

@@ -84,7 +84,7 @@ class Observer:
         self._is_sampled = False
         self._mode: Mode | None = None
         self._num_steps_taken = 0
-        is_double = any(p.dtype is torch.float64 for p in self.table.parameters)
+        is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
         is_reduced = world > 1 and isinstance(without_compile(model), torch.nn.parallel.DistributedDataParallel)

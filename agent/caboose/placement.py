@@ -61,9 +61,10 @@ def without_compile(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def own(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's own part of a gradient or a parameter; never a collective."""
+    """This rank's own part of a gradient or a parameter, complex numbers as pairs of real ones; never a collective."""
     local: torch.Tensor | None = getattr(tensor, "_local_tensor", None)
-    return tensor if local is None else local
+    part = tensor if local is None else local
+    return torch.view_as_real(part) if part.is_complex() else part
 
 
 def _mesh(parameter: torch.Tensor) -> Any:

@@ -41,12 +41,17 @@ class Fingerprint:
         self._parameters = list(parameters)
         multipliers = [pow(MULTIPLIER, 2 * i + 1, 2**64) for i in range(len(self._parameters))]
         signed = [m - 2**64 if m >= 2**63 else m for m in multipliers]
-        device = self._parameters[0].device if self._parameters else torch.device("cpu")
-        self._multipliers = torch.tensor(signed, dtype=torch.int64, device=device)
+        places = [p.device for p in self._parameters]
+        here = next((place for place in places if place.type != "cpu"), torch.device("cpu"))
+        self._is_spread = len(set(places)) > 1
+        self._multipliers = torch.tensor(signed, dtype=torch.int64, device=here)
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The whole as four 16-bit numbers, lowest first, and 24 bits of each layer; all exact in float32."""
-        sums = torch.stack([_bits(parameter) for parameter in self._parameters])
+        bits = [_bits(parameter) for parameter in self._parameters]
+        if self._is_spread:
+            bits = [each.to(self._multipliers.device, non_blocking=True) for each in bits]
+        sums = torch.stack(bits)
         whole = (sums * self._multipliers).sum()
         shifts = torch.arange(0, 64, 16, device=whole.device)
         words = (whole >> shifts) & 0xFFFF
@@ -55,7 +60,6 @@ class Fingerprint:
 
 
 def _bits(parameter: torch.Tensor) -> torch.Tensor:
-    tensor = parameter.detach()
-    if not tensor.is_contiguous():  # dense in another order, as channels_last is: the same on every replica
-        tensor = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    """A sum knows no order, so the elements are taken as they lie, and only they: gaps between them are nobody's."""
+    tensor = own(parameter.detach())
     return tensor.view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)

@@ -243,6 +243,22 @@ def test_one_flipped_bit_anywhere_changes_the_fingerprint(dtype: torch.dtype) ->
     assert torch.equal(prints.take()[0], whole)
 
 
+def test_only_a_parameters_own_elements_enter_the_fingerprint() -> None:
+    """What lies between them in memory is nobody's, and differs from rank to rank."""
+    bases = [torch.randn(6, 8) for _ in range(2)]
+    bases[1][:, :4] = bases[0][:, :4]
+    here, there = (Fingerprint([torch.nn.Parameter(base[:, :4])]).take()[0] for base in bases)
+    assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_parameters_have_a_fingerprint(dtype: torch.dtype) -> None:
+    tensor = torch.randn(5, dtype=dtype)
+    before, _ = Fingerprint([tensor]).take()
+    tensor[3] += 1e-3j
+    assert not torch.equal(before, Fingerprint([tensor]).take()[0])
+
+
 # The rest
 
 

@@ -27,6 +27,7 @@ LAUNCHES = {
         "fsdp2",
         "accumulate",
         "amp",
+        "two_optimizers",
         "clip",
         "clip_by_name",
         "fsdp1_clip",
@@ -87,6 +88,7 @@ ALL = [
     "fsdp2_hybrid",
     "accumulate",
     "amp",
+    "two_optimizers",
     "compile",
     "clip",
 ]

@@ -149,6 +149,35 @@ def test_parameters_that_are_trained_only_later_start_anew_after_going_back() ->
         ring.close()
 
 
+def rebound(parameters: list[torch.nn.Parameter]) -> None:
+    """As torch.nn.utils.vector_to_parameters does, and some optimizers."""
+    for parameter in parameters:
+        parameter.data = parameter.data.clone()
+
+
+def test_parameters_that_were_given_other_memory_go_back_too(run: Run) -> None:
+    run.step(0)
+    rebound(list(run.model.parameters()))
+    run.step(1)
+    run.take(2)
+    first = [run.step(number) for number in range(2, 4)]
+    rebound(list(run.model.parameters()))
+    run.ring.restore(2, lr="rewind", replay=True)
+
+    assert [run.step(number) for number in range(2, 4)] == first
+
+
+def test_parameters_that_came_to_the_optimizer_after_attach_go_back_too(run: Run) -> None:
+    late = torch.nn.Parameter(torch.ones(3))
+    run.optimizer.add_param_group({"params": [late]})
+    run.take(0)
+    with torch.no_grad():
+        late.add_(1.0)
+    run.ring.restore(0)
+
+    assert late.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_kept_learning_rates_stay_and_everything_else_goes_back(run: Run) -> None:
     for number in range(3):
         run.step(number)

@@ -49,7 +49,7 @@ def make_model() -> torch.nn.Module:
 
 
 def wrap(model: torch.nn.Module, mode: str, world: int) -> torch.nn.Module:
-    if mode in ("ddp", "accumulate", "amp", "clip", "clip_by_name"):
+    if mode in ("ddp", "accumulate", "amp", "two_optimizers", "clip", "clip_by_name"):
         return torch.nn.parallel.DistributedDataParallel(model)
     if mode == "ddp_compiled":
         return torch.compile(torch.nn.parallel.DistributedDataParallel(model), backend="aot_eager")
@@ -108,9 +108,11 @@ def train(mode: str) -> dict[str, Any]:
     """Five steps in one mode."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model = wrap(make_model(), mode, world)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    parameters = list(model.parameters())
+    middle = 1 if mode == "two_optimizers" else len(parameters)
+    optimizers = [torch.optim.SGD(some, lr=0.05) for some in (parameters[:middle], parameters[middle:]) if some]
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if mode == "amp" else None
-    monitor = caboose.attach(model, optimizer, scaler=scaler, job=mode, sample_every=2, overhead_budget=1.0)
+    monitor = caboose.attach(model, optimizers, scaler=scaler, job=mode, sample_every=2, overhead_budget=1.0)
     draw = torch.Generator().manual_seed(5)
     seen = []
     counter = CountCollectives()
@@ -130,12 +132,13 @@ def train(mode: str) -> dict[str, Any]:
         seen.append([norm / scale for norm in gathered_norms(model, mode)])
         with counter:
             clip(model, mode)
-            if scaler is not None:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                if scaler is not None:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+                optimizer.zero_grad()
             monitor.step(loss)
     monitor.close()
     return {"norms": seen, "collectives": counter.count}
