@@ -138,11 +138,6 @@ class Monitor:
         return self._count.step
 
     @property
-    def num_batches(self) -> int:
-        """Batches that watched loaders have given so far."""
-        return self._observer.batches.index + 1 if self._observer is not None else 0
-
-    @property
     def num_rollbacks(self) -> int:
         """How often this run went back since it was attached."""
         return self._count.num_rollbacks

@@ -125,6 +125,34 @@ def test_another_loader_in_between_is_not_touched() -> None:
     assert seen == [0, 1, 4, 5]
 
 
+def test_loaders_that_are_gone_through_side_by_side_stay_in_step() -> None:
+    monitor = a_monitor()
+    seen = []
+    inputs, targets = iter(monitor.watch(range(20))), monitor.watch(range(10))
+    for target in targets:
+        pair = (next(inputs), next(inputs), target)  # two of one go with one of the other
+        seen.append(pair)
+        if len(seen) == 3:
+            monitor._skip.ask(2, batches_per_step=monitor._skip.batches_per_step, crosses_epochs=False)
+        monitor._skip.end_step()
+    assert seen == [(2 * n, 2 * n + 1, n) for n in (0, 1, 2, 5, 6, 7, 8, 9)]
+
+
+def test_batches_of_a_validation_before_the_boundary_are_not_taken_for_the_steps() -> None:
+    monitor = a_monitor()
+    seen = []
+    validation = monitor.watch(["a", "b", "c"])
+    for batch in monitor.watch(range(8)):
+        list(validation)
+        seen.append(batch)
+        if batch == 1:
+            assert monitor._skip.batches_per_step == 1
+            assert monitor._skip.ask(1, crosses_epochs=True) == 1
+        monitor._skip.end_step()
+    assert seen == [0, 1, 3, 4, 5, 6, 7]
+    assert list(validation) == ["a", "b", "c"]
+
+
 def test_without_a_watched_loader_nothing_is_skipped() -> None:
     assert a_monitor()._skip.ask(5, crosses_epochs=False) == 0
 

@@ -61,8 +61,6 @@ class Brake:
         self._coordinator: Coordinator | None = None
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
-        self._last_batch = 0
-        self._batches_per_step = 1
         self._boundary_time = time.perf_counter()
         self.guard = Guard(on_trip=ring.close)
         """Catches and times what is done for snapshots, which have a budget of their own."""
@@ -77,13 +75,12 @@ class Brake:
         """A step has ended: acts, if all ranks agreed to; RollbackFailed and RollbackInDoubt are all it raises."""
         if self._coordinator is not None:
             self._coordinator.pass_boundary(step)
+        self._monitor._skip.end_step()
         self._guarded_snapshot(step)
 
     def _take_if_due(self, step: int) -> None:
         now = time.perf_counter()
         seconds, self._boundary_time = now - self._boundary_time, now
-        index = self._monitor.num_batches
-        self._batches_per_step, self._last_batch = max(1, index - self._last_batch), index
         self._ring.passed(step, seconds)
         if self._ring.is_due(step):
             self._ring.take(step, self._monitor.model_step)
@@ -130,9 +127,10 @@ class Brake:
 
     def _go_back(self, command: Command, step: int) -> str:
         # Before anything that may fail on one rank alone: the others would wait for it in this collective.
-        crosses, batches = False, self._batches_per_step
+        skip = self._monitor._skip
+        crosses, batches = False, skip.batches_per_step
         if command.skip:
-            crosses, batches = _compare_loaders(self._monitor._skip.length(), batches)
+            crosses, batches = _compare_loaders(skip.length(), batches)
         lr: LrPolicy = "rewind" if "rewind" in (command.lr, self._lr_policy) else "keep"
         model_step = self._ring.restore(command.target, lr=lr)
         self._ring.unpin()
@@ -142,14 +140,14 @@ class Brake:
             # Not a reason to stay where the run is ill, but nobody may think that it goes on at the lower rate.
             caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
-        dropped = self._drop_batches(command.skip * batches, crosses_epochs=crosses)
+        dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
         self._monitor._went_back(model_step)
         return f"went back from step {step} to the snapshot of step {command.target}{dropped}{caveat}"
 
-    def _drop_batches(self, num_batches: int, *, crosses_epochs: bool) -> str:
-        if not num_batches:
+    def _drop_batches(self, num_steps: int, batches_per_step: int, *, crosses_epochs: bool) -> str:
+        if not num_steps:
             return ""
-        asked = self._monitor._skip.ask(num_batches, crosses_epochs=crosses_epochs)
+        asked = self._monitor._skip.ask(num_steps, batches_per_step=batches_per_step, crosses_epochs=crosses_epochs)
         return f", {asked} batches are skipped" if asked else ", no loader is watched: no batches are skipped"
 
     def _snapshot(self, command: Command, step: int) -> str:

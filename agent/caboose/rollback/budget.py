@@ -45,6 +45,8 @@ class Limits:
     """The least and the most that learning rates may be multiplied by, all commands together."""
     max_ahead: int = 1000
     """A boundary further ahead, in steps, is refused: until then nothing else could be done."""
+    max_skip: int = 100_000
+    """Steps whose batches one rollback may drop; without a bound one command could drop all the data there is."""
 
 
 class Budget:
@@ -82,6 +84,8 @@ class Budget:
             return ""
         if self.num_left(now) == 0:
             return f"the budget is spent: {limits.max_rollbacks} rollbacks in {limits.window_seconds / 3600:.0f} h"
+        if command.skip > limits.max_skip:
+            return f"it would skip {command.skip} steps; {limits.max_skip} are allowed"
         if command.boundary < self.cool_until:
             return f"cooling down until step {self.cool_until}, the boundary is {command.boundary}"
         if self._targets[command.target] >= limits.max_same_target:
