@@ -5,7 +5,7 @@ Design
 Everything here runs on the training thread. A rollback moves the weights back and never the data, so the batches of the
 bad stretch are behind the run already; `skip` drops some more of those that are next. It is counted in steps, and meant
 for what fed the last one, on every rank alike: each way through a loader that gave that step batches and is not at its
-end drops as many a step as it gave, so that loaders that are gone through side by side stay in step, and a validation in
+end drops as many a step as it gave, so that loaders that are gone through side by side stay so, and a validation in
 between is not touched. It ends with that epoch, because ranks may have epochs of different lengths, unless they are
 known to be equal; then it goes on in the next one of the same loader. An epoch may end at its last batch, by a break or
 by an exception: each way through a loader is an object of its own, and what is left of a skip is only that one's.

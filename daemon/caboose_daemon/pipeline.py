@@ -107,7 +107,7 @@ class Pipeline:
         job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
         job.last = job.last_sampled = None
         job.meters.restart()
-        job.rollback.restart(is_rollback=is_rollback)
+        job.rollback.restart(is_rollback=is_rollback, start_step=hello.start_step)
         job.pending_events.clear()
         self._sink.attempt_began(job)
 
@@ -157,7 +157,7 @@ class Pipeline:
         job.events.append(event)
         if len(job.pending_events) < 1000:
             job.pending_events.append(event)
-        job.rollback.ledger.declare(event)
+        job.rollback.declare(event)
         self._sink.event_declared(job, event)
         if event.kind == hunts.KIND and job.attempt is not None:  # what was found bears on what is open
             self._tell(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.members)])

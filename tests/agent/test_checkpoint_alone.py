@@ -296,6 +296,25 @@ def test_a_failed_save_is_a_result_leaves_nothing_and_is_logged_once(
     assert run.checkpointer.save(2, 2).state == "saved", "when there is room again"
 
 
+def test_a_failed_save_in_the_background_is_raised_by_the_next_call_that_asks_polled_or_not(tmp_path: Path) -> None:
+    """Ranks poll at their own time; those that have must not go on alone."""
+    for is_polled in (True, False):
+        target = tmp_path / f"{is_polled}"
+        target.write_text("a file where the directory should be")
+        run = Run(target, is_async=True)
+        assert run.checkpointer.save(1, 1).state == "writing"
+        run.checkpointer.wait()
+        if is_polled:
+            polled = run.checkpointer.poll()
+            assert polled is not None
+            assert polled.state == "failed"
+        target.unlink()
+        with pytest.raises(CheckpointFailed):
+            run.checkpointer.save(2, 2, raise_errors=True)
+        assert run.checkpointer.save(3, 3, raise_errors=True).state == "writing", "once"
+        run.checkpointer.close()
+
+
 def test_leftovers_of_a_killed_run_are_removed_by_the_next_save(directory: Path) -> None:
     for name in ("step-6.incomplete", "step-4.removed.incomplete"):
         shutil.copytree(directory / "step-4", directory / name)

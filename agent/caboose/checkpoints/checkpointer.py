@@ -96,6 +96,8 @@ class Checkpointer:
         self._wrapper = type(model).__name__
         self._thread: threading.Thread | None = None
         self._finished: deque[SavedCheckpoint] = deque(maxlen=MAX_FINISHED)
+        self._last_error = ""
+        """Of the last save in the background: all ranks have failed or none, so all raise it or none, polled or not."""
         self._broken = ""
         self._logged: set[str] = set()
 
@@ -111,11 +113,9 @@ class Checkpointer:
         """
         started = time.monotonic()
         self.wait()
-        if raise_errors:
-            for earlier in self._finished:
-                if earlier.state == "failed":
-                    self._finished.clear()
-                    raise CheckpointFailed(earlier.error)
+        if raise_errors and self._last_error:
+            error, self._last_error = self._last_error, ""
+            raise CheckpointFailed(error)
         path = layout.path_of(self.directory, step)
         saving = SavedCheckpoint(path, step, model_step, self._exchange.world, "writing")
         if self._is_async and not self._broken:
@@ -150,7 +150,9 @@ class Checkpointer:
         return lambda: captured
 
     def _write_aside(self, saving: SavedCheckpoint, taken: Callable[[], Captured], started: float) -> None:
-        self._finished.append(self._write(saving, taken, started))
+        saved = self._write(saving, taken, started)
+        self._last_error = saved.error
+        self._finished.append(saved)
 
     def _write(self, saving: SavedCheckpoint, capture: Callable[[], Captured], started: float) -> SavedCheckpoint:
         try:

@@ -43,8 +43,9 @@ class Limits:
     attempt_seconds: float = 60.0
     lr_scales: tuple[float, float] = (1e-3, 10.0)
     """The least and the most that learning rates may be multiplied by, all commands together."""
-    max_ahead: int = 1000
-    """A boundary further ahead, in steps, is refused: until then nothing else could be done."""
+    max_ahead: int = 20_000
+    """A boundary further ahead, in steps, is refused: until then nothing else could be done. Steps of a fraction of a
+    millisecond need thousands of them before all ranks have heard of a command."""
     max_skip: int = 100_000
     """Steps whose batches one rollback may drop; without a bound one command could drop all the data there is."""
 

@@ -17,7 +17,7 @@ from collections import deque
 BUDGET = 0.01
 AIM = 0.75
 """What a snapshot costs is not only its copy: caches and pages are lost to the training as well."""
-MAX_STRETCH = 64
+MAX_STRETCH = 1024
 CALM = 3
 LOOKBACK = 5
 

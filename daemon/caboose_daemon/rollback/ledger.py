@@ -2,9 +2,10 @@
 
 Design
 ------
-A state that was saved is *unproven* until the run has been quiet for a while after it, then *healthy*. Trouble whose
-onset turns out to lie before it, or only just after it, *taints* it for good: it may hold what went wrong. Rules find
-out late, so this works backwards in time, at the moment an incident opens or its onset is corrected.
+A state that was saved is *unproven* until the run that goes on from it was quiet for a while, then *healthy*. Steps
+in trouble are not quiet, and those of a run that went back to before it, or was started anew from there, say nothing of
+it. Trouble whose onset turns out to lie before it, or only just after it, *taints* it for good: it may hold what went
+wrong. Rules find out late, so this works backwards in time, at the moment an incident opens or its onset is corrected.
 
 Snapshots leave when no rank holds them any more. Checkpoints stay, within bounds: whether their files still exist is
 for who resumes to see. What changed is collected for the journal (`take_changes`). `step` is the loop's, which goes on
@@ -50,6 +51,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     validated_at: int | None = None
     """That validation's step."""
     is_best: bool = False
+    is_left: bool = False
+    """Whether the run went on from an earlier state, so that nothing more will be known of this one."""
     is_held: bool = True
     """Whether a snapshot is still in memory on every rank; always true of a checkpoint."""
 
@@ -124,8 +127,14 @@ class Ledger:
                 del self._entries["snapshot", entry.name]
                 self._changed["snapshot", entry.name] = msgspec.structs.replace(entry, is_held=False)
 
-    def declare(self, event: Event) -> None:
-        """Takes note of a checkpoint that was saved, or of a validation."""
+    def go_on_from(self, step: int) -> None:
+        """The run goes on from the state of this step: what was saved later is of a course that was left."""
+        for entry in list(self._entries.values()):
+            if entry.step > step:
+                self._put(msgspec.structs.replace(entry, is_left=True))
+
+    def declare(self, event: Event, *, is_left: bool = False) -> None:
+        """Takes note of a validation, or of a checkpoint that was saved; `is_left`: on a course that was left since."""
         if event.kind == "validation":
             loss = event.fields.get("loss")
             if isinstance(loss, int | float) and math.isfinite(loss):
@@ -148,6 +157,7 @@ class Ledger:
                 is_ours=event.fields.get("ours") is True,
                 world=world if isinstance(world, int) else None,
                 num_bytes=num_bytes if isinstance(num_bytes, int) and num_bytes > 0 else None,
+                is_left=is_left,
             )
         )
         self._find_best()
@@ -169,7 +179,7 @@ class Ledger:
                 what = f"incident {trouble.number} began" if trouble.number else "the loss did not go on as before"
                 reason = f"taken {where} step {trouble.began}, where {what}"
                 self._put(msgspec.structs.replace(entry, health="tainted", reason=reason[:MAX_REASON]))
-            elif entry.health == "unproven" and is_calm and step - entry.step >= quiet:
+            elif is_calm and _is_provable(entry) and _num_quiet(entry, troubles, step) >= quiet:
                 self._put(msgspec.structs.replace(entry, health="healthy"))
         self._find_best()
 
@@ -194,6 +204,19 @@ class Ledger:
         key = (entry.kind, entry.name)
         if self._entries.get(key) != entry:
             self._entries[key] = self._changed[key] = entry
+
+
+def _is_provable(entry: Entry) -> bool:
+    return entry.health == "unproven" and not entry.is_left
+
+
+def _num_quiet(entry: Entry, troubles: Iterable[Trouble], step: int) -> int:
+    """The longest stretch since it was saved in which nothing was wrong; all troubles are over."""
+    longest, since = 0, entry.step
+    for trouble in sorted(troubles, key=lambda trouble: trouble.began):
+        if trouble.attempt >= entry.attempt and trouble.ended is not None:
+            longest, since = max(longest, trouble.began - since), max(since, trouble.ended)
+    return max(longest, step - since)
 
 
 def _is_in(entry: Entry, trouble: Trouble, margin: int) -> bool:

@@ -14,7 +14,7 @@ from caboose_daemon.rollback.ladder import spent
 from caboose_daemon.rollback.ledger import Ledger
 from caboose_daemon.rollback.triage import Triage
 from caboose_daemon.rules.scaling import SkippedSteps
-from caboose_wire import Holdings, Terms
+from caboose_wire import Event, Holdings, Terms
 from caboose_wire.rollback import RollbackMode
 
 MAX_DECISIONS = 500
@@ -60,10 +60,25 @@ class Record:
         """Follows a gradient scaler; called for every step."""
         self.num_skipped = self.num_skipped + 1 if self._scaler.observe(step) else 0
 
-    def restart(self, *, is_rollback: bool) -> None:
+    def declare(self, event: Event) -> None:
+        """Takes note of what was declared. A save in the background is told of when it ends, maybe after a rollback."""
+        step, attempt = event.fields.get("step", event.step), event.attempt
+        while isinstance(step, int) and (decision := self._rolled_back_to(attempt)) and step < (decision.boundary or 0):
+            attempt -= 1
+        self.ledger.declare(msgspec.structs.replace(event, attempt=attempt), is_left=attempt != event.attempt)
+
+    def _rolled_back_to(self, attempt: int) -> Decision | None:
+        """The rollback that this attempt began with, if it did."""
+        done = (d for d in reversed(self.decisions) if d.kind == "rollback" and d.state in ("sent", "committed"))
+        return next((decision for decision in done if decision.attempt == attempt - 1), None)
+
+    def restart(self, *, is_rollback: bool, start_step: int) -> None:
         """A new attempt begins: what the ranks of the old one held is no longer true, or told again."""
         if not is_rollback:
             self.ledger.hold((), 0)
+        decision = self.rollback_at(start_step) if is_rollback else None
+        target = None if decision is None else decision.target
+        self.ledger.go_on_from(start_step if target is None else target)
         self.holdings.clear()
         self.triages.clear()
         self.notes.clear()

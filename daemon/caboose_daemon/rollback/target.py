@@ -19,8 +19,11 @@ from caboose_wire import Held, Holdings
 
 MIN_NOTICE = 4
 """Steps between the newest one seen and the boundary, at least."""
-MAX_NOTICE = 1000
+MAX_NOTICE = 20_000
 """The ranks refuse a boundary that is further ahead: until then nothing else could be done."""
+ENOUGH_STEPS = 1000
+ENOUGH_SECONDS = 30.0
+"""However often it was too few: no more than both of these."""
 NOTICE_SECONDS = 1.5
 """Half a second each until a report is sent, until an agent looks at its socket, and until others have it from it."""
 MAX_LAG_SECONDS = 10.0
@@ -124,4 +127,5 @@ def notice(step_seconds: float, lag_seconds: float, *, num_tried: int = 0) -> in
     """How many steps ahead of the newest one seen the boundary is put; twice as many for each time it was too few."""
     lag = min(max(0.0, lag_seconds), MAX_LAG_SECONDS)
     steps = math.ceil((NOTICE_SECONDS + 2.0 * lag) / max(step_seconds, 1e-6)) + 2
-    return min(MAX_NOTICE, max(MIN_NOTICE, steps) << num_tried)
+    enough = max(ENOUGH_STEPS, math.ceil(ENOUGH_SECONDS / max(step_seconds, 1e-6)))
+    return min(MAX_NOTICE, enough, max(MIN_NOTICE, steps) << num_tried)

@@ -62,7 +62,7 @@ OBJECTIONS = {
     "late": (ask(boundary=5), "late: the boundary 5 is past, this rank is at step 5"),
     "expired": (ask(expires=NOW), "it expired 0 s ago"),
     "no expiry": (ask(expires=0.0), "expired"),
-    "too far": (ask(boundary=1006), "too far ahead"),
+    "too far": (ask(boundary=20_006), "too far ahead"),
     "bad target": (ask(target=10), "does not lie before the boundary"),
     "skips all": (ask(skip=100_001), "it would skip 100001 steps; 100000 are allowed"),
     "lr zero": (ask(lr_scale=0.0), "cannot be scaled by 0.0"),
@@ -76,7 +76,7 @@ def test_an_objection_names_its_reason(command: Command, reason: str) -> None:
 
 
 def test_what_is_just_within_bounds_is_accepted() -> None:
-    for command in (ask(boundary=6, target=5), ask(expires=NOW + 0.001), ask(boundary=1005), ask(skip=100_000)):
+    for command in (ask(boundary=6, target=5), ask(expires=NOW + 0.001), ask(boundary=20_005), ask(skip=100_000)):
         assert a_participant().objection(command, NOW) == ""
 
 

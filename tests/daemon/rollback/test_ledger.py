@@ -41,6 +41,23 @@ def test_nothing_is_proven_while_something_is_wrong() -> None:
     assert judge(ledger, 400, Trouble(1, 1, 300, 350)) == {"100": "healthy"}
 
 
+def test_steps_in_trouble_prove_nothing() -> None:
+    ledger = Ledger()
+    saved(ledger, 109)
+
+    assert judge(ledger, 220, Trouble(1, 1, 120, 219)) == {"109": "unproven"}
+    assert judge(ledger, 318, Trouble(1, 1, 120, 219)) == {"109": "unproven"}
+    assert judge(ledger, 319, Trouble(1, 1, 120, 219)) == {"109": "healthy"}
+
+
+def test_a_course_that_was_left_is_never_proven() -> None:
+    ledger = Ledger()
+    saved(ledger, 90, 109)
+    ledger.go_on_from(100)
+
+    assert judge(ledger, 400, Trouble(1, 1, 120, 150)) == {"109": "unproven", "90": "healthy"}
+
+
 def test_an_onset_that_turns_out_to_lie_before_taints_what_was_thought_healthy() -> None:
     ledger = Ledger()
     saved(ledger, 100, 200)

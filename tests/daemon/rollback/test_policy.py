@@ -168,13 +168,27 @@ def test_snapshots_keep_their_health_while_not_all_ranks_have_told_again() -> No
     stuck(run, 10)
     ledger = run.job.rollback.ledger
     before = {entry.step: entry.health for entry in ledger}
-    run.job.rollback.restart(is_rollback=True)
+    run.job.rollback.restart(is_rollback=True, start_step=run.job.latest_step)
 
     for rank in range(2):
         run.says(rank, run.holdings(rank))
         run.core.pass_time(run.now)
         assert {entry.step: entry.health for entry in ledger} == before
     assert "tainted" in before.values()
+
+
+def test_a_checkpoint_from_inside_the_trouble_that_is_told_of_after_the_rollback_is_tainted() -> None:
+    """A save in the background may take longer than the rest of the trouble."""
+    run = lost(guarded().healthy(100), 8).healthy(20)
+    (decision,) = run.committed
+    assert decision.boundary is not None
+    for step in (103, decision.boundary):
+        fields = {"path": f"/ckpt/{step}", "step": step, "ours": True}
+        run.says(0, Event(attempt=run.attempt, step=run.step, time=run.now, kind="checkpoint", fields=fields))
+    run.healthy(200)
+
+    found = {entry.step: (entry.attempt, entry.health) for entry in run.job.rollback.ledger.checkpoints}
+    assert found == {103: (1, "tainted"), decision.boundary: (2, "healthy")}, "the second was saved after going back"
 
 
 # What keeps it from being done

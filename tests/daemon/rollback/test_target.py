@@ -100,7 +100,13 @@ def test_each_time_it_was_too_short_doubles_it() -> None:
 
 
 def test_it_is_never_further_than_the_ranks_accept() -> None:
-    assert notice(0.001, 0.0) == notice(0.1, 0.0, num_tried=9) == MAX_NOTICE
+    assert notice(0.0001, 0.0, num_tried=3) == MAX_NOTICE
+    assert notice(0.1, 0.0, num_tried=9) == 1000
+
+
+@pytest.mark.parametrize("step_seconds", [0.0003, 0.001, 0.01])
+def test_fast_steps_have_as_many_seconds_as_slow_ones(step_seconds: float) -> None:
+    assert notice(step_seconds, 0.0) * step_seconds >= 1.5
 
 
 def test_a_run_that_counts_in_strides_acts_at_a_step_that_it_comes_to() -> None:
@@ -108,7 +114,7 @@ def test_a_run_that_counts_in_strides_acts_at_a_step_that_it_comes_to() -> None:
 
     assert stride(sevens) == 7
     assert ahead(35, 17, 7) == 35 + 21
-    assert ahead(35, MAX_NOTICE, 7) == 35 + 994, "no further than the ranks accept"
+    assert ahead(35, MAX_NOTICE, 7) == 35 + 19_999, "no further than the ranks accept"
     assert ahead(4096, 4, 2048) == 6144, "or the very next one"
 
 
