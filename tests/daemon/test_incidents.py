@@ -275,6 +275,42 @@ def test_a_warning_in_hand_that_turns_critical_pages(journaled: Make) -> None:
     assert (told["outgrown"]["by"], told["outgrown"]["severity"]) == ("ada", "warning")
 
 
+# The stretch of the run
+
+
+def test_what_is_found_between_steps_has_the_regime_of_the_last_one() -> None:
+    begun, settled = (scenario().healthy(steps).falls_silent(2).wait(40.0) for steps in (10, 60))
+
+    assert (one(begun).rule, one(begun).regimes) == ("rank_silent", ("startup",))
+    assert (one(settled).rule, one(settled).regimes) == ("rank_silent", ())
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "regimes"),
+    [(0, 1000, ()), (0, 5, ("startup",)), (50_000, 5, ("resume",)), (50_000, 0, ("resume",)), (50_000, 100, ())],
+)
+def test_a_run_does_not_start_up_anew_because_the_daemon_did(
+    journaled: Make, start: int, steps: int, regimes: tuple[str, ...]
+) -> None:
+    core = journaled(config=Config(rules=watching("non_finite", {})))
+    story = scenario(ranks=2, core=core, start_step=start)
+    story.step = start
+    story.healthy(steps).wait(1.0).daemon_restarts().healthy(5)
+
+    story.nan_loss(1, at=story.step + 1, steps=3, spreads=True)
+
+    assert (one(story).rule, one(story).regimes) == ("non_finite", regimes)
+
+
+def test_a_warm_up_and_a_declared_switch_outlast_the_daemon(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).plays(40, lr=lambda rank, step: (1e-6 * step,))
+    story.declares("data_switch").plays(5, lr=lambda rank, step: (1e-6 * step,)).daemon_restarts()
+
+    story.plays(1, lr=lambda rank, step: (1e-6 * step,), loss=float("nan"))
+
+    assert one(story).regimes == ("data_switch", "warmup")
+
+
 # Over HTTP
 
 
