@@ -11,7 +11,7 @@ about its own onset. Episodes that name different ranks are different faults, ho
 The order of the table is from causes to symptoms: of findings made at one step, the first in it leads the incident.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from caboose_daemon.episodes import Episode
 
@@ -84,7 +84,7 @@ HORIZON = 100
 
 def are_kin(known: Episode, new: Episode, horizon: int) -> bool:
     """Whether the later told of two episodes can have the earlier one's cause."""
-    if known.attempt != new.attempt or not agree(known, new):
+    if known.attempt != new.attempt or not agree(known.worst.ranks, new.worst.ranks):
         return False
     onset = new.first.onset_step
     if known.rule == new.rule:
@@ -105,7 +105,6 @@ def _bears_on(advice: Episode, other: Episode, horizon: int) -> bool:
     )
 
 
-def agree(known: Episode, new: Episode) -> bool:
-    """Whether both can be about the same ranks."""
-    ours, theirs = set(known.worst.ranks), set(new.worst.ranks)
-    return not ours or not theirs or bool(ours & theirs)
+def agree(ours: Collection[int], theirs: Collection[int]) -> bool:
+    """Whether what names these ranks and what names those can be one fault; what names none can be any rank's."""
+    return not ours or not theirs or not set(ours).isdisjoint(theirs)
