@@ -146,6 +146,51 @@ def test_kin_are_those_whose_rules_and_times_fit(known: Episode, new: Episode, i
     assert are_kin(known, new, 100) is is_kin
 
 
+def schedule(kind: str, onset: int = 300, **changes: Any) -> Episode:
+    """A schedule in trouble of this kind."""
+    return an_episode("lr_schedule", onset, values={kind: 1.0, "lr": 1e-3, "before": 1e-3}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "is_kin"),
+    [
+        (schedule("jump"), an_episode("non_finite", 310), True),
+        (schedule("reset"), an_episode("divergence", 310), True),
+        (schedule("unmoved"), an_episode("non_finite", 310, ranks=(2,)), False),
+        (schedule("unmoved"), an_episode("non_finite", 2501, ranks=(2,)), False),
+        (schedule("unmoved"), an_episode("plateau", 2501), True),
+        (schedule("unmoved"), an_episode("lr_too_low", 2501), True),
+        (schedule("zero"), an_episode("loss_spike", 320), False),
+        (schedule("zero"), an_episode("frozen_parameters", 400), True),
+        (an_episode("loss_spike", 290), schedule("unmoved"), False),
+        (an_episode("loss_spike", 290), schedule("jump", 289, told=291), True),
+        (an_episode("not_learning", 1, told=504), schedule("zero"), True),
+        (an_episode("activation_collapse", 300), an_episode("non_finite", 400), True),
+        (an_episode("activation_collapse", 300), an_episode("non_finite", 401), False),
+        (an_episode("activation_collapse", 300), an_episode("plateau", 4000), True),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("loss_spike", 4000), False),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("non_finite", 4000, ranks=(3,)), True),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("non_finite", 4000, ranks=(5,)), False),
+        (an_episode("bad_batch", 300, ranks=(0,)), an_episode("divergence", 4000), True),
+        (an_episode("replica_desync", 300, ranks=(5,)), an_episode("divergence", 4000), True),
+        (an_episode("lr_too_high", 300), an_episode("loss_spike", 4000), True),
+        (an_episode("loss_scale_collapse", 300), an_episode("non_finite", 4000), True),
+        (an_episode("divergence", 300), an_episode("non_finite", 4000), True),
+    ],
+)
+def test_a_break_is_laid_to_what_can_have_caused_it_and_not_to_whatever_lasts(
+    known: Episode, new: Episode, is_kin: bool
+) -> None:
+    assert are_kin(known, new, 100) is is_kin
+
+
+def test_a_break_is_laid_to_what_got_worse_shortly_before() -> None:
+    begun = an_episode("activation_collapse", 300)
+    worse = replace(begun, severity=Severity.CRITICAL, worst=msgspec.structs.replace(begun.worst, step=3950))
+
+    assert are_kin(worse, an_episode("divergence", 4000), 100)
+
+
 def advice(*names: str, told: int = 1) -> Episode:
     """Advice on these settings, given at the first step or after a while."""
     return an_episode("config_advice", 1, told=told, values=dict.fromkeys(names, 1.0))

@@ -96,6 +96,17 @@ def test_what_breaks_long_after_advice_was_given_is_an_incident_of_its_own() -> 
     assert told_of(story) == [{"config_advice"}, {"non_finite"}]
 
 
+def test_a_nan_long_after_a_scheduler_was_found_idle_is_an_incident_of_its_own() -> None:
+    story = scenario(falling=2.0, noise=0.02, facts={"scheduler": "CosineAnnealingLR", "num_batches": 100})
+    story.meanwhile(lr=(1e-3,)).nan_loss(2, at=1001, steps=5, spreads=True)
+
+    assert told_of(story) == [{"lr_schedule"}, {"non_finite"}]
+    (nan, idle) = story.job.incidents
+    assert (nan.severity, nan.onset_step, idle.severity) == ("critical", 1001, "warning")
+    assert nan.diagnosis is not None
+    assert "scheduler_idle" not in [cause.id for cause in nan.diagnosis.causes]
+
+
 def test_a_jobs_health_is_that_of_its_open_incidents_and_not_of_what_is_for_the_record() -> None:
     story = scenario(ranks=2, blind={"activations": "inside a full-graph compile"}).healthy(10).wait(2.0)
     assert [str(episode.severity) for episode in story.job.episodes.open] == ["info"]
