@@ -12,7 +12,7 @@ from caboose_daemon import shapes
 from caboose_daemon.config import Config
 from caboose_daemon.incident import Acknowledgement, Incident
 from caboose_daemon.incidents import MAX_KEPT
-from caboose_wire import Group
+from caboose_wire import Event, Group
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import EVERYTHING, LAYERS, a_report, simulated_ranks
@@ -94,6 +94,25 @@ def test_what_breaks_long_after_advice_was_given_is_an_incident_of_its_own() -> 
     story = scenario(ranks=1, groups=ADAM_AT_A_TENTH).healthy(150).nan_loss(0, at=400, steps=3)
 
     assert told_of(story) == [{"config_advice"}, {"non_finite"}]
+
+
+def test_a_loss_that_swings_is_one_incident_with_the_validation_that_swings_with_it() -> None:
+    story = scenario(ranks=1)
+    for step in range(1, 1001):
+        story.losses((0.5 + 2.5 * 0.997**step) * (1.3 if step % 2 else 0.7))
+        if not step % 50:
+            loss = max(1.5 - 0.001 * step, 0.0025 * step - 0.6)
+            story.says(0, Event(attempt=0, step=step, time=story.now, kind="validation", fields={"loss": loss}))
+
+    assert told_of(story) == [{"oscillation", "overfitting"}]
+    assert one(story).rule == "oscillation"
+
+
+def test_a_rank_that_was_silent_is_one_incident_with_the_reports_that_were_lost_meanwhile() -> None:
+    story = scenario(ranks=3).healthy(60).falls_silent(1).healthy(40).skips(1, reports=40).speaks(1).healthy(20)
+
+    assert told_of(story) == [{"rank_silent", "monitor_blind"}]
+    assert one(story).rule == "rank_silent"
 
 
 def test_a_nan_long_after_a_scheduler_was_found_idle_is_an_incident_of_its_own() -> None:
