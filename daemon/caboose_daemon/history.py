@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from caboose_daemon.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
 from caboose_daemon.journal import BAD_LOSS, BAD_NORM, SCHEMA_VERSION, JournalError, connect
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.records.series import IS_BAD, series
+from caboose_daemon.regimes import RegimeTracker
 from caboose_daemon.rollback.decision import Decision
 from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.rollback.record import MAX_DECISIONS
@@ -97,6 +99,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         for (rule,) in connection.execute("SELECT rule FROM incidents WHERE job = ?", (number,)):
             job.incident_counts[rule] = job.incident_counts.get(rule, 0) + 1
         job.events.extend(_events(connection, number))
+        _restore_regimes(job)
         job.rollback.restore(_decisions(connection, number))
         job.rollback.ledger.restore(_ledger(connection, number))
         jobs.append(job)
@@ -147,6 +150,19 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
     ).fetchone()
     if rows and job.attempt is not None and rows[0][0] == job.attempt.number:
         job.attempt.aligner.last_closed = rows[0][1]
+
+
+def _restore_regimes(job: Job) -> None:
+    """Takes the attempt through its steps again, as far as they are in memory, with what was declared before each."""
+    attempt = job.attempt
+    assert attempt is not None, "restored with its attempt"
+    attempt.regimes = RegimeTracker(is_resumed=attempt.number > 1 or attempt.start_step > 0)
+    events = deque(sorted((e for e in job.events if e.attempt == attempt.number), key=lambda event: event.step))
+    for step in (summary for summary in job.recent if summary.attempt == attempt.number):
+        before = []
+        while events and events[0].step < step.step:
+            before.append(events.popleft())
+        attempt.regimes.observe(lr=step.lr, num_samples=step.num_samples, step_seconds=step.step_seconds, events=before)
 
 
 def to_summary(row: tuple[object, ...]) -> StepSummary:

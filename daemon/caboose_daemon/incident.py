@@ -115,6 +115,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(member for member in self.members if member.severity is not Severity.INFO)
 
     @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks that members worth a ticket name; empty where it can be any rank's, or concerns all."""
+        return frozenset(rank for member in self.told for rank in member.worst.ranks)
+
+    @property
     def lead(self) -> Episode:
         """The lead rule's latest episode; the first member where a journal no longer has it."""
         return next((m for m in reversed(self.members) if m.rule == self.rule), self.members[0])

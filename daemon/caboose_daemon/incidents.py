@@ -4,10 +4,11 @@ Design
 ------
 Called by the pipeline with all episodes that a step (or a tick) changed, on the loop's thread. A new episode worth a
 ticket joins the open incident that has its kin (see `kinship`); where several have, they turn out to be one, and the
-worst of them, the oldest of equals, takes the others in: somebody has been called for it by its name already. Where
-none has, an incident that was over a moment ago, or was cut short by the end of the attempt before, is opened again;
-else a new one opens, led by the episode nearest to a cause among those of this step. Episodes for the record only open
-nothing: they wait, and join as signs on the side.
+worst of them, the oldest of equals, takes the others in: somebody has been called for it by its name already. But
+incidents that name different ranks are different faults, whatever comes of both: a loss that is all ranks' joins the
+worst of them, the nearest of equals, and the others go on. Where none has, an incident that was over a moment ago, or
+was cut short by the end of the attempt before, is opened again; else a new one opens, led by the episode nearest to a
+cause among those of this step. Episodes for the record only open nothing: they wait, and join as signs on the side.
 
 An incident is over when nothing in it that was worth a ticket is open. What changed is returned only where a reader
 would see a difference: a finding that merely goes on is no news.
@@ -148,29 +149,38 @@ class IncidentLog:
         self._open[number] = replace(incident, members=_with(incident.members, episode))
 
     def _place(self, episode: Episode, moment: Moment) -> None:
-        kin = [n for n, i in self._open.items() if any(are_kin(m, episode, self._horizon) for m in i.members)]
+        kin = self._kin(episode)
         if kin:
-            kin += [self._reopen(i) for i in self._over_but_kin(episode)]
-            number = self._merge(kin, moment)
+            kin = _one_fault([*kin, *self._over_but_kin(episode)], episode)
+            number = self._merge([i.number if i.is_open else self._reopen(i) for i in kin], moment)
         else:
             again = self._to_reopen(episode)
             number = self._reopen(again) if again is not None else self._begin(episode, moment)
         self._join(number, episode)
         for aside in list(self._waiting.values()):
-            if are_kin(aside, episode, self._horizon) or are_kin(episode, aside, self._horizon):
+            is_kin = are_kin(aside, episode, self._horizon) or are_kin(episode, aside, self._horizon)
+            if is_kin and agree(self._open[number].ranks, aside.worst.ranks):
                 del self._waiting[aside.id]
                 self._join(number, aside)
 
     def _aside(self, episode: Episode) -> None:
-        for number, incident in self._open.items():
-            if any(are_kin(member, episode, self._horizon) for member in incident.members):
-                self._waiting.pop(episode.id, None)
-                self._join(number, episode)
-                return
-        if episode.is_open:
+        kin = self._kin(episode)
+        if episode.is_open and not kin:
             self._waiting[episode.id] = episode
-        else:
-            self._waiting.pop(episode.id, None)
+            return
+        self._waiting.pop(episode.id, None)
+        if kin:
+            self._join(_one_fault(kin, episode)[0].number, episode)
+
+    def _kin(self, episode: Episode) -> list[Incident]:
+        """The open incidents that it can be a part of."""
+        return [i for i in self._open.values() if self._is_kin(i, i.members, episode)]
+
+    def _is_kin(self, incident: Incident, members: Iterable[Episode], episode: Episode) -> bool:
+        """Whether one of these members has its cause, and the incident's ranks can be its own."""
+        if not agree(incident.ranks, episode.worst.ranks):
+            return False
+        return any(are_kin(member, episode, self._horizon) for member in members)
 
     def _begin(self, episode: Episode, moment: Moment) -> int:
         number = self._next_number
@@ -210,16 +220,16 @@ class IncidentLog:
     def _over_but_kin(self, episode: Episode) -> list[Incident]:
         """What is over and has kin of it: where an incident that is open has too, all of them were one."""
         past = (i for i in self._closed if not i.is_taken_in)
-        return [i for i in past if any(are_kin(member, episode, self._horizon) for member in i.told)]
+        return [i for i in past if self._is_kin(i, i.told, episode)]
 
     def _to_reopen(self, episode: Episode) -> Incident | None:
         for incident in reversed(self._closed):
             if incident.is_taken_in:
                 continue
-            if any(are_kin(member, episode, self._horizon) for member in incident.members):
+            if self._is_kin(incident, incident.members, episode):
                 return incident
             last = [member for member in incident.members if member.rule == episode.rule]
-            if not last or not agree(last[-1], episode):
+            if not last or not agree(last[-1].worst.ranks, episode.worst.ranks):
                 continue
             if last[-1].attempt == episode.attempt:
                 ended = incident.closed_step if incident.closed_step is not None else incident.last_step
@@ -293,6 +303,22 @@ class IncidentLog:
         """Open ones, the newest first, then closed ones, the last closed first."""
         yield from sorted(self._open.values(), key=lambda i: -i.number)
         yield from reversed(self._closed)
+
+
+def _one_fault(incidents: list[Incident], episode: Episode) -> list[Incident]:
+    """Of those that have kin of an episode, the worst, the nearest of equals, and all that can be one with it."""
+
+    def place(incident: Incident) -> tuple[bool, int, int]:
+        severity = max((member.severity.rank for member in incident.told if member.is_open), default=0)
+        away = min(abs(member.first.onset_step - episode.first.onset_step) for member in incident.members)
+        return not incident.is_open, -severity, away
+
+    one, ranks = [], frozenset(episode.worst.ranks)
+    for incident in sorted(incidents, key=place):
+        if agree(ranks, incident.ranks):
+            one.append(incident)
+            ranks |= incident.ranks
+    return one
 
 
 def _risen(incident: Incident, now: float) -> Incident:

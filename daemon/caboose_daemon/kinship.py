@@ -8,10 +8,14 @@ of episodes: that one of the rules brings about the other, and that the times fi
 it lasts; what is found later but began earlier (a rule that needs a hundred steps to be sure) explains what began at
 about its own onset. Episodes that name different ranks are different faults, however alike.
 
+Numbers break for many reasons, so lasting alone is no ground to lay a break to something: a layer that collapsed
+two thousand steps ago would take every later NaN for its own. A break is laid to what works at every step while it
+lasts (`GOES_ON_BREAKING`), to what is on the same rank, and else only to what began or got worse shortly before.
+
 The order of the table is from causes to symptoms: of findings made at one step, the first in it leads the incident.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from caboose_daemon.episodes import Episode
 
@@ -65,6 +69,15 @@ BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
     "monitor_blind": frozenset(),
 }
 """Each rule's likely consequences. Blindness has none; what advice bears on is in the next tables."""
+GOES_ON_BREAKING = BREAKS | {"replica_desync", "bad_batch", "lr_too_high", "loss_scale_collapse", "oscillation"}
+"""What can break numbers at any step for as long as it lasts: steps that are too large, replicas that train apart, one
+bad batch after the other, a precision that overflows, and numbers that are broken already."""
+STALLING_SCHEDULES: Mapping[str, frozenset[str]] = {
+    "zero": STANDS_STILL | {"lr_too_low", "metric_divergence", "frozen_parameters"},
+    "unmoved": STANDS_STILL | {"lr_too_low"},
+}
+"""What comes of a schedule that took the rate away, or never moved it (keys of its values): a run that gets nowhere.
+What else is said of lr_schedule comes of jumps and resets."""
 ADVICE = "config_advice"
 SAYS_THE_SAME: Mapping[str, str] = {"high_lr": "lr_too_high", "low_lr": "lr_too_low"}
 """The rule that sees in the run what the advice saw in its settings: whenever that speaks, it is the same matter."""
@@ -84,28 +97,45 @@ HORIZON = 100
 
 def are_kin(known: Episode, new: Episode, horizon: int) -> bool:
     """Whether the later told of two episodes can have the earlier one's cause."""
-    if known.attempt != new.attempt or not agree(known, new):
+    if known.attempt != new.attempt or not agree(known.worst.ranks, new.worst.ranks):
         return False
     onset = new.first.onset_step
     if known.rule == new.rule:
         return onset <= known.last.step + horizon
     if ADVICE in (known.rule, new.rule):
         return _bears_on(*((known, new) if known.rule == ADVICE else (new, known)), horizon)
-    if new.rule in BRINGS_ABOUT.get(known.rule, ()) and known.first.onset_step - horizon <= onset:
+    if new.rule in _effects(known) and known.first.onset_step - horizon <= onset:
         doubt = min(new.told_step - onset, horizon)  # a rule that took long to be sure cannot date its onset better
+        if new.rule in BREAKS and not _goes_on_breaking(known, new):
+            return onset <= known.worst.step + horizon + doubt
         return known.is_open or onset <= known.last.step + horizon + doubt
-    return known.rule in BRINGS_ABOUT.get(new.rule, ()) and onset <= known.told_step + horizon
+    return known.rule in _effects(new) and onset <= known.told_step + horizon
+
+
+def _effects(episode: Episode) -> frozenset[str]:
+    """What its condition brings about, by its kind where the rule has kinds that do different harm."""
+    kinds = STALLING_SCHEDULES.keys() & _values(episode).keys() if episode.rule == "lr_schedule" else ()
+    return next((STALLING_SCHEDULES[kind] for kind in kinds), BRINGS_ABOUT.get(episode.rule, frozenset()))
+
+
+def _goes_on_breaking(known: Episode, new: Episode) -> bool:
+    """Whether it may break numbers long after it began: by its kind, or because it is the same rank's."""
+    return known.rule in GOES_ON_BREAKING or not set(known.worst.ranks).isdisjoint(new.worst.ranks)
 
 
 def _bears_on(advice: Episode, other: Episode, horizon: int) -> bool:
     is_early = other.first.onset_step <= advice.first.onset_step + horizon
-    given = {**advice.worst.values, **advice.last.values}
     return any(
-        other.rule == SAYS_THE_SAME.get(name) or (is_early and other.rule in WARNS_OF.get(name, ())) for name in given
+        other.rule == SAYS_THE_SAME.get(name) or (is_early and other.rule in WARNS_OF.get(name, ()))
+        for name in _values(advice)
     )
 
 
-def agree(known: Episode, new: Episode) -> bool:
-    """Whether both can be about the same ranks."""
-    ours, theirs = set(known.worst.ranks), set(new.worst.ranks)
-    return not ours or not theirs or bool(ours & theirs)
+def _values(episode: Episode) -> dict[str, float]:
+    """Its numbers; the finding that ends an episode may have none."""
+    return {**episode.worst.values, **episode.last.values}
+
+
+def agree(ours: Collection[int], theirs: Collection[int]) -> bool:
+    """Whether what names these ranks and what names those can be one fault; what names none can be any rank's."""
+    return not ours or not theirs or not set(ours).isdisjoint(theirs)

@@ -245,9 +245,9 @@ class Pipeline:
         findings = attempt.engine.run(job.view(now, step, regime), "step")
         job.pending_events = [event for event in job.pending_events if event.step >= step.step]
         self._sink.step_closed(job, summary)
-        self._found(job, findings, now, regime.active)
+        self._found(job, findings, now)
 
-    def _found(self, job: Job, findings: list[Finding], now: float, regimes: frozenset[str] = frozenset()) -> None:
+    def _found(self, job: Job, findings: list[Finding], now: float) -> None:
         assert job.attempt is not None, "findings are about an attempt"
         changed: dict[int, Episode] = {}
         for finding in findings:
@@ -260,7 +260,7 @@ class Pipeline:
                 changed[episode.id] = episode
         if changed:
             known = job.incidents.num_opened
-            news = job.incidents.take(changed.values(), self._moment(job, now, regimes))
+            news = job.incidents.take(changed.values(), self._moment(job, now))
             for incident in news:
                 if incident.number > known:
                     job.incident_counts[incident.rule] = job.incident_counts.get(incident.rule, 0) + 1
@@ -272,10 +272,10 @@ class Pipeline:
         for incident in visit(job.incidents, incidents, step, job.case):
             self._sink.incident_changed(job, incident)
 
-    def _moment(self, job: Job, now: float, regimes: frozenset[str] = frozenset()) -> Moment:
+    def _moment(self, job: Job, now: float) -> Moment:
         assert job.attempt is not None, "incidents happen in an attempt"
         step = job.recent[-1].step if job.recent and job.recent[-1].attempt == job.attempt.number else 0
-        return Moment(job.attempt.number, step, now, regimes, job.attempt.host_of)
+        return Moment(job.attempt.number, step, now, job.attempt.regimes.now.active, job.attempt.host_of)
 
 
 def _rolled_back(job: Job, hello: Hello) -> str:

@@ -16,7 +16,8 @@ that thirty rules need not each do it. Declared events win; what can be seen is 
     compile      a step far longer than those before it, at the start: its time says nothing
 
 `active` holds all that apply to the step; `began` those that began with it (but not the one an attempt begins in: its
-rules are new anyway).
+rules are new anyway). What is found between two steps was found in the stretch of the last one (`now`). A daemon that
+comes back goes through the steps its journal kept again, so a run does not start up anew because its watcher did.
 """
 
 from collections.abc import Sequence
@@ -58,6 +59,8 @@ class RegimeTracker:
     def __init__(self, *, is_resumed: bool = False) -> None:
         self._num_steps = 0
         self._until: dict[str, int] = {"resume" if is_resumed else "startup": SETTLING_STEPS}
+        self.now = Regime(frozenset(self._until))
+        """The regimes of the last step; of the beginning, before the first."""
         self._last_lr: float | None = None
         self._has_risen = False
         self._is_warming = True
@@ -81,17 +84,18 @@ class RegimeTracker:
             began.add("batch_ramp")
         for name in began:
             self._until[name] = self._num_steps + SETTLING_STEPS
-        now: set[str] = set()
+        active: set[str] = set()
         if self._until:
             self._until = {name: last for name, last in self._until.items() if last >= self._num_steps}
-            now.update(self._until)
+            active.update(self._until)
         if lr is not None and self._is_warming and self._rises(lr):
-            now.add("warmup")
+            active.add("warmup")
         if events and any(event.kind == "validation" for event in events):
-            now.add("evaluation")
+            active.add("evaluation")
         if step_seconds is not None and self._is_compiling(step_seconds):
-            now.add("compile")
-        return Regime(frozenset(now), frozenset(began)) if now or began else NONE
+            active.add("compile")
+        self.now = Regime(frozenset(active), frozenset(began)) if active or began else NONE
+        return self.now
 
     def _rises(self, lr: float) -> bool:
         """Whether the rate has only risen so far; a constant rate never warmed up."""

@@ -146,6 +146,51 @@ def test_kin_are_those_whose_rules_and_times_fit(known: Episode, new: Episode, i
     assert are_kin(known, new, 100) is is_kin
 
 
+def schedule(kind: str, onset: int = 300, **changes: Any) -> Episode:
+    """A schedule in trouble of this kind."""
+    return an_episode("lr_schedule", onset, values={kind: 1.0, "lr": 1e-3, "before": 1e-3}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "is_kin"),
+    [
+        (schedule("jump"), an_episode("non_finite", 310), True),
+        (schedule("reset"), an_episode("divergence", 310), True),
+        (schedule("unmoved"), an_episode("non_finite", 310, ranks=(2,)), False),
+        (schedule("unmoved"), an_episode("non_finite", 2501, ranks=(2,)), False),
+        (schedule("unmoved"), an_episode("plateau", 2501), True),
+        (schedule("unmoved"), an_episode("lr_too_low", 2501), True),
+        (schedule("zero"), an_episode("loss_spike", 320), False),
+        (schedule("zero"), an_episode("frozen_parameters", 400), True),
+        (an_episode("loss_spike", 290), schedule("unmoved"), False),
+        (an_episode("loss_spike", 290), schedule("jump", 289, told=291), True),
+        (an_episode("not_learning", 1, told=504), schedule("zero"), True),
+        (an_episode("activation_collapse", 300), an_episode("non_finite", 400), True),
+        (an_episode("activation_collapse", 300), an_episode("non_finite", 401), False),
+        (an_episode("activation_collapse", 300), an_episode("plateau", 4000), True),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("loss_spike", 4000), False),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("non_finite", 4000, ranks=(3,)), True),
+        (an_episode("rank_outlier", 300, ranks=(3,)), an_episode("non_finite", 4000, ranks=(5,)), False),
+        (an_episode("bad_batch", 300, ranks=(0,)), an_episode("divergence", 4000), True),
+        (an_episode("replica_desync", 300, ranks=(5,)), an_episode("divergence", 4000), True),
+        (an_episode("lr_too_high", 300), an_episode("loss_spike", 4000), True),
+        (an_episode("loss_scale_collapse", 300), an_episode("non_finite", 4000), True),
+        (an_episode("divergence", 300), an_episode("non_finite", 4000), True),
+    ],
+)
+def test_a_break_is_laid_to_what_can_have_caused_it_and_not_to_whatever_lasts(
+    known: Episode, new: Episode, is_kin: bool
+) -> None:
+    assert are_kin(known, new, 100) is is_kin
+
+
+def test_a_break_is_laid_to_what_got_worse_shortly_before() -> None:
+    begun = an_episode("activation_collapse", 300)
+    worse = replace(begun, severity=Severity.CRITICAL, worst=msgspec.structs.replace(begun.worst, step=3950))
+
+    assert are_kin(worse, an_episode("divergence", 4000), 100)
+
+
 def advice(*names: str, told: int = 1) -> Episode:
     """Advice on these settings, given at the first step or after a while."""
     return an_episode("config_advice", 1, told=told, values=dict.fromkeys(names, 1.0))
@@ -233,6 +278,62 @@ def test_the_one_that_is_critical_already_takes_the_others_in() -> None:
     assert (kept.number, kept.rule, kept.critical_time) == (2, "non_finite", 450.0), "nobody is called again"
     assert {member.rule for member in kept.members} == {"saturation", "non_finite", "gradient_explosion"}
     assert kept.onset_step == 400
+
+
+@pytest.mark.parametrize(
+    ("severities", "onsets", "joined"),
+    [
+        ((Severity.WARNING, Severity.CRITICAL), (100, 100), 2),
+        ((Severity.WARNING, Severity.WARNING), (60, 90), 2),
+        ((Severity.WARNING, Severity.WARNING), (90, 60), 1),
+    ],
+    ids=["the worst", "the nearest of equals", "the nearest of equals, whichever came first"],
+)
+def test_what_comes_of_faults_on_two_ranks_joins_one_of_them_and_makes_them_no_single_fault(
+    severities: tuple[Severity, Severity], onsets: tuple[int, int], joined: int
+) -> None:
+    log = IncidentLog("train")
+    taken(log, an_episode("rank_outlier", onsets[0], ranks=(3,), severity=severities[0]), step=100)
+    taken(log, an_episode("replica_desync", onsets[1], ranks=(5,), severity=severities[1]), step=100)
+
+    (changed,) = taken(log, an_episode("loss_spike", 110), step=110)
+
+    assert changed.number == joined
+    assert [(i.number, i.state) for i in sorted(log.open, key=lambda i: i.number)] == [(1, "open"), (2, "open")]
+
+
+def test_a_fault_on_another_rank_does_not_join_through_what_names_none() -> None:
+    log = IncidentLog("train")
+    taken(log, an_episode("rank_outlier", ranks=(3,)), an_episode("loss_spike"), step=100)
+    taken(log, an_episode("non_finite", 110, ranks=(5,)), step=110)
+    taken(log, an_episode("bad_batch", 112, ranks=(3,)), step=112)
+
+    assert [(i.number, {m.rule for m in i.members}) for i in sorted(log.open, key=lambda i: i.number)] == [
+        (1, {"rank_outlier", "loss_spike", "bad_batch"}),
+        (2, {"non_finite"}),
+    ]
+
+
+def test_what_is_over_and_was_another_ranks_is_not_opened_again_by_what_names_none() -> None:
+    log = IncidentLog("train")
+    past = an_episode("bad_batch", 60, ranks=(3,))
+    taken(log, past, step=60)
+    taken(log, over(past, 65), step=65)
+    taken(log, an_episode("replica_desync", 100, ranks=(5,)), step=100)
+
+    taken(log, an_episode("loss_spike", 110), step=110)
+
+    assert [(i.number, i.is_open, i.num_reopened) for i in log] == [(2, True, 0), (1, False, 0)]
+
+
+def test_a_finding_that_names_the_ranks_of_two_incidents_makes_them_one() -> None:
+    log = IncidentLog("train")
+    taken(log, an_episode("rank_outlier", ranks=(3,)), step=100)
+    taken(log, an_episode("non_finite", ranks=(5,)), step=101)
+
+    taken(log, an_episode("replica_desync", 102, ranks=(3, 5)), step=102)
+
+    assert [i.number for i in log.open] == [1]
 
 
 def test_what_was_taken_in_stays_so_over_a_restart() -> None:

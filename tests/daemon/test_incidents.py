@@ -12,7 +12,7 @@ from caboose_daemon import shapes
 from caboose_daemon.config import Config
 from caboose_daemon.incident import Acknowledgement, Incident
 from caboose_daemon.incidents import MAX_KEPT
-from caboose_wire import Group
+from caboose_wire import Event, Group
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import EVERYTHING, LAYERS, a_report, simulated_ranks
@@ -94,6 +94,36 @@ def test_what_breaks_long_after_advice_was_given_is_an_incident_of_its_own() -> 
     story = scenario(ranks=1, groups=ADAM_AT_A_TENTH).healthy(150).nan_loss(0, at=400, steps=3)
 
     assert told_of(story) == [{"config_advice"}, {"non_finite"}]
+
+
+def test_a_loss_that_swings_is_one_incident_with_the_validation_that_swings_with_it() -> None:
+    story = scenario(ranks=1)
+    for step in range(1, 1001):
+        story.losses((0.5 + 2.5 * 0.997**step) * (1.3 if step % 2 else 0.7))
+        if not step % 50:
+            loss = max(1.5 - 0.001 * step, 0.0025 * step - 0.6)
+            story.says(0, Event(attempt=0, step=step, time=story.now, kind="validation", fields={"loss": loss}))
+
+    assert told_of(story) == [{"oscillation", "overfitting"}]
+    assert one(story).rule == "oscillation"
+
+
+def test_a_rank_that_was_silent_is_one_incident_with_the_reports_that_were_lost_meanwhile() -> None:
+    story = scenario(ranks=3).healthy(60).falls_silent(1).healthy(40).skips(1, reports=40).speaks(1).healthy(20)
+
+    assert told_of(story) == [{"rank_silent", "monitor_blind"}]
+    assert one(story).rule == "rank_silent"
+
+
+def test_a_nan_long_after_a_scheduler_was_found_idle_is_an_incident_of_its_own() -> None:
+    story = scenario(falling=2.0, noise=0.02, facts={"scheduler": "CosineAnnealingLR", "num_batches": 100})
+    story.meanwhile(lr=(1e-3,)).nan_loss(2, at=1001, steps=5, spreads=True)
+
+    assert told_of(story) == [{"lr_schedule"}, {"non_finite"}]
+    (nan, idle) = story.job.incidents
+    assert (nan.severity, nan.onset_step, idle.severity) == ("critical", 1001, "warning")
+    assert nan.diagnosis is not None
+    assert "scheduler_idle" not in [cause.id for cause in nan.diagnosis.causes]
 
 
 def test_a_jobs_health_is_that_of_its_open_incidents_and_not_of_what_is_for_the_record() -> None:
@@ -273,6 +303,42 @@ def test_a_warning_in_hand_that_turns_critical_pages(journaled: Make) -> None:
     told = shapes.incident(one(story))
     assert (told["state"], told["severity"], told["acknowledged"]) == ("open", "critical", None)
     assert (told["outgrown"]["by"], told["outgrown"]["severity"]) == ("ada", "warning")
+
+
+# The stretch of the run
+
+
+def test_what_is_found_between_steps_has_the_regime_of_the_last_one() -> None:
+    begun, settled = (scenario().healthy(steps).falls_silent(2).wait(40.0) for steps in (10, 60))
+
+    assert (one(begun).rule, one(begun).regimes) == ("rank_silent", ("startup",))
+    assert (one(settled).rule, one(settled).regimes) == ("rank_silent", ())
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "regimes"),
+    [(0, 1000, ()), (0, 5, ("startup",)), (50_000, 5, ("resume",)), (50_000, 0, ("resume",)), (50_000, 100, ())],
+)
+def test_a_run_does_not_start_up_anew_because_the_daemon_did(
+    journaled: Make, start: int, steps: int, regimes: tuple[str, ...]
+) -> None:
+    core = journaled(config=Config(rules=watching("non_finite", {})))
+    story = scenario(ranks=2, core=core, start_step=start)
+    story.step = start
+    story.healthy(steps).wait(1.0).daemon_restarts().healthy(5)
+
+    story.nan_loss(1, at=story.step + 1, steps=3, spreads=True)
+
+    assert (one(story).rule, one(story).regimes) == ("non_finite", regimes)
+
+
+def test_a_warm_up_and_a_declared_switch_outlast_the_daemon(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).plays(40, lr=lambda rank, step: (1e-6 * step,))
+    story.declares("data_switch").plays(5, lr=lambda rank, step: (1e-6 * step,)).daemon_restarts()
+
+    story.plays(1, lr=lambda rank, step: (1e-6 * step,), loss=float("nan"))
+
+    assert one(story).regimes == ("data_switch", "warmup")
 
 
 # Over HTTP

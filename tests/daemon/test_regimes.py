@@ -56,6 +56,16 @@ def test_what_an_attempt_begins_in_did_not_begin_with_a_step() -> None:
     assert Run(is_resumed=True).step().began == frozenset()
 
 
+def test_between_two_steps_the_run_is_where_its_last_step_was_and_before_the_first_where_it_begins() -> None:
+    tracker = RegimeTracker(is_resumed=True)
+    assert tracker.now.active == {"resume"}
+
+    for _ in range(SETTLING_STEPS + 1):
+        regime = tracker.observe(lr=None, num_samples=None, step_seconds=None)
+
+    assert tracker.now == regime == Regime()
+
+
 # Declared
 
 

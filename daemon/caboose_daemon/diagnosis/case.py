@@ -33,6 +33,10 @@ from caboose_wire.fields import Scalar
 Floats = NDArray[np.float64]
 ONSET_POINTS = 10
 """Points by which a rule may name the onset of a rise too late."""
+NEAR_CHANCE = 0.03
+"""Share by which a loss may lie off chance and still be at it."""
+LUCKY = 0.05
+"""By which the accuracy of a guess may lie above one in so many classes."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +313,20 @@ class Case:
         """The loss of a guess among all classes, where their number is known."""
         classes = self.setting("num_classes")
         return None if classes is None else math.log(classes)
+
+    @property
+    def is_guessing(self) -> bool | None:
+        """Whether no evaluation gave a better loss than a guess; None where there was none, or chance is not known.
+
+        A loss can be that bad though most answers are right, by being too sure of the others: then it is no guess.
+        """
+        losses = [found.loss for _, found in self.validations]
+        best = self.value("overfitting", "best")  # older than the events that are kept, in a long run
+        losses += [] if best is None else [best]
+        if self.chance is None or not losses:
+            return None
+        accuracy = float(np.median(self.accuracies() or [0.0]))
+        return min(losses) > (1.0 - NEAR_CHANCE) * self.chance and accuracy < math.exp(-self.chance) + LUCKY
 
     @property
     def level(self) -> float | None:

@@ -63,6 +63,52 @@ def test_what_was_seen_once_is_not_known_by_heart_so_validation_is_unlike() -> N
     assert "memorising" not in order(diagnosis)[:1]
 
 
+def by_heart(train: Any, best: float = 2.29, accuracy: float | None = 0.11, **facts: Any) -> Diagnosis:
+    """Ten classes; validation rises from `best`, while the training loss goes down this way over 64 epochs."""
+    values = {"validation_loss": 3.1, "best": best, "train": train[300], "train_at_best": train[100], "scatter": 0.02}
+    metrics = {} if accuracy is None else {"accuracy": accuracy}
+    losses = [(25, 2.31), (100, best), (200, 2.6), (300, 3.1)]
+    case = a_case(
+        a_finding("overfitting", 100, step=300, values=values),
+        curves={"loss": train},
+        facts={**SMALL, "num_classes": 10, **facts},
+        events=[a_validation(step, loss, **metrics) for step, loss in losses],
+        groups=(a_group(weight_decay=0.0),),
+        visible=frozenset({"loss", "gradients", "activations"}),
+    )
+    return diagnose(case)
+
+
+SLOWLY = np.concatenate((np.full(40, 2.3), np.linspace(2.3, 0.9, 560)))
+AT_ONCE = np.concatenate((np.linspace(2.3, 0.9, 15), np.linspace(0.9, 0.3, 585)))
+
+
+def test_what_is_learned_by_heart_and_was_never_better_than_a_guess_elsewhere_has_the_wrong_labels() -> None:
+    for diagnosis in (by_heart(SLOWLY), by_heart(SLOWLY, accuracy=None)):
+        assert best(diagnosis) == "labels_shuffled"
+        (first, *_) = told(diagnosis, "labels_shuffled").evidence_for
+        assert "by heart alone: validation was never better than guessing (2.303)" in first
+        assert "validation was never better than guessing" in told(diagnosis, "memorising").evidence_against[0]
+
+
+def test_validation_that_was_better_than_a_guess_once_is_lost_by_heart() -> None:
+    diagnosis = by_heart(SLOWLY, best=2.1)
+
+    assert best(diagnosis) == "memorising"
+    assert told(diagnosis, "memorising").evidence_against == ()
+    assert "labels_shuffled" not in order(diagnosis)
+
+
+def test_a_loss_worse_than_a_guess_whose_answers_are_right_is_no_guess() -> None:
+    assert best(by_heart(SLOWLY, accuracy=0.6)) == "memorising"
+
+
+def test_labels_that_were_learned_while_the_samples_were_new_are_not_shuffled() -> None:
+    diagnosis = by_heart(AT_ONCE)
+
+    assert "labels_shuffled" not in order(diagnosis)
+
+
 def test_losses_that_were_together_while_the_samples_were_new_speak_against_a_shift() -> None:
     facts = {**SMALL, "dataset_length": 4800}
     apart, together = (diagnose(an_overfit(facts, (200, loss), (600, 1.9))) for loss in (1.9, 1.4))

@@ -91,6 +91,76 @@ def test_a_loss_that_breaks_after_its_gradients_grew_is_no_logarithm_of_zero() -
     assert "times over the 100 steps before" in growth
 
 
+BLOWN_UP = (2.29, 2.43, 2.40, 2.25, 4.2, 9.6, 235.0, 6430.0, 1.7e8, 2.1e21)
+"""The loss of SGD with momentum at a rate of 5."""
+
+
+def an_early_break(**curves: Any) -> Case:
+    """A NaN loss right after these curves, of which no rule had learned a level yet."""
+    onset = max(len(values) for values in curves.values()) + 1
+    values = {"was_looked_into": 0.0, "largest_activation": 5.3}
+    finding = a_finding("non_finite", onset, ranks=(0,), phase="forward", values=values)
+    return a_case(finding, curves={name: [*told, np.nan] for name, told in curves.items()}, visible=SEES)
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        {"loss": BLOWN_UP, "grad_norm": [0.3 * loss for loss in BLOWN_UP]},
+        {"loss": BLOWN_UP},
+        {"loss": [2.3] * 10, "grad_norm": [0.3 * loss for loss in BLOWN_UP]},
+        {"loss": (2.3, 5e4), "grad_norm": (0.3, 3e5)},
+    ],
+    ids=["loss and norm", "a loss alone", "a norm alone", "two steps"],
+)
+def test_what_grew_to_its_break_in_the_first_steps_is_the_rate_and_no_undefined_number(curves: Any) -> None:
+    diagnosis = diagnose(an_early_break(**curves))
+
+    assert order(diagnosis)[:2] == ["lr_too_high", "exploding_gradients"]
+    assert told(diagnosis, "lr_too_high").confidence > 0.5
+    assert "had grown from" in told(diagnosis, "lr_too_high").evidence_for[0]
+    assert not {"log_of_zero", "input_not_finite"} & set(order(diagnosis))
+
+
+def test_a_norm_that_is_huge_at_the_only_step_before_the_break_is_an_explosion() -> None:
+    case = an_early_break(loss=[79.6], grad_norm=[160_525.0])
+    diagnosis = diagnose(Case(**{**vars_of(case), "modules": (Module(name="rnn", kind="RNN"),)}))
+
+    assert best(diagnosis) == "exploding_gradients"
+    assert "the gradient norm was 1.61e+05 at the first step already" in (
+        told(diagnosis, "exploding_gradients").evidence_for
+    )
+    assert "log_of_zero" not in order(diagnosis)
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        {"loss": (0.68, 0.59, 0.39, 0.14, 0.03, 0.012, 0.016), "grad_norm": (0.4, 0.7, 0.9, 0.6, 0.2, 0.16, 0.4)},
+        {"loss": (0.7, 0.3, 0.1, 0.02, 0.001, 0.09), "grad_norm": (0.9, 0.5, 0.4, 0.2, 0.1, 30.0)},
+        {"loss": [1.5], "grad_norm": [40.0]},
+        {"loss": (2.3, 2.2), "grad_norm": (0.3, 2.9)},
+    ],
+    ids=["a loss that fell", "a steep batch beside the edge", "one usual step", "a norm not ten times as large"],
+)
+def test_a_break_out_of_calm_in_the_first_steps_is_still_a_logarithm_of_zero(curves: Any) -> None:
+    diagnosis = diagnose(an_early_break(**curves))
+
+    assert order(diagnosis)[0] == "log_of_zero"
+    assert told(diagnosis, "log_of_zero").evidence_against == ()
+
+
+def test_a_rank_that_broke_alone_after_the_loss_had_grown_is_not_blamed_on_its_data() -> None:
+    calm, grown = ([2.0] * 10, [2.0, 2.0, 2.0, 9.0, 80.0, 900.0, 3e4])
+    diagnoses = []
+    for losses in (calm, grown):
+        story = scenario(ranks=4).losses(*losses)
+        diagnoses.append(of(story.nan_loss(2, at=story.step + 1, spreads=True)))
+
+    assert [order(diagnosis)[0] for diagnosis in diagnoses] == ["input_not_finite", "lr_too_high"]
+    assert "input_not_finite" not in order(diagnoses[1])
+
+
 def test_a_batch_with_nan_is_named_with_rank_and_number_of_elements() -> None:
     story = with_batches(scenario(ranks=4), 2, num_bad=7).nan_loss(2, at=41, spreads=True)
 

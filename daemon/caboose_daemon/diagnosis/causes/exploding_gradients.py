@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis import anatomy, beginnings
+from caboose_daemon.diagnosis import anatomy, beginnings, growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
@@ -39,14 +39,17 @@ class ExplodingGradients(Cause):
         """A norm that rose before anything else did, with nothing to hold it."""
         explosion = case.member("gradient_explosion")
         norms = case.before("grad_norm", 100)
-        grown = _growth(norms)
+        grown, growing = _growth(norms), growth.before_break(case)
         if explosion is not None:
             yield from self._rise(case, explosion, grown)
-        elif case.is_quiet("gradient_explosion") and case.sees("gradients"):
+        elif growing is None and case.is_quiet("gradient_explosion") and case.sees("gradients"):
             yield opposes(STRONG, "the gradient norm never left its level")
         if grown is not None and grown > GREW:
             yield supports(STRONG, f"the norm had grown {grown:.2g} times over the {len(norms)} steps before")
-        yield from self._hold(case)
+        elif grown is None and growing is not None:
+            yield supports(STRONG, growing.text)
+        if explosion is not None or growing is not None:
+            yield from self._hold(case)
         if case.found("bad_batch"):
             yield opposes(STRONG, "the batch itself stands out")
         update = max(case.most("lr_too_high", "update_ratio") or 0.0, case.most("lr_too_high", "rewritten") or 0.0)
@@ -78,8 +81,6 @@ class ExplodingGradients(Cause):
 
     def _hold(self, case: Case) -> Iterator[Evidence]:
         """What the model has to hold a gradient with."""
-        if not case.found("gradient_explosion"):
-            return
         clipped = anatomy.is_clipped(case)
         if clipped is False:
             yield supports(SLIGHT, "gradients are not clipped")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, STRONG, Evidence, opposes, supports
@@ -42,7 +43,10 @@ class InputNotFinite(Cause):
                 f"rank {finding.ranks[0]} of {case.world} alone went wrong, though all have the same weights:"
                 " its data differ",
             )
-        if case.found("gradient_explosion", "divergence", "lr_too_high"):
+        growing = growth.before_break(case)
+        if growing is not None:
+            yield opposes(STRONG, growing.text)
+        elif case.found("gradient_explosion", "divergence", "lr_too_high"):
             yield opposes(FAIR, "the run was unstable before a number broke")
 
     def advise(self, case: Case) -> Advice:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis.case import Case
+from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
 from caboose_daemon.diagnosis.cause import Cause
+from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
 from caboose_daemon.diagnosis.verdict import Advice
 
-NEAR_CHANCE = 0.03
-"""Share by which a loss may lie off chance and still be at it."""
+LEARNED = 0.9
+"""Share of chance below which a loss shows that something is learned."""
 MOVES, STILL = 1e-4, 1e-5
 """Shares of itself that a weight matrix moves by in a step when training works, and when it does not."""
 MACHINERY = ("frozen_parameters", "gradient_vanishing", "dead_units", "saturation", "activation_collapse", "eval_mode")
@@ -20,7 +21,8 @@ class LabelsShuffled(Cause):
 
     id = "labels_shuffled"
     title = "the labels do not belong to the inputs"
-    explains = frozenset({"not_learning", "underfitting", "plateau", "metric_divergence"})
+    explains = frozenset({"not_learning", "underfitting", "plateau", "metric_divergence", "overfitting"})
+    """Labels that cannot be learned can still be known by heart, where the data is small enough."""
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """At chance, though weights move and gradients reach every layer."""
@@ -28,12 +30,18 @@ class LabelsShuffled(Cause):
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
                 yield supports(FAIR, f"the loss of {level:.4g} is chance ({chance:.4g}): no input helps to guess")
-            elif level < 0.9 * chance:
+            elif case.found("overfitting") and case.is_guessing and not _was_learned_while_new(case, chance):
+                yield supports(
+                    STRONG,
+                    f"the training loss fell to {level:.4g} by heart alone: validation was never better than guessing"
+                    f" ({chance:.4g})",
+                )
+            elif level < LEARNED * chance:
                 yield opposes(
                     STRONG, f"the loss of {level:.4g} is well below chance ({chance:.4g}): labels are learned"
                 )
         classes, scores = case.setting("num_classes"), case.accuracies()
-        if classes and scores and max(scores) < 1.0 / classes + 0.05:
+        if classes and scores and max(scores) < 1.0 / classes + LUCKY:
             yield supports(SLIGHT, f"validation accuracy is a guess too: {scores[-1]:.2g} of {classes:.0f} classes")
         if chance is None and not case.found("not_learning"):
             return  # what follows is what every run that works looks like
@@ -59,3 +67,10 @@ class LabelsShuffled(Cause):
             avoid="do not train for more epochs, and do not change model or optimizer: they work, there is no signal",
             verify="one batch can be learned by heart in 200 steps, and the whole set falls below chance in one epoch",
         )
+
+
+def _was_learned_while_new(case: Case, chance: float) -> bool:
+    """Whether the training loss fell before a sample could be known by heart: then its labels do fit the inputs."""
+    new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
+    train = case.train_at(new[-1]) if new else None
+    return train is not None and train < LEARNED * chance

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis import anatomy
+from caboose_daemon.diagnosis import anatomy, growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
@@ -55,7 +55,10 @@ class LogOfZero(Cause):
         norms = case.before("grad_norm")
         broken = [m for rule in ("gradient_explosion", "divergence") if (m := case.member(rule)) is not None]
         first = min(m.first.onset_step for m in case.incident.members if m.rule == "non_finite")
-        if any(m.first.onset_step < first for m in broken):
+        growing = growth.before_break(case)
+        if growing is not None:
+            yield opposes(STRONG, growing.text)
+        elif any(m.first.onset_step < first for m in broken):
             yield opposes(FAIR, "the gradients had grown before")
         elif len(norms) >= 10 and norms[-1] < CALM * float(np.median(norms)):
             yield supports(SLIGHT, f"the gradient norm was as usual just before, {norms[-1]:.3g}")

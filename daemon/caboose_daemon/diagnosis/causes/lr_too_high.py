@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis import anatomy, beginnings, lines
+from caboose_daemon.diagnosis import anatomy, beginnings, growth, lines
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
@@ -107,6 +107,8 @@ class LrTooHigh(Cause):
                 yield supports(FAIR, f"the gradient norm had grown by {grown:.2g} times before")
             elif grown < 1.3:
                 yield opposes(SLIGHT, "the gradient norm was as usual just before")
+        elif (growing := growth.before_break(case)) is not None:
+            yield supports(STRONG if case.began_early else FAIR, growing.text)
         num = sum(member.rule == "loss_spike" for member in case.incident.told)
         if num >= MANY:
             yield supports(FAIR, f"the loss spiked {num} times: no single batch does that")

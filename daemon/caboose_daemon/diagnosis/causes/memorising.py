@@ -38,6 +38,8 @@ class Memorising(Cause):
             yield supports(FAIR, f"the training loss fell on from {before:.3g} to {now:.3g} since validation's best")
         if case.dropout == 0 and not case.hyper("weight_decay"):
             yield supports(SLIGHT, "neither dropout nor weight decay holds it back")
+        if case.is_guessing:
+            yield opposes(STRONG, "validation was never better than guessing: nothing was learned that could be lost")
         if case.found("eval_mode"):
             yield opposes(FAIR, "the model was trained in eval mode, which alone parts the two losses")
         if any(case.value("metric_divergence", kind) for kind in ("equal", "chance")):
