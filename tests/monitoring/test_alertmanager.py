@@ -168,6 +168,12 @@ GONE = alert("CabooseRankSilent", "critical", training_job="llama", rule="rank_s
 BLIND = alert("CabooseMonitorBlind", "warning", training_job="gpt", rule="monitor_blind")
 LOSING = alert("CabooseJournalLosingRows", "critical", instance="a:9757", job="caboose")
 FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="caboose")
+LAGGING = alert("CabooseLoopLagging", "warning", instance="a:9757", job="caboose")
+ABSENT = alert("CabooseAbsent", "critical")
+FOREIGN_PAGE = {"labels": {"alertname": "GpuLost", "team": "training", "severity": "critical"}}
+FOREIGN_TICKET = {"labels": {"alertname": "GpuHot", "team": "training", "severity": "warning"}}
+FOREIGN_OF_A_JOB = {"labels": {**FOREIGN_PAGE["labels"], "training_job": "llama"}}
+FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "severity": "warning"}}
 
 
 @pytest.mark.parametrize(
@@ -214,11 +220,27 @@ FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="cabo
             id="a job that nobody watches is told instead of its parts",
         ),
         pytest.param([BLIND], [BLIND], id="which are told alone"),
+        pytest.param([ABSENT, FULL, PAGE], [ABSENT, PAGE], id="without a daemon its last words are old"),
         pytest.param(
-            [alert("CabooseAbsent", "critical"), FULL, PAGE],
-            [alert("CabooseAbsent", "critical"), PAGE],
-            id="without a daemon its last words are old",
+            [
+                LAGGING,
+                alert("CabooseLoopSlow", "warning", instance="a:9757", job="caboose"),
+                alert("CabooseRulesSlow", "warning", instance="b:9757", job="caboose"),
+                alert("CabooseReportsLate", "warning", training_job="llama", job="caboose"),
+            ],
+            [LAGGING, alert("CabooseRulesSlow", "warning", instance="b:9757", job="caboose")],
+            id="a daemon that falls behind is slow itself, and no other one for that",
         ),
+        pytest.param([ABSENT, FOREIGN_DISK], [ABSENT, FOREIGN_DISK], id="others' alerts on the platform are theirs"),
+        pytest.param(
+            [FOREIGN_PAGE, FOREIGN_TICKET, PAGE, TICKET],
+            [FOREIGN_PAGE, FOREIGN_TICKET, PAGE],
+            id="others' tickets are theirs, also where nothing is equal to nothing",
+        ),
+        pytest.param(
+            [FOREIGN_OF_A_JOB, ROLLED, GONE], [FOREIGN_OF_A_JOB, ROLLED, GONE], id="others' pages silence none of ours"
+        ),
+        pytest.param([PAGE, FOREIGN_OF_A_JOB], [PAGE, FOREIGN_OF_A_JOB], id="nor do ours theirs"),
     ],
 )
 def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
