@@ -16,6 +16,7 @@ from caboose_daemon.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
 from caboose_daemon.journal import BAD_LOSS, BAD_NORM, SCHEMA_VERSION, JournalError, connect
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.records.series import IS_BAD, series
+from caboose_daemon.rollback import troubles
 from caboose_daemon.rollback.decision import Decision
 from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.rollback.record import MAX_DECISIONS
@@ -97,7 +98,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         for (rule,) in connection.execute("SELECT rule FROM incidents WHERE job = ?", (number,)):
             job.incident_counts[rule] = job.incident_counts.get(rule, 0) + 1
         job.events.extend(_events(connection, number))
-        job.rollback.restore(_decisions(connection, number))
+        job.rollback.restore(_decisions(connection, number), attempt, troubles.unsolved(job))
         job.rollback.ledger.restore(_ledger(connection, number))
         jobs.append(job)
     return jobs
