@@ -72,7 +72,7 @@ def fleet() -> build.Dashboard:
             ),
         },
         about="Wrapper, optimizer and precision; how often a second launch claimed the job's name and was refused.",
-        rules=("CabooseJobNameTaken",),
+        rules=("CabooseJobNameTaken", "CabooseJobNameShared"),
         size=(12, 8),
     )
     restless = table(
