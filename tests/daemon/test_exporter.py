@@ -25,6 +25,7 @@ from caboose_daemon.metrics.table import ENTRIES
 from caboose_daemon.metrics.units import UNITS, unit_in_name
 from caboose_daemon.outbox import Tally
 from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 from caboose_daemon.state import State
 from caboose_daemon.web.api import Api
@@ -539,3 +540,17 @@ def test_a_scrape_tells_how_long_the_whole_answer_before_it_took(tmp_path: Path)
     assert "caboose_scrape_seconds" not in first
     (line,) = re.findall(r"^caboose_scrape_seconds (.+)$", second, flags=re.MULTILINE)
     assert 0.05 <= float(line) < 30.0
+
+
+def test_incidents_of_every_rule_are_counted_from_nothing() -> None:
+    story = scenario(ranks=2).healthy(5)
+
+    def counts() -> dict[str, float]:
+        families = text_string_to_metric_families(scrape(story.core.state, story.now))
+        return {s.labels["rule"]: s.value for f in families for s in f.samples if s.name == "caboose_incidents_total"}
+
+    assert counts() == {rule.name: 0.0 for rule in RULES}
+
+    story.nan_loss(0, at=6, steps=3)
+
+    assert counts() == {rule.name: float(rule.name == "non_finite") for rule in RULES}
