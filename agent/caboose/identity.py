@@ -80,8 +80,14 @@ def _job(env: Mapping[str, str]) -> str:
     else:
         main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]
         script = Path(main).stem if main and main != "-c" else "interactive"
-        name = f"{script}@{env.get('MASTER_ADDR') or socket.gethostname()}"
+        address = env.get("MASTER_ADDR", "")
+        name = f"{script}@{socket.gethostname() if _is_loopback(address) else address}"
     return re.sub(r"[^A-Za-z0-9_.:@-]", "-", name)[:128]
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether all ranks are on this machine; the address is the same on every other one, and names nothing."""
+    return address in ("", "localhost", "::1") or address.startswith("127.")
 
 
 def _launch(env: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ import zmq
 
 from caboose_daemon import history, keys
 from caboose_daemon.clock import SteadyClock
-from caboose_daemon.config import Config, ConfigError, changed_keys
+from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
 from caboose_daemon.context import Context
 from caboose_daemon.export.exports import ExportError, make_exports
 from caboose_daemon.history import HistoryReader
@@ -59,6 +59,7 @@ class Daemon:
         self._config = config
         self._reread = reread
         self._check_exposure()
+        self._check_promises()
         if zmq.zmq_version_info() < (4, 3, 5):
             raise StartError(f"libzmq {zmq.zmq_version()} has known holes; upgrade pyzmq to one with 4.3.5 or later")
         self._data_dir = self._open_data_dir()
@@ -117,6 +118,16 @@ class Daemon:
         self._http_socket: socket.socket | None = None
         self.endpoint = ""
         self.url = ""
+
+    def _check_promises(self) -> None:
+        seconds = self._config.metrics.incident_seconds
+        if seconds < SAFE_INCIDENT_SECONDS:
+            logger.warning(
+                "incident_seconds = %g under [metrics]: an incident that is over soon may be gone before Prometheus "
+                "has seen it, and nobody is told; alerts are promised %g",
+                seconds,
+                SAFE_INCIDENT_SECONDS,
+            )
 
     def _check_exposure(self) -> None:
         daemon = self._config.daemon

@@ -94,12 +94,17 @@ class AlignmentConfig:
         _must_be_positive(self, "min_deadline_seconds", "deadline_steps")
 
 
+SAFE_INCIDENT_SECONDS = 120.0
+"""What alerts are promised: a minute's wait of the quickest ticket, and an evaluation a minute."""
+
+
 @dataclass(frozen=True)
 class MetricsConfig:
     """`[metrics]`: what Prometheus scrapes."""
 
-    incident_seconds: float = 120.0
-    """How long an incident is exported at least, however soon it is over. Must outlast two scrapes."""
+    incident_seconds: float = SAFE_INCIDENT_SECONDS
+    """How long an incident is exported at least, however soon it is over. Must outlast two scrapes, and the quickest
+    ticket's wait: below 120 the daemon warns when it starts."""
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "incident_seconds")

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from caboose_daemon.journal import BAD_LOSS, BAD_NORM, SCHEMA_VERSION, JournalEr
 from caboose_daemon.pipeline import Pipeline
 from caboose_daemon.records.series import IS_BAD, series
 from caboose_daemon.regimes import RegimeTracker
+from caboose_daemon.rollback import troubles
 from caboose_daemon.rollback.decision import Decision
 from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.rollback.record import MAX_DECISIONS
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
+from caboose_daemon.totals import Totals
 from caboose_wire import Event, Hello
 
 STEP_COLUMNS = (
@@ -93,14 +95,10 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         (last,) = connection.execute("SELECT max(number) FROM incidents WHERE job = ?", (number,)).fetchone()
         job.incidents.restore(_with_members(kept, episodes), episodes, num_opened=last or 0)
         job.attempt.engine.resume(episode.last for episode in job.episodes.open)
-        for episode in job.episodes:
-            key = (episode.rule, str(episode.first.severity))
-            job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
-        for (rule,) in connection.execute("SELECT rule FROM incidents WHERE job = ?", (number,)):
-            job.incident_counts[rule] = job.incident_counts.get(rule, 0) + 1
+        _restore_totals(connection, number, job)
         job.events.extend(_events(connection, number))
         _restore_regimes(job)
-        job.rollback.restore(_decisions(connection, number))
+        job.rollback.restore(_decisions(connection, number), attempt, troubles.unsolved(job))
         job.rollback.ledger.restore(_ledger(connection, number))
         jobs.append(job)
     return jobs
@@ -144,12 +142,28 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
         (number, RECENT_STEPS),
     ).fetchall()
     job.recent.extend(to_summary(row) for row in reversed(rows))
-    (job.num_steps, job.num_non_finite) = connection.execute(
+    if rows and job.attempt is not None and rows[0][0] == job.attempt.number:
+        job.attempt.aligner.last_closed = rows[0][1]
+
+
+def _restore_totals(connection: sqlite3.Connection, number: int, job: Job) -> None:
+    """What was counted so far; in a journal that did not keep it, what is still there to be counted."""
+    row = connection.execute("SELECT body FROM totals WHERE job = ?", (number,)).fetchone()
+    if row is not None:
+        msgspec.msgpack.decode(row[0], type=Totals).restore(job)
+        return
+    (num_steps, num_non_finite) = connection.execute(
         f"SELECT count(*), coalesce(sum({IS_BAD}), 0) FROM steps WHERE job = ?",  # noqa: S608 - constants
         (number,),
     ).fetchone()
-    if rows and job.attempt is not None and rows[0][0] == job.attempt.number:
-        job.attempt.aligner.last_closed = rows[0][1]
+    found = Counter((episode.rule, str(episode.first.severity)) for episode in job.episodes)
+    opened = dict(connection.execute("SELECT rule, count(*) FROM incidents WHERE job = ? GROUP BY rule", (number,)))
+    Totals(
+        num_steps=num_steps,
+        num_non_finite=num_non_finite,
+        findings=tuple((*key, count) for key, count in found.items()),
+        incidents=opened,
+    ).restore(job)
 
 
 def _restore_regimes(job: Job) -> None:

@@ -28,11 +28,12 @@ from caboose_daemon.rollback.decision import Decision
 from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.state import State
 from caboose_daemon.summary import StepSummary
+from caboose_daemon.totals import Totals
 from caboose_wire import Event
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 UPGRADES = {
     # It knew no incidents, and of an episode only its two ends.
     "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
@@ -45,6 +46,8 @@ UPGRADES = {
     "3": "ALTER TABLE steps ADD COLUMN forward_seconds REAL; ALTER TABLE steps ADD COLUMN backward_seconds REAL; "
     "ALTER TABLE steps ADD COLUMN optimizer_seconds REAL; ALTER TABLE steps ADD COLUMN num_samples INTEGER; "
     "ALTER TABLE steps ADD COLUMN num_tokens INTEGER; UPDATE meta SET value = '4' WHERE key = 'schema';",
+    # It kept no totals: they begin with what it still has.
+    "4": "UPDATE meta SET value = '5' WHERE key = 'schema';",
 }
 """What takes a journal of each schema to the next; new tables come by themselves."""
 BAD_LOSS, BAD_NORM = 1, 2
@@ -78,6 +81,8 @@ class Journal:
         self._max_steps = max_steps
         self._retention_seconds = retention_days * 86_400.0
         self._known: set[str] = set()
+        self._changed: dict[str, Job] = {}
+        """The jobs that rows wait of."""
         self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._num_since_sweep = 0
@@ -113,6 +118,7 @@ class Journal:
             )
 
     def _write(self, job: Job, sql: str, *values: Any) -> None:
+        self._changed[job.name] = job
         if job.name not in self._known:  # kept apart from the rows, of which the oldest may have to go
             self._new_jobs[job.name] = job.created
         if len(self._waiting) >= MAX_WAITING:
@@ -290,6 +296,10 @@ class Journal:
             )
             for sql, values in self._waiting:
                 self._connection.execute(sql, values)
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?",
+                [(msgspec.msgpack.encode(Totals.of(job)), name) for name, job in self._changed.items()],
+            )
             keeping.thin(self._connection, self._looked)
             if self._num_since_sweep >= SWEEP_EVERY:
                 self._sweep(now)
@@ -301,6 +311,7 @@ class Journal:
                 self._connection.execute("ROLLBACK")
             return
         self._waiting.clear()
+        self._changed.clear()
         self._looked.clear()
         self._known.update(self._new_jobs)
         self._new_jobs.clear()

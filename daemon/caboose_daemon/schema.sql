@@ -8,6 +8,11 @@ CREATE TABLE IF NOT EXISTS jobs (
     created REAL NOT NULL
 );
 
+CREATE TABLE IF NOT EXISTS totals (
+    job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    body BLOB NOT NULL -- Totals as msgpack: what was counted, also of what the retention has taken
+);
+
 CREATE TABLE IF NOT EXISTS attempts (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     number INTEGER NOT NULL,

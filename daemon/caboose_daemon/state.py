@@ -43,4 +43,6 @@ class State:
     """When somebody last asked for /metrics."""
     scraper: str = ""
     """Who that was, by its own words."""
+    scrape_seconds: float | None = None
+    """How long the last answer to that took, until it was sent; None before the first."""
     lock: threading.RLock = field(default_factory=threading.RLock)

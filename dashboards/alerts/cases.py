@@ -6,7 +6,7 @@ Expected annotations are put together here, in plain Python, and not by the temp
 from collections.abc import Mapping
 
 from catalogue import CATALOGUE, Words
-from incident_alerts import RUNBOOKS
+from incident_alerts import BRIDGED, RUNBOOKS
 
 from caboose_daemon.rules.describe import alert_name
 
@@ -62,14 +62,15 @@ def _series(rule: str, words: Words) -> dict[str, str]:
 
 def _tests(rule: str, words: Words) -> list[dict[str, object]]:
     fires, ends = _times(words)
+    forgotten = ends + seconds(BRIDGED)
     paged, told = _alert(rule, words, "critical"), _alert(rule, words, "warning")
     timeline: list[tuple[int, list[Alert]]] = [
         (BEGINS - TICK, []),
         (BEGINS, [paged]),
         (fires - TICK, [paged]),
         (fires, [paged, told]),
-        (ends + TICK, [paged, told]),
-        (ends + 2 * TICK, []),
+        (forgotten - 2 * TICK, [paged, told]),
+        (forgotten, []),
     ]
     return [{"eval_time": f"{at}s", "alertname": alert_name(rule), "exp_alerts": alerts} for at, alerts in timeline]
 

@@ -7,7 +7,13 @@ lead rule (fixed when the incident opens), the severity and the team, and nothin
 `pod` change when it is moved) or of what is found out later. Culprit and cause are asked for by the annotations.
 
 A ticket is silent for an hour after a page on the same job and rule: an incident that was critical and is on the mend
-has been told already. `keep_firing_for` bridges a restart of the daemon, so that it does not resolve and page again.
+has been told already.
+
+What is out of sight for less than ten minutes is not over: the daemon was restarted or moved to another address, or
+what healed comes again, which to the daemon is the same incident. A page bridges that in its expression and not by
+`keep_firing_for`, because it must end at once when somebody takes the incident in hand (the series stands at 0): what
+was last said, at every address, has to be that it is open. A ticket cannot, as its `for` would count what is over; it
+keeps firing, which wakes nobody.
 """
 
 from collections.abc import Mapping
@@ -19,13 +25,16 @@ from caboose_daemon.rules.describe import alert_name
 RUNBOOKS = "https://runbooks.example/caboose"
 """Stands for the place where your people find dashboards/runbooks; docs/alerts.md says how to change it."""
 TEAM = "training"
-KEEP_FIRING = "1m"
+BRIDGED = "10m"
+"""How long an incident may be out of sight and still be the same alert; the resolve comes later by as much."""
 PAGED_LATELY = "1h"
 
+_INFO = "caboose_incident_info{training_job=%[1]q,rule=%[2]q,severity=%[3]q}"
 _INCIDENTS = (
-    'query (printf "caboose_incident_info{training_job=%q,rule=%q,severity=%q}"'
+    f'query (printf "{_INFO} or on (training_job, rule, severity) last_over_time({_INFO}[{BRIDGED}])"'
     " $labels.training_job $labels.rule $labels.severity)"
 )
+"""Those that are open; while none is in sight, those that were last."""
 _PLACE = (
     "{{ if .Labels.rank }}rank {{ .Labels.rank }}{{ if .Labels.host }} on {{ .Labels.host }}{{ end }}"
     "{{ else }}no single rank{{ end }}"
@@ -56,7 +65,11 @@ PAGE = (
 
 def open_incident(rule: str, severity: str) -> str:
     """PromQL that holds while such an incident is open and in nobody's hand."""
-    return f'max without (instance, pod) (caboose_incident_open{{rule="{rule}",severity="{severity}"}}) == 1'
+    return f"max without (instance, pod) ({_series(rule, severity)}) == 1"
+
+
+def _series(rule: str, severity: str) -> str:
+    return f'caboose_incident_open{{rule="{rule}",severity="{severity}"}}'
 
 
 def annotations(rule: str, words: Words) -> dict[str, str]:
@@ -75,8 +88,10 @@ def page(rule: str, words: Words) -> dict[str, object]:
     """The alert that wakes somebody."""
     return {
         "alert": alert_name(rule),
-        "expr": open_incident(rule, "critical"),
-        "keep_firing_for": KEEP_FIRING,
+        "expr": (
+            f"{open_incident(rule, 'critical')}\n"
+            f"or min without (instance, pod) (last_over_time({_series(rule, 'critical')}[{BRIDGED}])) == 1"
+        ),
         "labels": {"severity": "critical", "team": TEAM},
         "annotations": annotations(rule, words),
     }
@@ -84,15 +99,14 @@ def page(rule: str, words: Words) -> dict[str, object]:
 
 def ticket(rule: str, words: Words) -> dict[str, object]:
     """The alert that is read in the morning."""
-    paged = f'caboose_incident_open{{rule="{rule}",severity="critical"}}'
     return {
         "alert": alert_name(rule),
         "expr": (
             f"{open_incident(rule, 'warning')}\n"
-            f"unless ignoring (severity, instance, pod) max_over_time({paged}[{PAGED_LATELY}]) == 1"
+            f"unless ignoring (severity, instance, pod) max_over_time({_series(rule, 'critical')}[{PAGED_LATELY}]) == 1"
         ),
         "for": words.ticket_after,
-        "keep_firing_for": KEEP_FIRING,
+        "keep_firing_for": BRIDGED,
         "labels": {"severity": "warning", "team": TEAM},
         "annotations": annotations(rule, words),
     }

@@ -72,7 +72,7 @@ def fleet() -> build.Dashboard:
             ),
         },
         about="Wrapper, optimizer and precision; how often a second launch claimed the job's name and was refused.",
-        rules=("CabooseJobNameTaken",),
+        rules=("CabooseJobNameTaken", "CabooseJobNameShared"),
         size=(12, 8),
     )
     restless = table(
@@ -81,7 +81,9 @@ def fleet() -> build.Dashboard:
             JOB: Column("job", link=RUN),
             "rule": Column("rule"),
             "count": Column(
-                "incidents", gauge("caboose_incidents_total", JOB, "rule", job=ANY_JOB), steps=((10, WARNED),)
+                "incidents",
+                f"{gauge('caboose_incidents_total', JOB, 'rule', job=ANY_JOB)} > 0",
+                steps=((10, WARNED),),
             ),
         },
         about="How restless each job has been since the daemon knows it, by the rule that led.",

@@ -1,5 +1,7 @@
 """Who a process says it is."""
 
+import socket
+
 import pytest
 
 from caboose.identity import resolve
@@ -50,6 +52,13 @@ def test_the_job_is_named_by_what_names_it_best(env: dict[str, str], job: str) -
 
 def test_torchruns_default_run_id_is_no_name() -> None:
     assert resolve(TORCHRUN).job.endswith("@node0")
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", ""])
+def test_an_address_that_every_machine_has_is_no_name(address: str) -> None:
+    (name,) = {resolve({**TORCHRUN, "RANK": rank, "MASTER_ADDR": address}).job for rank in ("0", "7")}
+
+    assert name.endswith(f"@{socket.gethostname()}")
 
 
 def test_every_process_has_an_incarnation_of_its_own() -> None:

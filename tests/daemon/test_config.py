@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.config import SECTIONS, Config, ConfigError, load
+from caboose_daemon.app import Daemon
+from caboose_daemon.config import SECTIONS, Config, ConfigError, DaemonConfig, MetricsConfig, load
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 
@@ -248,3 +249,16 @@ def test_the_names_people_set_are_frozen() -> None:
     assert names == json.loads(golden.read_text(encoding="utf-8")), (
         "if this is meant, write it there, and the change log"
     )
+
+
+@pytest.mark.parametrize(("seconds", "num_told"), [(119.0, 1), (120.0, 0)])
+def test_incidents_that_are_gone_before_they_are_scraped_are_warned_of_at_the_start(
+    seconds: float, num_told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(daemon=DaemonConfig(data_dir=str(tmp_path)), metrics=MetricsConfig(incident_seconds=seconds))
+
+    Daemon(config).close()
+
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == num_told
+    assert all(line.startswith("incident_seconds = 119 under [metrics]: ") for line in told)

@@ -1,15 +1,23 @@
 """/metrics: one golden file, one frozen set of names, and labels that cannot break a scrape."""
 
+import asyncio
 import re
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
 
+from caboose_daemon.app import Daemon
+from caboose_daemon.config import Config, DaemonConfig
 from caboose_daemon.metrics.collector import StateCollector
 from caboose_daemon.metrics.ranks import MAX_RANKS
 from caboose_daemon.metrics.samples import label
@@ -17,8 +25,10 @@ from caboose_daemon.metrics.table import ENTRIES
 from caboose_daemon.metrics.units import UNITS, unit_in_name
 from caboose_daemon.outbox import Tally
 from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 from caboose_daemon.state import State
+from caboose_daemon.web.api import Api
 from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Scaler
 from support.ranks import a_hello, a_report
 from support.scenario import NAN, Scenario, scenario
@@ -71,7 +81,7 @@ def a_full_state() -> tuple[State, float]:
     story.says(1, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
     core.pass_time(story.now)
     core.state.started = 900.0
-    core.state.turn_seconds, core.state.lag_seconds = 0.001, 0.25
+    core.state.turn_seconds, core.state.lag_seconds, core.state.scrape_seconds = 0.001, 0.25, 0.125
     core.state.journal_bytes, core.state.journal_failures, core.state.journal_lost = 4096, 2, 1
     core.state.exports["tensorboard"] = Tally(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
     for number, stats in enumerate(core.state.rule_stats.values()):
@@ -106,7 +116,7 @@ def _roll_back(story: Scenario) -> None:
 def pinned(text: str) -> str:
     """The text without what differs from one release and one scrape to the next."""
     text = re.sub(r'(caboose_daemon_info\{version=")[^"]*', r"\1VERSION", text)
-    return re.sub(r"^(caboose_scrape_seconds|caboose_received_bytes_total) .*$", r"\1 0.0", text, flags=re.MULTILINE)
+    return re.sub(r"^(caboose_received_bytes_total) .*$", r"\1 0.0", text, flags=re.MULTILINE)
 
 
 def test_the_text_is_the_golden_one(tmp_path: Path) -> None:
@@ -501,3 +511,46 @@ def test_a_job_that_ended_misses_nobody() -> None:
         story.says(rank, Bye(attempt=0, step=5, time=1.0))
 
     assert of_fleet(story) == {"up": 0, "live_ranks": 0, "missing_ranks": 0, "world_ranks": 2}
+
+
+class _Slow(Collector):
+    """Stands for what a scrape does beside reading the state."""
+
+    def collect(self) -> Iterator[Metric]:
+        threading.Event().wait(0.05)
+        yield Metric("slow", "Nothing", "gauge")
+
+
+def test_a_scrape_tells_how_long_the_whole_answer_before_it_took(tmp_path: Path) -> None:
+    daemon = Daemon(Config(daemon=DaemonConfig(data_dir=str(tmp_path))))
+    registry = CollectorRegistry()
+    registry.register(StateCollector(daemon.state, lambda: 0.0))
+    registry.register(_Slow())
+    application = Starlette(routes=Api(daemon._context, registry).routes())
+
+    async def scraped_twice() -> list[str]:
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://daemon") as client:
+            return [(await client.get("/metrics")).text for _ in range(2)]
+
+    try:
+        first, second = asyncio.run(scraped_twice())
+    finally:
+        daemon.close()
+    assert "caboose_scrape_seconds" not in first
+    (line,) = re.findall(r"^caboose_scrape_seconds (.+)$", second, flags=re.MULTILINE)
+    assert 0.05 <= float(line) < 30.0
+
+
+def test_incidents_of_every_rule_are_counted_from_nothing() -> None:
+    story = scenario(ranks=2).healthy(5)
+
+    def counts() -> dict[str, float]:
+        families = text_string_to_metric_families(scrape(story.core.state, story.now))
+        return {s.labels["rule"]: s.value for f in families for s in f.samples if s.name == "caboose_incidents_total"}
+
+    assert counts() == {rule.name: 0.0 for rule in RULES}
+
+    story.nan_loss(0, at=6, steps=3)
+
+    assert counts() == {rule.name: float(rule.name == "non_finite") for rule in RULES}

@@ -1,9 +1,15 @@
 """A daemon killed at any instant comes back with its jobs, steps and findings, and the findings can still end."""
 
 import math
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from caboose_daemon import journal as journal_module
+from caboose_daemon.job import Job
+from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
@@ -66,6 +72,43 @@ def test_jobs_steps_findings_and_events_are_kept(journaled: Make) -> None:
     assert list(after.events) == list(before.events)
     assert (after.num_steps, after.num_non_finite, after.num_attempts) == (15, 1, 1)
     assert after.finding_counts == before.finding_counts
+
+
+def counted(job: Job) -> tuple[object, ...]:
+    return job.num_steps, job.num_non_finite, job.finding_counts, job.incident_counts
+
+
+def test_what_was_counted_does_not_fall_though_the_journal_forgets(
+    journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 20)
+    story = scenario(ranks=1, core=journaled(max_steps=10, retention_days=1.0)).healthy(10).nan_loss(0, at=11, steps=3)
+    story.healthy(20)
+    story.now += 2 * 86_400
+    story.healthy(27)
+    before = counted(story.job)
+    connection = sqlite3.connect(tmp_path / "journal.sqlite")
+    left = [
+        connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("steps", "episodes", "incidents")
+    ]
+    connection.close()
+    assert left == [10, 0, 0], "the rows are gone"
+
+    after = counted(story.daemon_restarts().job)
+    story.healthy(1)
+
+    assert before == after == (60, 3, {("non_finite", "warning"): 1}, {"non_finite": 1})
+    assert story.job.num_steps == 61
+
+
+def test_a_journal_that_kept_no_totals_begins_with_what_it_has(journaled: Make) -> None:
+    story = scenario(ranks=1, core=journaled()).healthy(10).nan_loss(0, at=11, steps=3).healthy(20)
+    before = counted(story.job)
+    story.core.close()  # type: ignore[attr-defined]  # a JournaledCore
+    make_old(story.core.journal.path, 4)  # type: ignore[attr-defined]  # a JournaledCore
+
+    assert counted(story.daemon_restarts().job) == before
+    assert counted(story.healthy(1).daemon_restarts().job)[0] == 34
 
 
 def test_nan_and_infinity_survive(journaled: Make) -> None:

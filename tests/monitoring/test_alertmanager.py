@@ -1,5 +1,6 @@
-"""The Alertmanager example: valid, everybody gets theirs, and one cause is told once."""
+"""The Alertmanager example: valid, everybody gets theirs in words, and one cause is told once."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 
 from caboose_daemon.stack import configs
 from support.alerts import DASHBOARDS, rules
+from support.pager import Pager, a_pager
 from support.processes import end, wait_until
 
 CONFIG = DASHBOARDS / "alertmanager" / "alertmanager.yml"
@@ -119,15 +121,10 @@ def test_amtool_accepts_each(name: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.fixture(scope="module")
-def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its address; receivers lead nowhere, and no notification is due while a test runs."""
-    folder: Path = tmp_path_factory.mktemp("alertmanager")
+@contextlib.contextmanager
+def running(config: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A real Alertmanager; its address."""
     program = next(name for name in NAMES if shutil.which(name))
-    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
-    config["route"]["group_wait"] = "1h"
-    for receiver in config["receivers"]:
-        receiver.pop("webhook_configs", None)
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -141,6 +138,17 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         end(process)
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address; receivers lead nowhere, and no notification is due while a test runs."""
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    config["route"]["group_wait"] = "1h"
+    for receiver in config["receivers"]:
+        receiver.pop("webhook_configs", None)
+    with running(config, tmp_path_factory.mktemp("alertmanager")) as url:
+        yield url
 
 
 def _is_ready(url: str) -> bool:
@@ -160,6 +168,12 @@ GONE = alert("CabooseRankSilent", "critical", training_job="llama", rule="rank_s
 BLIND = alert("CabooseMonitorBlind", "warning", training_job="gpt", rule="monitor_blind")
 LOSING = alert("CabooseJournalLosingRows", "critical", instance="a:9757", job="caboose")
 FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="caboose")
+LAGGING = alert("CabooseLoopLagging", "warning", instance="a:9757", job="caboose")
+ABSENT = alert("CabooseAbsent", "critical")
+FOREIGN_PAGE = {"labels": {"alertname": "GpuLost", "team": "training", "severity": "critical"}}
+FOREIGN_TICKET = {"labels": {"alertname": "GpuHot", "team": "training", "severity": "warning"}}
+FOREIGN_OF_A_JOB = {"labels": {**FOREIGN_PAGE["labels"], "training_job": "llama"}}
+FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "severity": "warning"}}
 
 
 @pytest.mark.parametrize(
@@ -206,11 +220,27 @@ FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="cabo
             id="a job that nobody watches is told instead of its parts",
         ),
         pytest.param([BLIND], [BLIND], id="which are told alone"),
+        pytest.param([ABSENT, FULL, PAGE], [ABSENT, PAGE], id="without a daemon its last words are old"),
         pytest.param(
-            [alert("CabooseAbsent", "critical"), FULL, PAGE],
-            [alert("CabooseAbsent", "critical"), PAGE],
-            id="without a daemon its last words are old",
+            [
+                LAGGING,
+                alert("CabooseLoopSlow", "warning", instance="a:9757", job="caboose"),
+                alert("CabooseRulesSlow", "warning", instance="b:9757", job="caboose"),
+                alert("CabooseReportsLate", "warning", training_job="llama", job="caboose"),
+            ],
+            [LAGGING, alert("CabooseRulesSlow", "warning", instance="b:9757", job="caboose")],
+            id="a daemon that falls behind is slow itself, and no other one for that",
         ),
+        pytest.param([ABSENT, FOREIGN_DISK], [ABSENT, FOREIGN_DISK], id="others' alerts on the platform are theirs"),
+        pytest.param(
+            [FOREIGN_PAGE, FOREIGN_TICKET, PAGE, TICKET],
+            [FOREIGN_PAGE, FOREIGN_TICKET, PAGE],
+            id="others' tickets are theirs, also where nothing is equal to nothing",
+        ),
+        pytest.param(
+            [FOREIGN_OF_A_JOB, ROLLED, GONE], [FOREIGN_OF_A_JOB, ROLLED, GONE], id="others' pages silence none of ours"
+        ),
+        pytest.param([PAGE, FOREIGN_OF_A_JOB], [PAGE, FOREIGN_OF_A_JOB], id="nor do ours theirs"),
     ],
 )
 def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
@@ -234,3 +264,66 @@ def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], t
 
 def _labels(alerts: Iterable[dict[str, Any]]) -> list[tuple[tuple[str, str], ...]]:
     return sorted(tuple(sorted(one["labels"].items())) for one in alerts)
+
+
+# What people read, from a real Alertmanager
+
+
+@pytest.fixture
+def told_by(tmp_path: Path) -> Iterator[tuple[str, Pager]]:
+    """The example with its own texts, and what it sends to PagerDuty and to Slack."""
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    config["route"]["group_wait"] = "1s"
+    (tmp_path / "key").write_text("key")
+    with a_pager() as pager:
+        (tmp_path / "slack-url").write_text(pager.url)
+        config["global"]["slack_api_url_file"] = str(tmp_path / "slack-url")
+        for receiver in config["receivers"]:
+            receiver.pop("webhook_configs", None)
+            for pagerduty in receiver.get("pagerduty_configs", ()):
+                pagerduty |= {"url": pager.url, "routing_key_file": str(tmp_path / "key")}
+        with running(config, tmp_path) as url:
+            yield url, pager
+
+
+def down(instance: str) -> dict[str, Any]:
+    words = {"summary": f"The daemon at {instance} is not scraped", "first_fix": f"Start the one at {instance}"}
+    return {
+        **alert("CabooseDown", "critical", job="caboose", instance=instance),
+        "annotations": {**words, "runbook_url": "https://runbooks.example/caboose/CabooseDown.md"},
+    }
+
+
+def slow(instance: str) -> dict[str, Any]:
+    return {
+        **alert("CabooseLoopSlow", "warning", job="caboose", instance=instance),
+        "annotations": {"summary": f"A turn at {instance} takes 2s", "first_fix": f"Look at {instance}"},
+    }
+
+
+def test_two_alerts_without_a_word_in_common_are_told_in_words(told_by: tuple[str, Pager]) -> None:
+    url, pager = told_by
+    sent = [down("a:9757"), down("b:9757"), slow("a:9757"), slow("b:9757")]
+    httpx.post(f"{url}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
+
+    assert wait_until(lambda: len(pager.notifications) == 2, 60)
+
+    (page,) = (told["payload"] for told in pager.notifications if "payload" in told)
+    (line,) = (told["attachments"][0] for told in pager.notifications if "attachments" in told)
+    assert page["summary"] == "2 x CabooseDown: The daemon at a:9757 is not scraped"
+    assert page["custom_details"]["first_fix"] == "Start the one at a:9757"
+    assert page["custom_details"]["runbook"] == "https://runbooks.example/caboose/CabooseDown.md"
+    assert "The daemon at b:9757 is not scraped" in page["custom_details"]["firing"], "all are listed"
+    assert line["title"] == "2 x CabooseLoopSlow: A turn at a:9757 takes 2s"
+    assert [said in line["text"] for said in ("Look at a:9757", "Look at b:9757")] == [True, True]
+
+
+def test_an_alert_alone_is_told_in_its_own_words(told_by: tuple[str, Pager]) -> None:
+    url, pager = told_by
+    httpx.post(f"{url}/api/v2/alerts", json=[down("a:9757"), slow("b:9757")], timeout=10).raise_for_status()
+
+    assert wait_until(lambda: len(pager.notifications) == 2, 60)
+
+    said = {told["payload"]["summary"] for told in pager.notifications if "payload" in told}
+    said |= {told["attachments"][0]["title"] for told in pager.notifications if "attachments" in told}
+    assert said == {"The daemon at a:9757 is not scraped", "A turn at b:9757 takes 2s"}

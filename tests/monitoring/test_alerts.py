@@ -120,7 +120,7 @@ def test_an_expression_names_only_metrics_and_labels_of_the_table(rule: Rule) ->
 def test_the_queries_of_annotations_name_only_metrics_and_labels_of_the_table(alert: Rule) -> None:
     for text in alert.fields["annotations"].values():
         for query in re.findall(r'query \(printf "((?:[^"\\]|\\.)*)"', text):
-            for selector in selectors(query.replace("%q", '"x"')):
+            for selector in selectors(re.sub(r"%(\[\d\])?q", '"x"', query)):
                 named = {matcher.name for matcher in selector.matchers.matchers}
                 assert named <= set(ENTRIES[str(selector.name)].labels)
         for name in re.findall(r"\.Labels\.(\w+)", text):

@@ -1,10 +1,12 @@
 """deploy/: every file is checked by something that can say no, and none of them asks the daemon for what it refuses."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from caboose_daemon.cli.daemon import daemon as daemon_command
 from caboose_daemon.config import SECTIONS, Config, load
 from caboose_daemon.grafana.push import FOLDER_UID, SOURCE_NAME, SOURCE_UID
 from caboose_daemon.rules import RULES
-from support.processes import clean_environment
+from support.processes import clean_environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -346,6 +348,36 @@ def test_the_batch_script_brings_a_daemon_and_takes_it_away_again(tmp_path: Path
     with pytest.raises(ProcessLookupError):
         os.kill(ready["pid"], 0)
     assert (state / "keys" / "daemon.key_secret").stat().st_mode & 0o077 == 0
+
+
+def test_a_batch_script_that_is_cancelled_is_not_scraped_any_more(tmp_path: Path) -> None:
+    """At the time limit and on scancel; its daemon may be killed before it has ended."""
+    bin_, targets = tmp_path / "bin", tmp_path / "targets"
+    bin_.mkdir()
+    targets.mkdir()
+    program(bin_, "scontrol", "echo 127.0.0.1")
+    ready = '{"endpoint": "tcp://127.0.0.1:1", "url": "http://127.0.0.1:2/"}'
+    lingers = "trap 'touch asked' TERM; until [ -e seen ]; do sleep 0.05; done"
+    program(bin_, "caboose", f"[ $1 = keys ] || {{ echo '{ready}' >state/ready.json; {lingers}; }}")
+    program(bin_, "srun", "trap 'sleep 0.3; exit 7' TERM; touch training; while :; do sleep 0.05; done")
+    env = clean_environment(PATH=f"{bin_}:{os.environ['PATH']}", CABOOSE_DIR="state", CABOOSE_TARGETS=str(targets))
+    env |= {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
+    command = ["bash", str(DEPLOY / "slurm" / "train.sbatch"), "train.py"]
+    script = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert wait_until(lambda: (tmp_path / "training").exists(), 30)
+        assert [path.name for path in targets.iterdir()] == ["caboose-42.json"]
+
+        script.terminate()
+
+        assert wait_until(lambda: (tmp_path / "asked").exists(), 30), "the daemon is asked to end, and does not yet"
+        assert list(targets.iterdir()) == []
+        (tmp_path / "seen").touch()
+        assert script.wait(30) == 7, "the training's own exit code"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+        script.wait(30)
 
 
 # Dockerfile

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 BROUGHT = {
+    5: ["totals"],
     4: [
         *("steps.forward_seconds", "steps.backward_seconds", "steps.optimizer_seconds"),
         *("steps.num_samples", "steps.num_tokens", "looks"),

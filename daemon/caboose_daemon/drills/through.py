@@ -7,7 +7,8 @@ about four times a second, whether it knows of the job's incident: the daemon, P
 alerts (does it fire), Alertmanager (has it arrived). A station that does not know in time is named, with what to look
 at. What has arrived is held to what the daemon says: one alert for the job, of the incident's lead rule and at its
 severity; whom Alertmanager tells is asked too. Then the drill is left to end by itself, which ends its incident, and
-Alertmanager must let go of the alert: minutes later, as an incident is exported for two at least.
+Alertmanager must let go of the alert: a quarter of an hour later, as an incident is exported for two minutes at least,
+and its alert goes on for ten.
 """
 
 import json
@@ -30,8 +31,8 @@ from caboose_daemon.processes import end, start, tail
 
 POLL_SECONDS = 0.25
 RESOLVED = "resolved"
-RESOLVE_SECONDS = 300.0
-"""What a resolve takes beside patience: the drill's rest, two minutes of export, one that alerts go on firing."""
+RESOLVE_SECONDS = 900.0
+"""What a resolve takes beside patience: the drill's rest, two minutes of export, ten that alerts go on firing."""
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -9,7 +9,6 @@ number of series is bounded at every moment and over a day, whoever sends what. 
 does not wait for the place of one that is over: 256 jobs that were killed must not keep a new one from being watched.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -60,12 +59,10 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family, read under the state's lock."""
-        start = time.perf_counter()
         samples = Samples()
         with self._state.lock:
             add_daemon(self._state, samples)
             self._add_jobs(samples, self._clock())
-        samples.add("caboose_scrape_seconds", time.perf_counter() - start)
         yield from samples
 
     def _add_jobs(self, samples: Samples, now: float) -> None:

@@ -26,6 +26,8 @@ def add_daemon(state: State, samples: Samples) -> None:
     samples.add("caboose_journal_writable", float(not state.journal_error))
     samples.add("caboose_journal_failures_total", state.journal_failures)
     samples.add("caboose_journal_lost_rows_total", state.journal_lost)
+    if state.scrape_seconds is not None:
+        samples.add("caboose_scrape_seconds", state.scrape_seconds)
     for target, tally in sorted(state.exports.items()):
         samples.add("caboose_exports_total", tally.num_sent, target)
         samples.add("caboose_exports_dropped_total", tally.num_dropped + tally.num_withdrawn, target)

@@ -12,11 +12,14 @@ from caboose_daemon.incident import Incident
 from caboose_daemon.job import Job
 from caboose_daemon.metrics.names import OTHER
 from caboose_daemon.metrics.samples import JobSamples
+from caboose_daemon.rules import RULES
 
 MAX_SHOWN = 20
 """Incidents with an info series at most, the worst first."""
 MAX_A_DAY = 200
 """Incidents with an info series in a day; each may change its cause or its place once, on average."""
+_NONE = {rule.name: 0 for rule in RULES}
+"""Counted from 0: the increase of a series that begins at 1 is nothing, and the first incident would be missed."""
 SEVERITIES = {"info": 1.0, "warning": 2.0, "critical": 3.0}
 
 
@@ -66,7 +69,7 @@ def add_incidents(job: Job, samples: JobSamples, now: float, stay_seconds: float
     samples.names.leave_out(len(incidents) - MAX_SHOWN)
     for incident in incidents[:MAX_SHOWN]:
         _add_info(incident, _severity(incident, now, stay_seconds), samples)
-    for rule, count in sorted(job.incident_counts.items()):
+    for rule, count in sorted((_NONE | job.incident_counts).items()):
         samples.add("caboose_incidents_total", count, rule)
     worst = max((SEVERITIES[str(i.severity)] for i in job.incidents.open), default=0.0)
     samples.add("caboose_job_severity", worst)

@@ -403,7 +403,11 @@ DAEMON = Section(
             ("target",),
             "counter",
         ),
-        Entry("caboose_scrape_seconds", "Time the last scrape took to read the state", "Below 0.15."),
+        Entry(
+            "caboose_scrape_seconds",
+            "Time the scrape before this one took, from the question until the answer was sent",
+            "Below 0.15 for one job. Prometheus gives up after its scrape_timeout.",
+        ),
     ),
 )
 

@@ -149,10 +149,10 @@ class Policy:
             cases.append(_Case(*broken, since=attempt.began))
         record.is_holding = bool(cases)  # also of what people have in hand: their way back must not be pushed out
         self._keep_ledger(job, attempt, now)
+        if job.state == "running" and not cases:
+            record.exhausted = ""
         if record.mode == "off" or job.state != "running":
             return
-        if not cases and record.exhausted:
-            record.exhausted = ""
         if record.in_flight is None and not self._hunt(job, attempt, now):
             for case in cases:
                 if not case.is_in_hand and self._decide(job, attempt, case, now):

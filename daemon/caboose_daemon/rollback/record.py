@@ -1,7 +1,7 @@
 """What a job keeps of rollback: its decisions, ledger, and how things stand. State only; `policy` acts on it."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,15 +85,19 @@ class Record:
         self.num_skipped = 0
         self._scaler = SkippedSteps()
 
-    def restore(self, decisions: Iterable[Decision]) -> None:
-        """Puts back what a journal kept, oldest first."""
+    def restore(self, decisions: Iterable[Decision], attempt: int, unsolved: Collection[str]) -> None:
+        """Puts back what a journal kept, oldest first; `unsolved` are the incidents that are not over for good.
+
+        Nothing is left to try where the last thing decided in this attempt says so, of trouble that still stands.
+        """
         self.decisions.extend(decisions)
         own = (decision for decision in reversed(self.decisions) if not decision.by and decision.kind != "hunt")
         last = next(own, None)
-        if last is not None and last.state == "exhausted":
-            self.exhausted = last.outcome
-        elif last is not None and last.kind == "stop" and last.state in ("sent", "committed"):
-            self.exhausted = last.why[0] if last.why else last.summary
+        if last is not None and last.attempt == attempt and last.trigger in unsolved:
+            if last.state == "exhausted":
+                self.exhausted = last.outcome
+            elif last.kind == "stop" and last.state in ("sent", "committed"):
+                self.exhausted = last.why[0] if last.why else last.summary
         command = self.last_command
         if command is not None:
             self.answers = {answer.rank: answer for answer in command.answers}

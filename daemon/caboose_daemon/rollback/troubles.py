@@ -99,6 +99,11 @@ def not_overcome(job: Job) -> list[Trouble]:
     return found
 
 
+def unsolved(job: Job) -> set[str]:
+    """The incidents of which nothing has shown that they are over: still open, or ended with their attempt or run."""
+    return {incident.id for incident in job.incidents if incident.is_open or incident.is_cut or incident.is_unresolved}
+
+
 def cut_before(job: Job, attempt: int) -> list[int]:
     """The incidents about broken numbers that ended only because this attempt began."""
     return [

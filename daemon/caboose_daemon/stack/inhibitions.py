@@ -4,9 +4,10 @@ Design
 ------
 Read by `caboose stack`, and written from here into dashboards/alertmanager and deploy/alertmanager (`make docs`). They
 go by labels and not by the names of alerts, as any rule may lead an incident: pages on incidents have a `rule`, pages
-on rollback have none. Alertmanager takes a label that both sides lack for an equal one, so every rule that compares
-labels asks for a team or a name first. No two alerts may silence each other, or nobody would be told: of the pages on a
-job, those on incidents (but rank_silent) go before those on rollback, and these before rank_silent.
+on rollback have none. An Alertmanager is shared with others, whose teams and severities may be called alike, and takes
+a label that both sides lack for an equal one: so both sides of every rule name alerts of ours, and what is compared is
+a label that they have. No two alerts may silence each other, or nobody would be told: of the pages on a job, those on
+incidents (but rank_silent) go before those on rollback, and these before rank_silent.
 """
 
 from dataclasses import dataclass
@@ -28,15 +29,16 @@ class Inhibition:
         return {**rule, "equal": list(self.equal)} if self.equal else rule
 
 
-PAGE = ('team="training"', 'severity="critical"')
+OURS = 'alertname=~"Caboose.+"'
+PAGE = (OURS, 'team="training"', 'severity="critical"', 'training_job!=""')
+TICKET = (OURS, 'team="training"', 'severity="warning"', 'training_job!=""')
 
 INHIBITIONS = (
     Inhibition(
-        "One cause, one page: while an incident pages, its ticket says nothing more. `team` keeps alerts without these"
-        " labels, for which nothing would be equal to nothing, out of it. Without a `rule`, a page on rollback silences"
-        " the tickets on rollback by the same.",
+        "One cause, one page: while an incident pages, its ticket says nothing more. Without a `rule`, a page on"
+        " rollback silences the tickets on rollback by the same.",
         PAGE,
-        ('team="training"', 'severity="warning"'),
+        TICKET,
         ("training_job", "rule"),
     ),
     Inhibition(
@@ -70,14 +72,20 @@ INHIBITIONS = (
         ("instance",),
     ),
     Inhibition(
-        "A daemon that falls behind is slow somewhere, and late with everything.",
+        "A daemon that falls behind is slow somewhere.",
         ('alertname="CabooseLoopLagging"',),
-        ('alertname=~"CabooseLoopSlow|CabooseRulesSlow|CabooseReportsLate"',),
+        ('alertname=~"CabooseLoopSlow|CabooseRulesSlow"',),
+        ("instance",),
+    ),
+    Inhibition(
+        "It is late with everything, too; that is told of a job, wherever its daemon runs.",
+        ('alertname="CabooseLoopLagging"',),
+        ('alertname="CabooseReportsLate"',),
         ("job",),
     ),
     Inhibition(
         "No daemon at all: what it said of itself last is old.",
         ('alertname="CabooseAbsent"',),
-        ('team="platform"', 'severity="warning"'),
+        (OURS, 'team="platform"', 'severity="warning"'),
     ),
 )

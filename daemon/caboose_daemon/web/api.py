@@ -1,10 +1,12 @@
 """The JSON API under /api/v1, health and metrics."""
 
+import time
 from typing import Annotated, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -78,13 +80,20 @@ class Api:
         ]
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus exposition, classic or OpenMetrics as asked for."""
+        """Prometheus exposition, classic or OpenMetrics as asked for; the next one tells how long this one took."""
+        began = time.perf_counter()
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         body = await run_in_threadpool(encoder, self._registry)
         state = self._context.state
         with state.lock:
             state.last_scrape, state.scraper = self._context.clock(), request.headers.get("user-agent", "")[:64]
-        return Response(body, headers={"content-type": content_type})
+        return Response(
+            body, headers={"content-type": content_type}, background=BackgroundTask(self._answered_scrape, began)
+        )
+
+    async def _answered_scrape(self, began: float) -> None:
+        with self._context.state.lock:
+            self._context.state.scrape_seconds = time.perf_counter() - began
 
     async def healthz(self, request: Request) -> Response:
         """The process is alive."""

@@ -240,6 +240,66 @@ def test_a_run_that_was_stopped_is_still_exhausted_when_the_daemon_comes_back(tm
     _close(run)
 
 
+def test_a_run_that_ended_in_its_trouble_is_still_exhausted_when_the_daemon_comes_back(tmp_path: Path) -> None:
+    run = exhausted(tmp_path)
+    run.leaves(0, 1).wait(2.0)
+
+    run.daemon_restarts()
+
+    assert run.job.state == "ended"
+    assert "budget of rollbacks is spent" in run.job.rollback.exhausted
+    _close(run)
+
+
+def test_what_has_healed_is_not_exhausted_when_the_daemon_comes_back(tmp_path: Path) -> None:
+    run = exhausted(tmp_path).healthy(60)
+    assert not run.job.rollback.exhausted
+
+    run.daemon_restarts()
+
+    assert (run.job.state, run.job.rollback.exhausted) == ("known", ""), "also before a rank is heard"
+    _close(run)
+
+
+def test_a_run_that_healed_and_ended_is_not_exhausted_when_the_daemon_comes_back(tmp_path: Path) -> None:
+    run = exhausted(tmp_path).healthy(60).leaves(0, 1).wait(2.0)
+
+    run.daemon_restarts()
+
+    assert (run.job.state, run.job.rollback.exhausted) == ("ended", "")
+    _close(run)
+
+
+def test_a_run_that_was_launched_anew_is_not_exhausted_when_the_daemon_comes_back(tmp_path: Path) -> None:
+    run = exhausted(tmp_path)
+    run._hello |= {"attempt": 1, "launch": "another", "start_step": 100}
+    run.meanwhile(attempt=1).joins(0, 1).healthy(20)
+    assert run.job.num_attempts == 2
+    assert not run.job.rollback.exhausted
+
+    run.daemon_restarts()
+
+    assert (run.job.state, run.job.rollback.exhausted) == ("known", "")
+    _close(run)
+
+
+def test_a_run_whose_owner_wants_no_rollback_any_more_is_not_exhausted(tmp_path: Path) -> None:
+    run = exhausted(tmp_path)
+    run._hello |= {"attempt": 1, "launch": "another", "rollback": "off"}
+    run.meanwhile(attempt=1).joins(0, 1).healthy(20)
+
+    assert (run.job.rollback.mode, run.job.rollback.exhausted) == ("off", "")
+    _close(run)
+
+
+def exhausted(tmp_path: Path) -> Guarded:
+    """A run in trouble that has no rollback left."""
+    run = guarded(budget=0, journal=tmp_path / "journal.sqlite").healthy(150)
+    run.losses(*[NAN] * 6)
+    assert run.job.rollback.exhausted
+    return run
+
+
 def test_a_command_that_was_on_its_way_is_followed_and_not_sent_again(tmp_path: Path) -> None:
     run = deaf(journal=tmp_path / "journal.sqlite")
     run.wait(0.2)
