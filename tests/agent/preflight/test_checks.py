@@ -344,6 +344,26 @@ CASES: list[tuple[str, str, str, Any]] = [
     (
         "output_shape",
         "fail",
+        "broadcast to (16, 16)",
+        lambda: sick(
+            model=a_model(outputs=1),
+            loss_fn=lambda m, b: ((m(b[0]) - b[1]) ** 2).mean(),
+            train=targets_with(lambda y: 7 * y),
+        ),
+    ),
+    (
+        "output_shape",
+        "fail",
+        "broadcast to (16, 16)",
+        lambda: sick(
+            model=a_model(outputs=1),
+            loss_fn=lambda m, b: (m(b[0]) - b[1]).abs().mean(),
+            train=targets_with(lambda y: 1000.0 + y),
+        ),
+    ),
+    (
+        "output_shape",
+        "fail",
         "no step can be made: KeyError: 'labels'",
         lambda: sick(loss_fn=lambda m, b: {}["labels"]),
     ),

@@ -322,6 +322,31 @@ def test_nothing_fails_on_a_run_that_trains(name: str) -> None:
     assert report["overfits"].grade == "pass", "it does train"
 
 
+@pytest.mark.parametrize("criterion", [F.l1_loss, F.huber_loss, F.mse_loss], ids=["L1", "Huber", "squared"])
+@pytest.mark.parametrize("mean", [0.0, 50.0, 1e5])
+@pytest.mark.parametrize("bend", [torch.Tensor.clone, torch.Tensor.exp], ids=["as it is", "exp"])
+def test_a_regression_is_taken_for_no_broadcast_however_far_its_targets_are(
+    criterion: Any, mean: float, bend: Any
+) -> None:
+    inputs = the_inputs()
+
+    def squeezed(model: Any, batch: Any) -> torch.Tensor:
+        return criterion(bend(model(batch[0])).squeeze(1), batch[1])  # type: ignore[no-any-return]
+
+    report = caboose.preflight(a_model(1), squeezed, batches(inputs, mean + inputs[:, 0]), only="output_shape")
+    assert report["output_shape"].grade == "pass", str(report)
+
+
+def test_a_loss_that_weighs_by_all_targets_is_taken_for_no_broadcast() -> None:
+    def weighed(model: Any, batch: Any) -> torch.Tensor:
+        weights = (batch[1] > 50).float()
+        return ((model(batch[0]).squeeze(1) - batch[1]) ** 2 * weights).sum() / weights.sum()  # type: ignore[no-any-return]
+
+    inputs = the_inputs()
+    report = caboose.preflight(a_model(1), weighed, batches(inputs, 50 + inputs[:, 0]), only="output_shape")
+    assert report["output_shape"].grade == "pass", str(report)
+
+
 @pytest.mark.parametrize(
     ("name", "check", "says"),
     [
