@@ -261,6 +261,16 @@ def partial() -> dict[str, Any]:
     return {"model": model, "optimizer": some_of(model)}
 
 
+def focal(model: Any, batch: Any) -> torch.Tensor:
+    log = F.log_softmax(model(batch[0]), -1).gather(1, batch[1][:, None])
+    return -((1 - log.exp()) ** 2 * log).mean()
+
+
+def resembling(model: Any, batch: Any) -> torch.Tensor:
+    """As self-supervised learning has it: the labels in the batch are not used."""
+    return -F.cosine_similarity(model(batch[0]), model(batch[0] + 0.1)).mean()
+
+
 CASES: list[tuple[str, str, str, Any]] = [
     (
         "inputs",
@@ -399,6 +409,17 @@ CASES: list[tuple[str, str, str, Any]] = [
         "knows something already",
         lambda: sick(loss_fn=lambda m, b: 0.3 * F.cross_entropy(m(b[0]), b[1])),
     ),
+    ("chance_level", "fail", "no log-probabilities", lambda: sick(loss_fn=torch.nn.NLLLoss())),
+    ("chance_level", "fail", "no log-probabilities", lambda: sick(loss_fn=lambda m, b: F.nll_loss(m(b[0]), b[1]))),
+    (
+        "chance_level",
+        "fail",
+        "no log-probabilities",
+        lambda: sick(loss_fn=torch.nn.NLLLoss(), model=torch.nn.Sequential(a_model(), torch.nn.Softmax(-1))),
+    ),
+    ("chance_level", "fail", "below zero", lambda: sick(loss_fn=lambda m, b: -F.cross_entropy(m(b[0]), b[1]))),
+    ("chance_level", "fail", "below zero", lambda: sick(loss_fn=lambda m, b: -focal(m, b))),
+    ("chance_level", "warn", "below zero", lambda: sick(model=a_model(outputs=8), loss_fn=resembling)),
     ("initial_weights", "warn", "0.weight has a std of", lambda: sick(model=edited(lambda m: m[0].weight.mul_(50)))),
     ("initial_weights", "warn", "5.weight is all zeros", lambda: sick(model=edited(lambda m: m[5].weight.zero_()))),
     (
@@ -427,6 +448,9 @@ CASES: list[tuple[str, str, str, Any]] = [
         "a plain AdamW gets to",
         lambda: sick(loss_fn=lambda m, b: F.cross_entropy(m(b[0] * 0), b[1])),
     ),
+    ("overfits", "fail", "no cross entropy is below zero", lambda: sick(loss_fn=torch.nn.NLLLoss())),
+    ("overfits", "fail", "is below zero", lambda: sick(loss_fn=lambda m, b: -F.cross_entropy(m(b[0]), b[1]))),
+    ("overfits", "fail", "is below zero", lambda: sick(loss_fn=lambda m, b: -focal(m, b))),
     ("overlap", "fail", "16 of 32 validation indices", lambda: _overlapping()),
     (
         "overlap",
