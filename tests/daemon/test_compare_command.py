@@ -1,6 +1,7 @@
 """`caboose compare` puts runs side by side, and says no more of their differences than they are evidence for."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,101 @@ def test_spikes_and_numbers_that_are_not_finite_are_told_of_the_runs_that_have_t
 
     assert "the loss spiked in B (1), and in no other run" in text
     assert "not finite: C (3 steps)" in text
+
+
+def diverged(num: int, at: int, floor: float = 1.0, end: int | None = None) -> Any:
+    losses = falling(num, floor, tau=60, seed=3)
+    losses[at:end] = np.nan
+    return losses
+
+
+@pytest.mark.parametrize("at", [450, 599], ids=["goes on for long", "stops at the first"])
+def test_a_run_that_died_of_nan_ranks_last_and_its_setting_is_not_recommended(tmp_path: Path, at: int) -> None:
+    runs = [
+        written(tmp_path, "fast", diverged(600, at, 0.2), lr=0.1, validations={99: 0.1}, hidden=64),
+        written(tmp_path, "slow", falling(700, 1.0), lr=0.001, validations={99: 2.0}, hidden=64),
+        written(tmp_path, "slower", falling(700, 1.5, tau=300), lr=0.0001, validations={99: 2.5}, hidden=64),
+    ]
+
+    answer = compared(*runs)
+
+    a, b, _ = answer["runs"]
+    assert (a["at_common"], a["final"], a["not_finite_since"]) == (None, None, at)
+    assert b["not_finite_since"] is None
+    text = said(answer)
+    assert f"the loss of A is not finite since step {at}: it ranks last" in text
+    assert "B has the lowest loss at step 599" in text
+    assert "B has the best validation loss" in text
+    assert "A (0.1) and B (0.001): 0.001 is better, as A is not finite" in text
+    assert "lower was better each time" not in text
+    assert "0.1 is better" not in text
+    assert "A reached the common loss" not in text
+    page = ran(*runs).stdout
+    assert re.search(r"loss at step 599 +not finite +1\.\S+ \* ", page)
+    assert re.search(rf"not finite since step +{at} +- +-", page)
+    assert re.search(r"best loss +0\.\S+ +1\.\S+ \* ", page), "what it was before it died does not count"
+    assert re.search(r"spikes +0 +0 +0 *\n", page), "equals have no star"
+
+
+def test_a_run_that_dies_after_the_common_step_ranks_last_too(tmp_path: Path) -> None:
+    answer = compared(
+        written(tmp_path, "dead", diverged(600, 500, 0.2), hidden=64),
+        written(tmp_path, "short", falling(300, 1.0), hidden=128),
+    )
+
+    dead = answer["runs"][0]
+    assert dead["at_common"]["value"] == pytest.approx(0.25, abs=0.1)
+    assert (dead["final"], dead["not_finite_since"]) == (None, 500)
+    assert "A (64) and B (128): 128 is better, as A is not finite" in said(answer)
+
+
+def test_runs_that_all_died_are_not_told_apart(tmp_path: Path) -> None:
+    text = said(
+        compared(
+            written(tmp_path, "one", diverged(600, 0), hidden=64),
+            written(tmp_path, "other", diverged(600, 400), hidden=128),
+        )
+    )
+
+    assert "the loss of A is not finite since step 0" in text
+    assert "A (64) and B (128): neither is finite" in text
+
+
+def test_some_steps_that_are_not_finite_are_no_death(tmp_path: Path) -> None:
+    answer = compared(
+        written(tmp_path, "holes", diverged(600, 590, 0.2, end=595), hidden=64),
+        written(tmp_path, "whole", falling(600, 1.0), hidden=128),
+    )
+
+    assert answer["runs"][0]["not_finite_since"] is None
+    assert "A (64) and B (128): 64 is better" in said(answer)
+
+
+def test_a_correlation_counts_runs_that_died_as_the_worst(tmp_path: Path) -> None:
+    runs = [
+        written(tmp_path, f"r{i}", falling(300, 2.0 - 0.2 * i, seed=i), lr=1e-3, decay=10.0 ** (i - 8))
+        for i in range(5)
+    ]
+    runs += [written(tmp_path, f"d{i}", diverged(300, 200, 0.1), lr=1e-3, decay=10.0 ** (i - 3)) for i in range(3)]
+
+    assert "the higher decay, the lower the loss" not in said(compared(*runs))
+    assert "the higher decay, the lower the loss" in said(compared(*runs[:5]))
+
+
+def test_a_job_whose_losses_are_nan_is_found_dead_and_one_whose_gradients_overflow_is_not(
+    journaled: Make, tmp_path: Path
+) -> None:
+    core = journaled()
+    nan = float("nan")
+    scenario(ranks=2, core=core, job="dead", config={"hidden": 64}).healthy(60).losses(*[nan] * 30)
+    scenario(ranks=2, core=core, job="well", config={"hidden": 128}).healthy(89).plays(
+        1, loss=None, arrays={"grad_norm": np.full(4, np.inf, np.float32)}
+    )
+    file = tmp_path / "journal.sqlite"
+
+    answer = compared(f"{file}:dead", f"{file}:well")
+
+    assert [run["not_finite_since"] for run in answer["runs"]] == [61, None]
 
 
 # Settings

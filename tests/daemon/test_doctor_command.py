@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from caboose_daemon import keys as key_files
 from caboose_daemon.cli import caboose
 from caboose_daemon.client import Client
-from caboose_daemon.doctor.daemon import check_daemon
+from caboose_daemon.doctor.daemon import check_agents, check_daemon
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 
@@ -162,6 +162,27 @@ def test_a_run_that_allows_more_than_its_daemon_is_pointed_out(watched: DaemonPr
 
     assert judged(watched, jobs=jobs)["rollback"] == "warning"
     assert judged(watched, jobs=jobs, rollback={"mode": "auto", "is_signed": True})["rollback"] == "ok"
+
+
+def a_job(**changes: Any) -> dict[str, Any]:
+    return {"job": "gpt", "state": "running", "world": 4, "num_live": 4, "silent_seconds": 0.1, **changes}
+
+
+def test_a_job_that_was_killed_is_not_one_whose_ranks_are_missing() -> None:
+    killed = check_agents([a_job(num_live=0, silent_seconds=45.0)])
+    assert (killed.state, killed.text) == ("cross", "nothing heard of gpt for 45 s")
+    assert "a job that was killed never says good-bye" in killed.fix
+
+    short = check_agents([a_job(num_live=3)])
+    assert (short.state, short.text) == ("cross", "not all are heard: gpt: 3 of 4 ranks")
+    assert "CABOOSE_ENDPOINT" in short.fix
+
+
+def test_a_job_that_is_lost_runs_no_more() -> None:
+    lost = a_job(job="old", state="lost", num_live=0, silent_seconds=14 * 86_400.0)
+
+    assert check_agents([lost]).text == "1 job known, none is running"
+    assert check_agents([lost, a_job()]).state == "ok"
 
 
 def test_the_page_for_people_ends_with_what_there_is_to_do(where: tuple[str, ...]) -> None:

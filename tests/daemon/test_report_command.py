@@ -61,6 +61,16 @@ def test_the_file_needs_nothing_from_anywhere(tmp_path: Path, spiking: str) -> N
     assert list(tmp_path.glob(".*")) == [], "nothing is left of the writing"
 
 
+def test_a_run_that_died_of_nan_has_no_loss_at_its_end(tmp_path: Path) -> None:
+    losses = falling(600, 1.0)
+    losses[450:] = np.nan
+    target = tmp_path / "report.html"
+
+    assert ran(written(tmp_path, "dead", losses), "-o", str(target)).exit_code == 0
+
+    assert "<dt>loss at the end</dt><dd>not finite</dd><small>since step 450</small>" in text_of(target)
+
+
 def test_a_log_gets_its_curves_incidents_causes_settings_and_blindness(tmp_path: Path, spiking: str) -> None:
     target = tmp_path / "report.html"
     ran(spiking, "-o", str(target))

@@ -79,7 +79,15 @@ def test_an_infinite_loss_leaves_no_hole_as_wide_as_its_bucket(journaled: Make, 
     (row,) = reader.series("train", 1, 6, 11)
 
     assert (row["loss"], row["loss_min"], row["loss_max"]) == (2.0, 1.0, 3.0)
-    assert (row["num_bad"], row["num_steps"]) == (2, 6)
+    assert (row["num_bad"], row["num_bad_losses"], row["num_steps"]) == (2, 2, 6)
+
+
+def test_a_gradient_that_is_not_finite_is_no_loss_that_is_not(journaled: Make, reader: HistoryReader) -> None:
+    scenario(ranks=1, core=journaled()).healthy(5).nan_gradient(0, at=6).healthy(1)
+
+    (row,) = reader.series("train", 1, 4, 7)
+
+    assert (row["num_bad"], row["num_bad_losses"]) == (1, 0)
 
 
 def test_throughput_is_samples_over_seconds_and_a_slow_step_shows(journaled: Make, reader: HistoryReader) -> None:

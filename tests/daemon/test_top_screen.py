@@ -1,6 +1,7 @@
 """`caboose top` on a real terminal: it draws, obeys keys, and leaves the terminal as it found it."""
 
 import fcntl
+import io
 import os
 import pty
 import select
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from caboose_daemon.cli.jobs import jobs_table
 from caboose_daemon.cli.keyboard import Keyboard
 from caboose_daemon.cli.top_pages import screen
 from caboose_daemon.cli.top_view import View
@@ -177,3 +179,45 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_a_norm_that_was_not_taken_stands
 
     assert str(view.curve("loss")) == "[2.0, nan, nan, 1.0]"
     assert str(view.curve("grad_norm_max")) == "[1.0, 1.0, nan, 3.0]"
+
+
+def a_row(job: str, **changes: Any) -> dict[str, Any]:
+    row = {"job": job, "health": "critical", "num_open": 2, "state": "running", "step": 1_234_567, "loss": 2.3456}
+    return {**row, "num_live": 64, "world": 64, "silent_seconds": 720.0, "rollback": "advise", **changes}
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, {"health", "step"}),
+        (60, {"health", "step", "loss", "ranks"}),
+        (80, {"health", "state", "step", "loss", "ranks", "heard"}),
+        (120, {"health", "state", "step", "loss", "ranks", "heard", "rollback"}),
+    ],
+)
+@pytest.mark.parametrize("is_top", [False, True], ids=["jobs", "top"])
+def test_the_name_of_a_job_is_readable_at_any_width(width: int, shown: set[str], is_top: bool) -> None:
+    rows = [a_row("llama-7b-pretraining-with-a-long-name"), a_row("vit", health="ok", num_open=0)]
+    console = Console(width=width, height=30, record=True, file=io.StringIO())
+
+    if is_top:
+        view = View(Client("http://127.0.0.1:9"))
+        view.jobs = rows
+        console.print(screen(view, console))
+    else:
+        console.print(jobs_table(rows, width))
+
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    (head,) = (line for line in lines if "health" in line)
+    assert set(head.split()) - {"job"} == shown - ({"step"} if is_top and width == 40 else set())
+    (long,) = (line for line in lines if "critical" in line)
+    assert "llama-7b-pretr" in long, "cut, with a sign that it is"
+    assert ("…" in long) is (width < 120)
+    assert any(line.strip(" ▸").startswith("vit ") for line in lines)
+
+
+def test_short_names_leave_room_for_the_rest() -> None:
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(jobs_table([a_row("gpt", health="ok", num_open=0, world=8, num_live=8)], 60))
+    assert "heard" in console.export_text()

@@ -7,7 +7,8 @@ wrong (the last layer begins too large); well below, the model was trained befor
 mean squared error begins near the variance of the targets, which is asked of the criterion itself, with the mean
 as the answer; a loss function of the user's own cannot be asked that. Targets far from zero begin far above it and are
 learned all the same: that is worth a warning. So is a loss that is not the cross entropy of the output, but has
-several terms or a factor.
+several terms or a factor. Below zero no loss of classes is; but whole numbers beside an output may be no classes (a
+label that the loss leaves alone), so without certainty that is a warning, too.
 """
 
 import math
@@ -15,6 +16,7 @@ import math
 import torch
 
 from caboose.checklist.flight import Flight, number
+from caboose.checklist.likelihood import kind_of_loss
 from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
 from caboose.trials.batches import doubled
 from caboose.trials.trial import is_criterion
@@ -49,7 +51,7 @@ def run(flight: Flight) -> Verdict:
             f"the loss is {share:.1f} times what {what} would cost",
             "standardise the targets, or begin with the last layer's bias at their mean",
         )
-    if share > ABSURD and not _is_cross_entropy(flight):
+    if share > ABSURD and kind_of_loss(flight) != "cross entropy":
         return warned(
             told,
             f"the loss is {share:.1f} times chance ({what}), and is not the cross entropy of the output alone",
@@ -67,6 +69,9 @@ def run(flight: Flight) -> Verdict:
             f"the loss is {share:.2f} times chance ({what})",
             "begin with a smaller last layer, or normalise its input",
         )
+    below = _below(flight, loss, told) if share < LOW and flight.num_classes is not None else None
+    if below is not None:
+        return below
     if share < LOW:
         return warned(
             told,
@@ -83,36 +88,24 @@ def _is_summed(flight: Flight) -> bool:
     return 1.9 < twice / once < 2.1
 
 
-def _is_cross_entropy(flight: Flight) -> bool:
-    """Whether the loss is what torch's cross entropy makes of output and targets."""
-    trial, targets = flight.trial, flight.targets
-    trial.rewind()
-    trial.train()
-    outputs = flight.outputs_of(flight.batch)
-    trial.rewind()
-    trial.train()
-    loss = trial.measure(flight.batch)
-    values = [math.nan, math.nan]
-    if outputs and targets is not None:
-        values = [_cross_entropy(flight, outputs[0], targets, is_shifted=shifted) for shifted in (False, True)]
-    own = [trial.ranks.mean(value) for value in values]
-    return any(abs(value - loss) <= 0.05 * abs(loss) for value in own)
-
-
-def _cross_entropy(flight: Flight, output: torch.Tensor, targets: torch.Tensor, *, is_shifted: bool) -> float:
-    targets = targets.to(output.device)
-    if is_shifted:  # as language models do it themselves
-        if targets.dim() != 2 or output.shape[:2] != targets.shape:
-            return math.nan
-        output, targets = output[:, :-1], targets[:, 1:]
-    width = flight.num_classes or 0
-    if output.dim() == targets.dim() + 1 and output.shape[1] == width and output.shape[2:] == targets.shape[1:]:
-        output = output.movedim(1, -1)
-    if output.shape[-1] != width or output.numel() != targets.numel() * width:
-        return math.nan
-    flat = targets.reshape(-1).long()
-    flat = flat.where((flat >= 0) & (flat < width), -100)
-    return float(torch.nn.functional.cross_entropy(output.reshape(-1, width).float(), flat))
+def _below(flight: Flight, loss: float, told: str) -> Verdict | None:
+    """What a loss well below chance is, where it can be none of classes; asked on all ranks."""
+    kind = kind_of_loss(flight)
+    if kind == "bare":
+        return failed(
+            told,
+            "the loss is minus the output of the right class, and the outputs are no log-probabilities",
+            "put log_softmax before NLLLoss, or use CrossEntropyLoss, which takes what the last layer gives",
+        )
+    if loss >= 0:
+        return None
+    if kind == "negated" or flight.are_classes:
+        return failed(told, "no cross entropy is below zero", "NLLLoss wants log_softmax, or the sign is wrong")
+    return warned(
+        told,
+        "the loss is below zero, as no cross entropy is",
+        "fine if the targets are no classes; else NLLLoss wants log_softmax, or the sign is wrong",
+    )
 
 
 def _chance(flight: Flight) -> tuple[float | None, str]:

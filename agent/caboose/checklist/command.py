@@ -3,17 +3,21 @@
 Design
 ------
 The function makes what the run would make (model, loss, loaders, optimizer) and returns it by name; its module is
-imported as the run's own script would be, from the current directory. Under torchrun every rank makes the checks and
-rank 0 prints. argparse, since this lives in the training environment, where the daemon's command line is not installed.
+imported as the run's own script would be, from the current directory. What it prints goes to stderr: stdout is the
+report's. What it raises is shown as it is raised, and is no failed check. Under torchrun every rank makes the checks
+and rank 0 prints. argparse, since this lives in the training environment, where the daemon's command line is not
+installed.
 """
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +42,9 @@ example:
 
 exit codes:
   0  nothing failed       1  a check failed, or with --strict one warned
-  2  wrong usage, or the model cannot be checked; the message says why       130  interrupted
+  2  wrong usage, or nothing can be checked; the message says why       130  interrupted
+
+what your code prints goes to stderr; stdout has the report alone
 """
 
 
@@ -56,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         code = 130
+    except Exception:  # noqa: BLE001 - the user's own code, which nothing can be checked without
+        traceback.print_exc()
+        sys.stderr.write("caboose-preflight: your code raised this, so that nothing could be checked\n")
+        code = 2
     sys.exit(code)
 
 
@@ -75,14 +85,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given.target is None:
         parser.error("give module:function, as train:parts")
-    parts = _parts(given.target, preflight)
     options: dict[str, Any] = {
         name: value for name, value in vars(given).items() if name in OPTIONS and value is not None
     }
     try:
-        report = preflight(**{**parts, **options})
+        with contextlib.redirect_stdout(sys.stderr):
+            report = preflight(**{**_parts(given.target, preflight), **options})
     except (TypeError, ValueError) as error:
+        if not _is_ours(error):
+            raise
         raise _Problem(str(error)) from error
+    except SystemExit as end:
+        raise _Problem(f"{given.target} called sys.exit({end.code!r})") from end
     finally:
         _leave_group()
     if int(os.environ.get("RANK", "0")) == 0:
@@ -158,6 +172,12 @@ def _module(where: str) -> Any:
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise  # something that the module itself imports
         raise _Problem(f"there is no module {where!r} in {directory} or in the environment") from None
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised here, as a refusal, and not in the user's code."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "caboose"
 
 
 def _leave_group() -> None:

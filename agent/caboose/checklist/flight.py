@@ -118,6 +118,14 @@ class Flight:
         return width if width is not None and width > 1 else None  # one logit tells two classes apart, or is a number
 
     @cached_property
+    def are_classes(self) -> bool:
+        """Whether the targets are classes beyond doubt: it was said, or the output has one place for each of them."""
+        found = [parted(batch, self.split)[1] for batch in self.batches]
+        learned = [self.learned_targets(part) for part in found if part is not None]
+        top = max((int(part.max()) for part in learned if part.numel()), default=-1)
+        return self.given_classes is not None or top + 1 == self.num_classes
+
+    @cached_property
     def known_ignored(self) -> int | None:
         """The target that the loss leaves out, as given or as a criterion has it; None if nobody said."""
         if self.given_ignored is not None:

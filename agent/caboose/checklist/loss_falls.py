@@ -17,7 +17,7 @@ def run(flight: Flight) -> Verdict:
     if not trial.optimizers:
         return skipped("no optimizer was given", "pass optimizer=")
     trial.train()
-    raise_lr(trial.optimizers)
+    raise_lr(trial)
     trial.repeat_noise()
     before = trial.backward(flight.batch)
     trial.step()

@@ -3,12 +3,13 @@
 Design
 ------
 The classic that raises no error: predictions (N, 1) against targets (N) broadcast to (N, N), and the loss averages over
-pairs that have nothing to do with each other. Shapes alone do not tell, for the loss may bring both to one shape. But a
-loss over all pairs does not care which target belongs to which prediction: so the targets change places, and if the
-loss stays what it was, they broadcast. Noise is added to the output for it, since equal predictions do not care either.
+pairs that have nothing to do with each other. Shapes alone do not tell, for the loss may bring both to one shape. So
+the loss is asked, with outputs spread over the range of the targets, whatever the untrained model says: far from them
+an absolute error does not care for order either. A loss over all pairs stays what it was when the targets change
+places, and what the first half of its predictions costs depends on the targets of the second half. Both must hold: a
+loss that weighs by all targets does the latter, and one that bends the output out of the targets' range the former.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
 from caboose.layers import plain_name
 from caboose.placement import own
 from caboose.trials.batches import fresh, num_samples, parted
-from caboose.trials.trial import Trial
 
 ASKS = "Does the output fit the batch and the targets?"
 SAME = 1e-4
@@ -29,9 +29,8 @@ SAME = 1e-4
 def run(flight: Flight) -> Verdict:
     """Looks at the first batch's output."""
     output, targets = flight.output, flight.targets
-    both = _broadcast(output, targets)
-    ranks = flight.trial.ranks
-    is_paired = _cares_for_order(flight) if ranks.anywhere(both is not None) else None
+    both = _common_shape(flight)
+    is_broadcast = flight.trial.ranks.anywhere(both is not None) and _is_broadcast(flight)
     zeros = _zero_weights(flight)
     if output is None:
         return skipped("the loss does not call the model, or the model returns no tensor")
@@ -41,7 +40,7 @@ def run(flight: Flight) -> Verdict:
         return failed(
             shape, f"{num_bad} of {output.numel()} outputs are not finite", "look at the inputs, and at caboose.inspect"
         )
-    if both is not None and targets is not None and is_paired is False:
+    if both is not None and targets is not None and is_broadcast:
         return failed(
             shape,
             f"output {_of(output)} and targets {_of(targets)} broadcast to {both}: every prediction is "
@@ -74,9 +73,12 @@ def run(flight: Flight) -> Verdict:
     return passed(shape, f"{size} samples give {_of(output)}")
 
 
-def _broadcast(output: torch.Tensor | None, targets: torch.Tensor | None) -> tuple[int, ...] | None:
-    """The shape that is neither's, if an operation on both has one."""
-    if output is None or targets is None or not targets.is_floating_point() or targets.shape == output.shape:
+def _common_shape(flight: Flight) -> tuple[int, ...] | None:
+    """The shape that is neither's, if an operation on output and targets has one; None where these are classes."""
+    output, targets = flight.output, flight.targets
+    if output is None or targets is None or targets.shape == output.shape:
+        return None
+    if flight.num_classes is not None and not targets.is_floating_point():
         return None
     try:
         both = torch.broadcast_shapes(targets.shape, output.shape)  # type: ignore[no-untyped-call]
@@ -85,46 +87,61 @@ def _broadcast(output: torch.Tensor | None, targets: torch.Tensor | None) -> tup
     return tuple(both) if both not in (output.shape, targets.shape) else None
 
 
-def _cares_for_order(flight: Flight) -> bool | None:
-    """Whether the loss changes when the targets change places; None if they cannot be moved."""
-    turned = fresh(flight.batch)
-    targets = parted(turned, flight.split)[1]
-    can_move = targets is not None and targets.dim() > 0 and targets.shape[0] > 1
-    if targets is not None and can_move:
-        targets.copy_(targets.roll(max(1, targets.shape[0] // 2), 0))
-        now, former = parted(turned, flight.split)[1], flight.targets
-        can_move = now is not None and former is not None and not torch.equal(now, former)
+def _is_broadcast(flight: Flight) -> bool:
+    """Whether this rank's loss compares every prediction with every target; False also where it cannot be asked."""
+    try:
+        straight, turned = _cost(flight), _cost(flight, is_turned=True)
+        low, right, left, high = (_cost(flight, halves=halves) for halves in ((0, 0), (0, 1), (1, 0), (1, 1)))
+    except Exception:  # noqa: BLE001 - the user's own loss, asked about an output that the model did not give
+        return False
+    is_mixed = abs((high - left) - (right - low)) > SAME * max(map(abs, (low, right, left, high)))
+    return is_mixed and abs(straight - turned) <= SAME * abs(straight)
+
+
+def _cost(flight: Flight, *, is_turned: bool = False, halves: tuple[int, int] | None = None) -> float:
+    """This rank's loss of outputs all over the targets' range.
+
+    `is_turned`: the targets change places. `halves`: the first half of the outputs and the second half of the targets
+    lie at the lowest (0) or the highest (1) target.
+    """
+    batch = fresh(flight.batch)
+    targets = parted(batch, flight.split)[1]
+    low, span = _range(targets)
+    if targets is not None and targets.dim():
+        middle = len(targets) // 2
+        if is_turned:
+            targets.copy_(targets.roll(max(1, middle), 0))
+        if halves is not None:
+            targets[middle:] = low + halves[1] * span
+
+    def shake(_module: Any, _args: Any, output: Any) -> Any:
+        tensor = main_tensor(output)
+        if tensor is None or not tensor.is_floating_point() or not tensor.dim():
+            return None
+        places = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0))
+        if halves is not None:
+            places[: len(places) // 2] = halves[0]
+        spread = (low + span * places).to(tensor.device, tensor.dtype)
+        if tensor is output:
+            return spread
+        tensor.copy_(spread)  # in place: it lies in something that the loss knows how to take apart
+        return None
+
     trial = flight.trial
     trial.model.eval()
-    handle = trial.model.register_forward_hook(_shake)
+    trial.repeat_noise()
+    handle = trial.model.register_forward_hook(shake)
     try:
-        losses = []
-        for batch in (flight.batch, turned):
-            trial.repeat_noise()
-            losses.append(_alone(trial, batch))
+        with torch.no_grad():
+            return float(trial.loss(batch))
     finally:
         handle.remove()
-    apart = abs(losses[0] - losses[1])
-    return apart > SAME * abs(losses[0]) if can_move and math.isfinite(apart) else None
 
 
-def _alone(trial: Trial, batch: Any) -> float:
-    """This rank's own loss."""
-    with torch.no_grad():
-        return float(trial.loss(batch))
-
-
-def _shake(_module: Any, _args: Any, output: Any) -> Any:
-    tensor = main_tensor(output)
-    if tensor is None or not tensor.is_floating_point() or not tensor.numel():
-        return None
-    size = float(tensor.abs().mean()) or 1.0
-    generator = torch.Generator().manual_seed(0)
-    noise = size * torch.rand(tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
-    if tensor is output:
-        return tensor + noise
-    tensor.add_(noise)  # in place: it lies in something that the loss knows how to take apart
-    return None
+def _range(targets: torch.Tensor | None) -> tuple[float, float]:
+    """The lowest of them, and how far the highest is from it."""
+    known = torch.zeros(0) if targets is None else targets.detach()[torch.isfinite(targets)].double()
+    return (float(known.min()), float(known.max() - known.min())) if known.numel() else (0.0, 1.0)
 
 
 def _zero_weights(flight: Flight) -> list[str]:

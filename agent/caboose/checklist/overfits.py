@@ -1,10 +1,17 @@
-"""overfits: whether one batch can be learned by heart; `caboose.overfit_one_batch` as a check."""
+"""overfits: whether one batch can be learned by heart; `caboose.overfit_one_batch` as a check.
+
+A loss that was recognised as one of classes has not learned anything where it ends below zero; others may (likelihoods
+of what is measured, similarities).
+"""
 
 from caboose.checklist.flight import Flight
-from caboose.checklist.verdict import Verdict, skipped
-from caboose.trials.overfit import overfit
+from caboose.checklist.likelihood import kind_of_loss
+from caboose.checklist.verdict import Verdict, failed, skipped
+from caboose.trials.overfit import Overfit, overfit
 
 ASKS = "Can it learn one batch by heart?"
+BELOW = -1e-3
+"""A loss that is below zero by more than rounding."""
 
 
 def run(flight: Flight) -> Verdict:
@@ -14,4 +21,12 @@ def run(flight: Flight) -> Verdict:
     if not flight.overfit_steps:
         return skipped("overfit_steps is 0")
     found = overfit(flight.trial, flight.batch, flight.overfit_steps, flight.bar)
+    if found.losses[-1] < BELOW and flight.num_classes is not None and _is_of_classes(flight, found):
+        says = f"{found.says}: no cross entropy is below zero"
+        return failed(f"{found.losses[-1]:.3g}", says, "NLLLoss wants log_softmax, or the sign is wrong")
     return Verdict(found.verdict, f"-{max(0.0, found.gone):.0%}", found.says, found.fix)
+
+
+def _is_of_classes(flight: Flight, found: Overfit) -> bool:
+    """Whether the loss is known to be one, or began below zero on what are classes beyond doubt."""
+    return kind_of_loss(flight) != "unknown" or (found.losses[0] < BELOW and flight.are_classes)

@@ -2,7 +2,7 @@
 
 Design
 ------
-Two subsets of one dataset are compared by their indices, which is exact and free. Otherwise samples are read and
+Of one dataset, the indices are compared that subsets and samplers take: exact and free. Samples are also read and
 hashed, spread evenly over both sets, for a bounded time; how many were read is said, for what was not read is not
 known. Only inputs are hashed, as they are after the transforms: a leak behind random augmentation is not seen. A
 training set that can only be streamed is not read again: of it the batches count that were read for all checks.
@@ -28,7 +28,10 @@ def run(flight: Flight) -> Verdict:
     """Indices first, then hashes."""
     if flight.validation is None:
         return skipped("no validation loader was given", "pass validation_loader=")
-    by_index = _by_index(flight.train.dataset, flight.validation.dataset)
+    secret = flight.train.secret or flight.validation.secret
+    if secret:
+        return skipped(secret, "pass loaders with samplers of torch's own, or of a Subset each")
+    by_index = _by_index(flight.train, flight.validation)
     if by_index is not None and by_index[0]:
         shared, total = by_index
         return failed(
@@ -50,17 +53,21 @@ def run(flight: Flight) -> Verdict:
     return passed("0 shared", f"{read}{exact}")
 
 
-def _by_index(train: Any, validation: Any) -> tuple[int, int] | None:
-    """Shared and all validation indices of two subsets of one dataset; None if they are not that."""
-    subset = torch.utils.data.Subset
-    if train is None or validation is None:
+def _by_index(train: Source, validation: Source) -> tuple[int, int] | None:
+    """Shared and all validation indices where both are of one dataset; None if they are not."""
+    taken, own = train.indices, validation.indices
+    if taken is None or own is None:
         return None
-    if isinstance(train, subset) and isinstance(validation, subset) and train.dataset is validation.dataset:
-        own = {int(index) for index in validation.indices}
-        return len(own & {int(index) for index in train.indices}), len(own)
-    if train is validation:
-        return len(validation), len(validation)
-    return None
+    (whole, taken), (other, own) = _rooted(train.dataset, taken), _rooted(validation.dataset, own)
+    return (int(torch.isin(own, taken).sum()), len(own)) if whole is other else None
+
+
+def _rooted(dataset: Any, indices: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    """The dataset below all subsets, and what the indices are there, each once."""
+    while isinstance(dataset, torch.utils.data.Subset):
+        indices = torch.tensor([int(dataset.indices[index]) for index in indices.tolist()])
+        dataset = dataset.dataset
+    return dataset, indices.unique()  # type: ignore[no-untyped-call]
 
 
 def _hashes(flight: Flight, source: Source, seconds: float, what: str) -> set[bytes]:
@@ -76,10 +83,10 @@ def _hashes(flight: Flight, source: Source, seconds: float, what: str) -> set[by
 
 
 def _inputs(flight: Flight, source: Source) -> Iterator[Any]:
-    dataset = source.dataset
-    if dataset is not None:
-        for index in _spread(len(dataset)):
-            sample = dataset[index]
+    dataset, indices = source.dataset, source.indices
+    if indices is not None:
+        for place in _spread(len(indices)):
+            sample = dataset[int(indices[place])]
             yield parted(sample, flight.split)[0] if not isinstance(sample, tuple) or len(sample) == 2 else sample[0]
         return
     for batch in source.pass_over() if not source.is_stream or source is not flight.train else flight.batches:

@@ -5,7 +5,8 @@ Design
 A model that cannot does not learn a dataset either, and the reason is in the code, not in the data. If the user's
 optimizer does not get there, the same steps are made with a plain AdamW from the same weights: where that one gets
 there, the model and the loss are sound and the optimizer's settings are to be looked at; where it does not, they are
-not sound. The loss is judged by how much of it is gone, with dropout as it is, over the last few steps.
+not sound. The loss is judged by how much of it is gone, with dropout as it is, over the last few steps. One that still
+falls when the steps are over (targets far from zero, a small rate) is no proof that it cannot be learned.
 
 A loss that draws noise of its own (diffusion, masked tokens) is another task at each step, and one batch of it cannot
 be learned. There the same random numbers are drawn each time, without dropout: its masks, always the same, would tell
@@ -33,6 +34,9 @@ STUCK = 0.3
 LAST = 5
 PATIENCE = 3
 """Times the steps that were asked for, as long as the loss still falls: small rates are slow, not wrong."""
+FALLS, PACE = 0.01, 0.2
+"""A loss falls that loses this share of itself within an eighth of the steps, or keeps this share of its mean pace."""
+ROUNDING = 1e-6
 NOISE = 1e-3
 """Relative difference between two losses of one batch in eval mode at which the loss draws noise."""
 ROOM = 20
@@ -55,13 +59,18 @@ class Overfit:
 
     @property
     def verdict(self) -> Literal["pass", "warn", "fail"]:
-        """`warn`: learned in part, or only by a plain AdamW."""
+        """`warn`: learned in part, or only by a plain AdamW, or still falling."""
         if not math.isfinite(self.losses[-1]):
             return "fail"
         if self.gone >= LEARNED:
             return "pass"
         reached = _gone(self.reference) if self.reference else 0.0
-        return "warn" if self.gone >= STUCK or reached >= LEARNED else "fail"
+        return "warn" if self.gone >= STUCK or reached >= LEARNED or self._is_under_way else "fail"
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether it still falls, and so does what a plain AdamW makes of it: one that settles shows where it ends."""
+        return _is_falling(self.losses) and (not self.reference or _is_falling(self.reference))
 
     @property
     def says(self) -> str:
@@ -75,6 +84,8 @@ class Overfit:
         other = f"{_last(self.reference):.4g}"
         if _gone(self.reference) >= LEARNED:
             return f"{told}, where a plain AdamW reaches {other}"
+        if self._is_under_way:
+            return f"{told}, and still falling"
         return f"{told}, and a plain AdamW gets to {other} only"
 
     @property
@@ -86,6 +97,8 @@ class Overfit:
             return "the model can learn: look at the optimizer's learning rate and settings; caboose.find_lr helps"
         if not math.isfinite(self.losses[-1]):
             return "lower the learning rate, and look for log, sqrt or a division of zero in the loss"
+        if self._is_under_way:
+            return "raise the learning rate, or scale targets that are far from zero; else give it more steps"
         return "look for a wrong or detached loss, targets that do not belong to the inputs, and a missing activation"
 
     def __str__(self) -> str:
@@ -133,20 +146,38 @@ def overfit(trial: Trial, batch: Any, num_steps: int, bar: Progress) -> Overfit:
     """The same within a trial, which is left at its end."""
     is_noisy = _is_noisy(trial, batch)
     trial.rewind()
-    raise_lr(trial.optimizers)
+    raise_lr(trial)
     losses = _learn(trial, trial.optimizers, batch, num_steps, bar, is_noisy=is_noisy)
     if math.isfinite(losses[-1]) and _gone(losses) >= LEARNED:
         return Overfit(tuple(losses), ())
+    plain = _plain(trial)
     trial.rewind()
-    plain = torch.optim.AdamW([p for p in trial.parameters if p.requires_grad], lr=1e-3, weight_decay=0.0)
-    return Overfit(tuple(losses), tuple(_learn(trial, [plain], batch, num_steps, bar, is_noisy=is_noisy)))
+    try:
+        reference = _learn(trial, plain, batch, num_steps, bar, is_noisy=is_noisy)
+    except Exception:  # noqa: BLE001 - of steps that the user never makes: no reference, and no verdict on the user's own
+        reference = []
+    return Overfit(tuple(losses), tuple(reference))
 
 
-def raise_lr(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def _plain(trial: Trial) -> list[torch.optim.Optimizer]:
+    """Adam for all that is trained, by the gradients that are there: sparse embeddings need one of their own."""
+    trained = [p for p in trial.parameters if p.requires_grad]
+    sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
+    dense = [p for p in trained if not any(p is other for other in sparse)]
+    found: list[torch.optim.Optimizer] = [torch.optim.SparseAdam(sparse, lr=1e-3)] if sparse else []
+    return [*found, torch.optim.AdamW(dense, lr=1e-3, weight_decay=0.0)] if dense else found
+
+
+def raise_lr(trial: Trial) -> None:
     """Takes a warm-up to its end: at its beginning the rate is next to zero, and nothing would be learned."""
-    for optimizer in optimizers:
+    tops = {}
+    if hasattr(trial.scheduler, "max_lrs"):  # of a CyclicLR, which begins at its lowest
+        groups = trial.scheduler.optimizer.param_groups
+        tops = {id(group): float(top) for group, top in zip(groups, trial.scheduler.max_lrs, strict=False)}
+    for optimizer in trial.optimizers:
         for group in optimizer.param_groups:
-            base = max(float(group.get("max_lr", 0.0)), float(group.get("initial_lr", 0.0)))
+            known = (group.get("max_lr", 0.0), group.get("initial_lr", 0.0), tops.get(id(group), 0.0))
+            base = max(map(float, known))
             if base > float(group["lr"]):
                 set_lr(group, base)
 
@@ -188,12 +219,10 @@ def _learn(
             break
         if 0 <= loss < 1e-3 * losses[0]:
             break
-        if step + 1 >= num_steps and (
-            _gone(losses) >= LEARNED or not _is_falling(losses, max(2 * LAST, num_steps // 4))
-        ):
+        if step + 1 >= num_steps and (_gone(losses) >= LEARNED or not _is_falling(losses)):
             break
         for optimizer in optimizers:
-            optimizer.step()
+            trial.ranks.together(optimizer.step)
         bar.tell(f"overfit one batch: loss {loss:.4g}", 1)
     return losses
 
@@ -205,10 +234,16 @@ def _is_noisy(trial: Trial, batch: Any) -> bool:
     return abs(first - second) > NOISE * abs(first)
 
 
-def _is_falling(losses: Sequence[float], span: int) -> bool:
-    """Whether a tenth of the loss went in the last steps."""
-    before = losses[-1 - span] if len(losses) > span > 0 else losses[0]
-    return before - _last(losses) > 0.1 * abs(before)
+def _is_falling(losses: Sequence[float]) -> bool:
+    """Whether the last eighth of the losses lies below the one before it, by more than noise."""
+    span = max(LAST, len(losses) // 8)
+    before, last = losses[-2 * span : -span], losses[-span:]
+    if not before or not all(map(math.isfinite, (*before, *last))):
+        return False
+    level = statistics.fmean(last)
+    fall, scatter = statistics.fmean(before) - level, statistics.pstdev(last) / math.sqrt(span)
+    pace = (losses[0] - level) * span / len(losses)
+    return fall > max(2 * scatter, min(FALLS * abs(level), PACE * pace), ROUNDING * abs(level))
 
 
 def _last(losses: Sequence[float]) -> float:

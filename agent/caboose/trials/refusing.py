@@ -1,5 +1,6 @@
 """Whether a trial can be made of this model and put back afterwards; said before anything is touched."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimi
         )
     if getattr(model, "_use_python_reducer", False):
         return "DDP's python reducer acts in every backward: pass the model before wrapping"
+    if any(torch.nn.parameter.is_lazy(tensor) for tensor in itertools.chain(model.parameters(), model.buffers())):
+        return "layers are not initialised yet: call model(batch) once first"
     parameters = list(model.parameters())
     if not any(p.requires_grad for p in parameters):
         return "no parameter of the model requires a gradient: is everything frozen?"

@@ -16,7 +16,15 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from caboose.trials.keeping import Kept
 
@@ -115,6 +123,36 @@ class Source:
         dataset = self.loader.dataset
         is_map = not isinstance(dataset, torch.utils.data.IterableDataset) and hasattr(dataset, "__len__")
         return dataset if is_map and hasattr(dataset, "__getitem__") else None
+
+    @property
+    def indices(self) -> torch.Tensor | None:
+        """Those of the dataset that the loader takes; None where there are none, or only its sampler knows."""
+        if self.dataset is None:
+            return None
+        sampler, kind = self._sampler, type(self._sampler)
+        if kind in (SequentialSampler, RandomSampler):  # what is derived from them may do anything
+            return torch.arange(len(sampler.data_source))
+        if kind is DistributedSampler:
+            return torch.arange(len(sampler.dataset))
+        if kind is WeightedRandomSampler:
+            return torch.as_tensor(sampler.weights).nonzero().flatten()
+        if kind is SubsetRandomSampler:
+            return torch.tensor([int(index) for index in sampler.indices], dtype=torch.int64)
+        is_listed = isinstance(sampler, list | tuple | range) and all(isinstance(index, int) for index in sampler)
+        return torch.tensor(list(sampler), dtype=torch.int64) if is_listed else None
+
+    @property
+    def secret(self) -> str:
+        """Why nobody knows which samples of its dataset it takes; empty where that is known, or there is no dataset."""
+        is_known = self.dataset is None or self.indices is not None
+        return "" if is_known else f"which samples are taken only its {type(self._sampler).__name__} knows"
+
+    @property
+    def _sampler(self) -> Any:
+        batches = self.loader.batch_sampler
+        if batches is None:
+            return self.loader.sampler
+        return batches.sampler if type(batches) is BatchSampler else batches
 
 
 def _is_one_batch(loader: Any) -> bool:

@@ -69,7 +69,7 @@ class Trial:
         self._loss_fn = loss_fn
         self._is_criterion = is_criterion(loss_fn)
         self._split = split
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._kept = Kept(follows_objects=True)
         self._stack = contextlib.ExitStack()
 
@@ -92,8 +92,8 @@ class Trial:
         ]
         for optimizer in self.optimizers:
             kept.keep_attributes(optimizer)
-        if self._scheduler is not None and hasattr(self._scheduler, "__dict__"):
-            kept.keep_attributes(self._scheduler)
+        if self.scheduler is not None and hasattr(self.scheduler, "__dict__"):
+            kept.keep_attributes(self.scheduler)
         self._trained = list(kept.trained)
         self._gradients = [p.grad for p in self._trained]
         self._are_trained = [p.requires_grad for p in self._trained]

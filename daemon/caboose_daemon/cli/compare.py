@@ -25,7 +25,8 @@ def compare(runs: tuple[str, ...], as_json: bool, address: str | None) -> None:
     that `caboose replay` reads. Losses are compared at the last step that all runs reached. Settings come from the
     run itself; for a log, from config.json, hparams.yaml or NAME.config.json beside it.
 
-    A star marks the best of a line. What is said of settings rests on runs that differ in one of them alone.
+    A star marks the best of a line. What is said of settings rests on runs that differ in one of them alone. A run
+    whose loss is not finite in the end ranks last, whatever it was before.
 
     \b
     Example:

@@ -4,7 +4,7 @@ Design
 ------
 Runs are columns under letters, so that names of any length cost one line each, and numbers of one kind stand in one
 line to be compared. More runs than fit beside each other come in several tables. The best of a line has a star as well
-as a colour.
+as a colour; a run whose loss is not finite in the end has none.
 """
 
 import math
@@ -91,8 +91,9 @@ def _lines(c: Comparison) -> Iterator[tuple[str, Pick | None, Show]]:
     """Label, what is best when least, and the cell."""
     yield "steps", None, lambda m: f"{m.last_step:,}"
     yield "attempts", None, lambda m: f"{m.num_attempts}" if max(x.num_attempts for x in c.measures) > 1 else ""
-    yield f"loss at step {c.step:,}", lambda m: _of(m.at_common), lambda m: _level(m.at_common)
-    yield "loss at its end", None, lambda m: _level(m.final)
+    yield f"loss at step {c.step:,}", lambda m: m.standing, lambda m: _level(m.at_common, m)
+    yield "loss at its end", None, lambda m: _level(m.final, m)
+    yield "  not finite since step", None, lambda m: _count(m.not_finite_since)
     yield "best loss", lambda m: m.best, lambda m: _number(m.best)
     yield "  at step", None, lambda m: _count(m.best_step)
     yield "best validation", lambda m: m.validation_best, lambda m: _number(m.validation_best)
@@ -162,21 +163,18 @@ def _sizes(c: Comparison) -> RenderableType:
 
 
 def _best(pick: Pick | None, measures: Sequence[Measures]) -> set[int]:
-    """The places of the best, where not all are equal."""
+    """The places of the best, where not all are equal; never of a run whose loss is not finite in the end."""
     values = [None if pick is None else pick(numbers) for numbers in measures]
     known = [value for value in values if value is not None]
     if len(known) < 2 or min(known) == max(known):
         return set()
-    return {i for i, value in enumerate(values) if value == min(known)}
+    sound = {i: v for i, v in enumerate(values) if v is not None and measures[i].not_finite_since is None}
+    return {i for i, value in sound.items() if value == min(sound.values())}
 
 
-def _of(level: Level | None) -> float | None:
-    return None if level is None else level.value
-
-
-def _level(level: Level | None) -> str:
+def _level(level: Level | None, numbers: Measures) -> str:
     if level is None:
-        return ""
+        return "" if numbers.not_finite_since is None else "not finite"
     digits = 4 if not level.error or not math.isfinite(level.error) else 0
     return f"{level.value:.4g}" if digits else f"{level.value:.4g}±{level.error:.1g}"
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
 from caboose_daemon.cli.sources import (
     daemon_option,
@@ -17,6 +19,13 @@ from caboose_daemon.cli.sources import (
     source,
 )
 from caboose_daemon.words import duration, figure, health, state
+
+NUMBERS = ("step", "loss", "ranks", "heard")
+COLUMNS = ("health", "state", *NUMBERS, "rollback")
+LEFT_OUT = ("rollback", "heard", "state", "ranks", "loss", "step")
+"""Where the terminal is narrow, the first of them first: what a job is called and how it stands come before."""
+LEAST_NAME = 15
+GAP = 2
 
 
 @click.command()
@@ -40,27 +49,47 @@ def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"jobs": rows})
     elif rows:
-        make_console().print(jobs_table(rows))
+        console = make_console()
+        console.print(jobs_table(rows, console.width))
     else:
         click.echo(f"{where.name} knows no job yet; a run that calls caboose.attach(...) shows up by itself")
 
 
-def jobs_table(rows: list[dict[str, Any]], chosen: int | None = None) -> Table:
-    """One line a job; `chosen` is the one that is marked."""
+def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:
+    """One line a job, in this many columns of the terminal; `chosen` is the one that is marked."""
+    columns = {name: [Text(name), *(_cell(name, row) for row in rows)] for name in COLUMNS}
+    longest = max(cell_len(str(row["job"])) for row in rows)
+    mark = 0 if chosen is None else 1 + GAP
+
+    def room() -> int:
+        return width - mark - sum(GAP + max(cell.cell_len for cell in cells) for cells in columns.values())
+
+    for name in LEFT_OUT:
+        if room() < min(longest, LEAST_NAME):
+            del columns[name]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=False)
     if chosen is not None:
         table.add_column("", width=1, no_wrap=True)
-    table.add_column("job", overflow="fold", min_width=12, max_width=40)
-    table.add_column("health", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for name in ("step", "loss", "ranks", "heard"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("rollback", no_wrap=True)
+    table.add_column("job", no_wrap=True, overflow="ellipsis", max_width=max(1, room()))
+    for name in columns:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
     for place, row in enumerate(rows):
         cells: list[Any] = [] if chosen is None else ["▸" if place == chosen else ""]
-        num_open = f" {row['num_open']}" if row["num_open"] else ""
-        cells += [row["job"], health(row["health"]).append(num_open), state(row["state"])]
-        cells += [f"{row['step']:,}", figure(row["loss"]), f"{row['num_live']}/{row['world']}"]
-        cells += [duration(row["silent_seconds"]), row["rollback"]]
+        cells += [row["job"], *(cells[1 + place] for cells in columns.values())]
         table.add_row(*cells, style="bold" if place == chosen else "")
     return table
+
+
+def _cell(name: str, row: dict[str, Any]) -> Text:
+    if name == "health":
+        return health(row["health"]).append(f" {row['num_open']}" if row["num_open"] else "")
+    if name == "state":
+        return state(row["state"])
+    plain = {
+        "step": f"{row['step']:,}",
+        "loss": figure(row["loss"]),
+        "ranks": f"{row['num_live']}/{row['world']}",
+        "heard": duration(row["silent_seconds"]),
+        "rollback": row["rollback"],
+    }
+    return Text(plain[name])

@@ -27,7 +27,7 @@ LISTED_RANKS = 8
 def screen(view: View, console: Console) -> RenderableType:
     """The whole screen."""
     width, height = min(console.width, MAX_WIDTH), console.height
-    body = _all_jobs(view, height) if view.job is None else _one_job(view, width, height)
+    body = _all_jobs(view, width, height) if view.job is None else _one_job(view, width, height)
     return Group(_title(view, width), *body)
 
 
@@ -41,7 +41,7 @@ def _title(view: View, width: int) -> Text:
     return line
 
 
-def _all_jobs(view: View, height: int) -> list[RenderableType]:
+def _all_jobs(view: View, width: int, height: int) -> list[RenderableType]:
     if not view.jobs:
         said = "no job yet: a run that calls caboose.attach(...) shows up by itself"
         return [Padding(Text(said, "dim"), (1, 1))]
@@ -51,7 +51,7 @@ def _all_jobs(view: View, height: int) -> list[RenderableType]:
     num_open = sum(row["num_open"] for row in view.jobs)
     said = f"{plural(len(view.jobs), 'job')}, {plural(num_open, 'open incident')}"
     said += f"; {first + 1} to {first + len(rows)} shown" if len(rows) < len(view.jobs) else ""
-    return [Padding(jobs_table(rows, view.chosen - first), (0, 1)), Text(f" {said}", "dim")]
+    return [Padding(jobs_table(rows, width - 2, view.chosen - first), (0, 1)), Text(f" {said}", "dim")]
 
 
 def _one_job(view: View, width: int, height: int) -> list[RenderableType]:

@@ -145,7 +145,7 @@ def _sizes(names: Sequence[str], runs: Sequence[Run], measures: Sequence[Measure
     groups: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         count = run.setting("num_parameters") or run.setting("num_trainable")
-        if count and measures[i].validation_final is not None:
+        if count and measures[i].validation_final is not None and measures[i].not_finite_since is None:
             groups.setdefault(int(count), []).append(i)
     sizes = []
     for count, members in sorted(groups.items()):

@@ -6,7 +6,8 @@ Two runs that differ in one setting alone are an experiment; two that differ in 
 three. Runs of equal settings tell how much chance does: they are not ranked, and no smaller difference is read after
 that. The error of a level is of the noise within one run, which says nothing about another seed. Where no such
 pairs exist, and five runs or more do, a rank correlation with a permutation test is given, at a level that accounts for
-the number of settings looked at. Losses are compared at the last step that all runs reached, never end against end.
+the number of settings looked at. Losses are compared at the last step that all runs reached, never end against end. A
+run whose loss is not finite there, or in the end, ranks below all others, however low it was before.
 """
 
 import itertools
@@ -68,6 +69,9 @@ class Compared:
     def order(self, one: int, other: int) -> int:
         """-1 where the first run's loss is clearly lower at the common step, 1 where it is higher, 0 for neither."""
         a, b = self.measures[one].at_common, self.measures[other].at_common
+        broken = [self.measures[i].not_finite_since is not None for i in (one, other)]
+        if any(broken):
+            return 0 if all(broken) or self.are_repeats(one, other) else broken[0] - broken[1]
         if a is None or b is None or self.are_repeats(one, other) or abs(a.value - b.value) <= (self.chance or 0.0):
             return 0
         return -1 if a.clearly_below(b) else 1 if b.clearly_below(a) else 0
@@ -76,6 +80,7 @@ class Compared:
 def statements(compared: Compared) -> Iterator[Statement]:
     """Everything worth saying, results first."""
     yield from _cautions(compared)
+    yield from _broken(compared)
     yield from _lowest(compared)
     yield from _validation(compared)
     yield from _fastest(compared)
@@ -94,11 +99,18 @@ def _cautions(c: Compared) -> Iterator[Statement]:
         yield Statement("caution", text)
 
 
+def _broken(c: Compared) -> Iterator[Statement]:
+    for name, m in zip(c.names, c.measures, strict=True):
+        if m.not_finite_since is not None:
+            text = f"the loss of {name} is not finite since step {m.not_finite_since:,}: it ranks last"
+            yield Statement("result", text)
+
+
 def _lowest(c: Compared) -> Iterator[Statement]:
-    seen = [i for i, m in enumerate(c.measures) if m.at_common is not None]
-    if len(seen) < 2:
+    levels = {i: m.at_common.value for i, m in _sound(c) if m.at_common is not None}
+    if len(levels) < 2:
         return
-    ranked = sorted(seen, key=lambda i: _value(c.measures[i]))
+    ranked = sorted(levels, key=lambda i: levels[i])
     first, second = ranked[0], ranked[1]
     a, b = c.measures[first].at_common, c.measures[second].at_common
     assert a is not None, "only runs that have one are ranked"
@@ -121,7 +133,7 @@ def _lowest(c: Compared) -> Iterator[Statement]:
 
 
 def _validation(c: Compared) -> Iterator[Statement]:
-    seen = [(m.validation_best, i) for i, m in enumerate(c.measures) if m.validation_best is not None]
+    seen = [(m.validation_best, i) for i, m in _sound(c) if m.validation_best is not None]
     if len(seen) < 2:
         return
     best, i = min(seen)
@@ -143,8 +155,8 @@ def _validation(c: Compared) -> Iterator[Statement]:
 def _fastest(c: Compared) -> Iterator[Statement]:
     if c.goal is None:
         return
-    reached = sorted((m.steps_to_common, i) for i, m in enumerate(c.measures) if m.steps_to_common is not None)
-    never = [name for name, m in zip(c.names, c.measures, strict=True) if m.steps_to_common is None]
+    reached = sorted((m.steps_to_common, i) for i, m in _sound(c) if m.steps_to_common is not None)
+    never = [c.names[i] for i, m in _sound(c) if m.steps_to_common is None]
     if len(reached) >= 2:
         (least, i), (most, j) = reached[0], reached[-1]
         goal = f"the common loss of {c.goal:.4g}"
@@ -155,7 +167,7 @@ def _fastest(c: Compared) -> Iterator[Statement]:
             yield Statement("result", f"{c.names[i]} reached {goal} first, at step {least:,}{times}")
         else:
             yield Statement("result", f"{goal} was reached at about the same step: {least:,} to {most:,}")
-        samples = sorted((m.samples_to_common, i) for i, m in enumerate(c.measures) if m.samples_to_common is not None)
+        samples = sorted((m.samples_to_common, i) for i, m in _sound(c) if m.samples_to_common is not None)
         if len(samples) == len(reached) and samples[0][1] != i and not c.are_repeats(samples[0][1], i):
             text = f"counted in samples, {c.names[samples[0][1]]} was first: after {samples[0][0]:,.0f} of them"
             yield Statement("result", text)
@@ -204,6 +216,9 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
         one, other = c.settings.tables[i].get(name), c.settings.tables[j].get(name)
         order = c.order(i, j)
         winner = f"{shown(one if order < 0 else other)} is better" if order else "no clear difference"
+        broken = [c.names[k] for k in (i, j) if c.measures[k].not_finite_since is not None]
+        if broken:
+            winner = f"{winner}, as {broken[0]} is not finite" if order else "neither is finite"
         found.append(f"{c.names[i]} ({shown(one)}) and {c.names[j]} ({shown(other)}): {winner}")
         if order and isinstance(one, int | float) and isinstance(other, int | float):
             is_lower = (one < other) == (order < 0)
@@ -230,10 +245,10 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
 
 def _correlation(c: Compared, name: str, num_tested: int) -> Iterator[Statement]:
     rows = [
-        (float(value), m.at_common.value)
+        (float(value), m.standing)
         for table, m in zip(c.settings.tables, c.measures, strict=True)
         for value in [table.get(name)]
-        if isinstance(value, int | float) and not isinstance(value, bool) and m.at_common is not None
+        if isinstance(value, int | float) and not isinstance(value, bool) and m.standing is not None
     ]
     if len(rows) < MIN_RUNS or len({x for x, _ in rows}) < 3:
         return
@@ -262,8 +277,9 @@ def _ranks(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarra
     return np.array([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values])
 
 
-def _value(measures: Measures) -> float:
-    return math.inf if measures.at_common is None else measures.at_common.value
+def _sound(c: Compared) -> list[tuple[int, Measures]]:
+    """The runs whose loss is finite, by place."""
+    return [(i, m) for i, m in enumerate(c.measures) if m.not_finite_since is None]
 
 
 def _only(names: list[str]) -> list[str]:

@@ -5,6 +5,8 @@ Design
 Neighbouring losses resemble each other, so the error of a mean over n of them is more than their scatter over the root
 of n. The stretch is cut into batches, and the scatter of the batches' means counts: it holds for correlated noise, and
 a slope within the stretch makes it larger, which is right. Buckets are medians, so that a spike is not a level.
+
+Where most of a stretch is not finite, or nothing finite follows, there is no level: what came before is not it.
 """
 
 import math
@@ -41,15 +43,34 @@ class Level:
 
 
 def level_at(steps: Steps, values: Floats, step: int) -> Level | None:
-    """The level of the last twentieth of the way to a step, of `MIN_ROWS` rows at least; None where there are none."""
-    end = int(np.searchsorted(steps, step, side="right"))
-    begin = int(np.searchsorted(steps, step - TAIL * step, side="left"))
-    part = values[max(0, min(begin, end - MIN_ROWS)) : end]
+    """The level of the last twentieth of the way to a step, of `MIN_ROWS` rows at least; None where there is none."""
+    if broken_since(steps, values, step) is not None:
+        return None
+    part = values[_before(steps, step)]
+    part = part[np.isfinite(part)]
     if not len(part):
         return None
     batches = [float(batch.mean()) for batch in np.array_split(part, min(NUM_BATCHES, max(1, len(part) // 3)))]
     error = float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) > 1 else math.inf
     return Level(float(part.mean()), error)
+
+
+def broken_since(steps: Steps, values: Floats, step: int) -> int | None:
+    """Where the stretch began in which the curve is mostly not finite at a step, or ends so; None where it is not."""
+    part = _before(steps, step)
+    if part.stop <= part.start:
+        return None
+    is_bad = ~np.isfinite(values)
+    if is_bad[part].mean() <= 0.5 and not is_bad[part.stop - 1 :].all():
+        return None
+    surplus = np.cumsum(np.where(is_bad[: part.stop], 1, -1)[::-1])[::-1]  # of bad rows over good ones, from each on
+    return int(steps[surplus.argmax()])
+
+
+def _before(steps: Steps, step: int) -> slice:
+    end = int(np.searchsorted(steps, step, side="right"))
+    begin = int(np.searchsorted(steps, step - TAIL * step, side="left"))
+    return slice(max(0, min(begin, end - MIN_ROWS)), end)
 
 
 def course(steps: Steps, values: Floats) -> tuple[Steps, Floats]:

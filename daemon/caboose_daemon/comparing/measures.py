@@ -1,5 +1,6 @@
 """One run in numbers: how low, how fast, how calm, and at which rates."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caboose_daemon.comparing.levels import Level, course, level_at, scatter
+from caboose_daemon.comparing.levels import Level, broken_since, course, level_at, scatter
 from caboose_daemon.runs.run import Run
 
 LEARNS = 0.95
@@ -29,6 +30,8 @@ class Measures:
     final: Level | None
     at_common: Level | None
     """At the last step that all runs reached."""
+    not_finite_since: int | None
+    """The step since which the loss is not finite, at the last step that all runs reached or at its own end."""
     validation_best: float | None
     validation_best_step: int | None
     validation_final: float | None
@@ -48,6 +51,13 @@ class Measures:
     step_seconds: float | None = None
     shape: tuple[float, ...] = ()
     """The loss in up to forty medians, for a picture."""
+
+    @property
+    def standing(self) -> float | None:
+        """What it is ranked by: its level at the common step, and below all others where its loss is not finite."""
+        if self.not_finite_since is not None:
+            return math.inf
+        return None if self.at_common is None else self.at_common.value
 
     @property
     def num_incidents(self) -> int:
@@ -70,14 +80,16 @@ def common_step(runs: Sequence[Run]) -> int:
 
 
 def common_loss(runs: Sequence[Run]) -> float | None:
-    """The lowest loss that all runs that learn at all have reached; None where fewer than two do."""
-    bests = [best for run in runs for first, best, _ in [_extremes(run)] if best is not None and _learns(first, best)]
+    """The lowest loss that all runs that learn at all, and stay finite, have reached; None where fewer than two do."""
+    step = common_step(runs)
+    sound = [run for run in runs if _broken(run, step) is None]
+    bests = [best for run in sound for first, best, _ in [_extremes(run)] if best is not None and _learns(first, best)]
     return max(bests) if len(bests) >= 2 else None
 
 
 def measure(run: Run, step: int, goal: float | None) -> Measures:
     """The run in numbers; `step` and `goal` are what it has in common with the others."""
-    steps, values = run.curve("loss")
+    losses, values = run.losses(), run.curve("loss")[1]
     first, best, best_step = _extremes(run)
     reached = _reached(run, goal)
     rates = run.curve("lr")
@@ -96,8 +108,9 @@ def measure(run: Run, step: int, goal: float | None) -> Measures:
         first=first,
         best=best,
         best_step=best_step,
-        final=level_at(steps, values, run.last_step),
-        at_common=level_at(steps, values, step),
+        final=level_at(*losses, run.last_step),
+        at_common=level_at(*losses, step),
+        not_finite_since=_broken(run, step),
         validation_best=min(checked)[0] if checked else None,
         validation_best_step=min(checked)[1] if checked else None,
         validation_final=checked[-1][0] if checked else None,
@@ -125,6 +138,12 @@ def _extremes(run: Run) -> tuple[float | None, float | None, int | None]:
         return None, None, None
     place = int(values.argmin())
     return float(values[0]), float(values[place]), int(steps[place])
+
+
+def _broken(run: Run, step: int) -> int | None:
+    """The step since which its loss is not finite, at this step or at its end."""
+    at = [broken_since(*run.losses(), place) for place in (step, run.last_step)]
+    return at[1] if at[0] is None else at[0]
 
 
 def _learns(first: float | None, best: float) -> bool:

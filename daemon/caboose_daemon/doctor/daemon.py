@@ -47,7 +47,7 @@ def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[Check]:
     yield _scraping(client, about)
     yield _refused(about["num_refused"])
     rows = client.get("/api/v1/jobs")["jobs"]
-    yield _agents(rows)
+    yield check_agents(rows)
     yield from _rank_clocks(client, about, rows)
     yield _rollback(about)
 
@@ -125,23 +125,24 @@ def _refused(reasons: Json) -> Check:
     return Check("messages", "warning", f"refused: {said}", REFUSALS.get(worst, "the agents' own log says more"))
 
 
-def _agents(rows: list[Json]) -> Check:
+def check_agents(rows: list[Json]) -> Check:
+    """Of the jobs that run, whether their ranks are heard; one that is lost, killed it seems, runs no more."""
     if not rows:
         fix = "caboose.attach(model, optimizer) in the script, or `torchrun -m caboose train.py`; set CABOOSE_ENDPOINT"
         return Check("agents", "warning", "no agent has ever reported", fix)
     running = [row for row in rows if row["state"] == "running"]
     if not running:
         return Check("agents", "ok", f"{plural(len(rows), 'job')} known, none is running")
+    quiet = [row for row in running if not row["num_live"] or row["silent_seconds"] > MAX_SILENT_SECONDS]
+    if quiet:
+        said = "; ".join(f"{row['job']} for {duration(row['silent_seconds'])}" for row in quiet[:5])
+        fix = f"`caboose diagnose {quiet[0]['job']}` says what is known; a job that was killed never says good-bye"
+        return Check("agents", "cross", f"nothing heard of {said}", fix)
     short = [row for row in running if row["num_live"] < row["world"]]
     if short:
         said = "; ".join(f"{row['job']}: {row['num_live']} of {row['world']} ranks" for row in short[:5])
         fix = f"look for the missing ranks with `caboose top {short[0]['job']}`; each needs the same CABOOSE_ENDPOINT"
         return Check("agents", "cross", f"not all are heard: {said}", fix)
-    quiet = [row for row in running if row["silent_seconds"] > MAX_SILENT_SECONDS]
-    if quiet:
-        said = "; ".join(f"{row['job']} for {duration(row['silent_seconds'])}" for row in quiet[:5])
-        fix = f"`caboose diagnose {quiet[0]['job']}` says what is known; a job that was killed never says good-bye"
-        return Check("agents", "cross", f"nothing heard of {said}", fix)
     ranks = sum(row["num_live"] for row in running)
     return Check("agents", "ok", f"{plural(len(running), 'running job')}, all of {plural(ranks, 'rank')} heard")
 

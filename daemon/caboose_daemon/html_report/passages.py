@@ -49,7 +49,7 @@ def tiles(run: Run, numbers: Measures) -> str:
     detail = run.detail or {}
     agent = detail.get("agent_share")
     cells = [
-        ("loss at the end", _level(numbers), "" if numbers.first is None else f"began at {numbers.first:.4g}"),
+        ("loss at the end", *_end(numbers)),
         ("best loss", _number(numbers.best), _at(numbers.best_step)),
         ("best validation", _number(numbers.validation_best), _at(numbers.validation_best_step)),
         ("steps", f"{numbers.last_step:,}", _count(numbers.num_attempts, "attempt")),
@@ -242,8 +242,12 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _level(numbers: Measures) -> str:
-    return "" if numbers.final is None else f"{numbers.final.value:.4g}"
+def _end(numbers: Measures) -> tuple[str, str]:
+    """The last level, or that it is none; and a word on it."""
+    if numbers.final is None and numbers.not_finite_since is not None:
+        return "not finite", f"since step {numbers.not_finite_since:,}"
+    began = "" if numbers.first is None else f"began at {numbers.first:.4g}"
+    return ("" if numbers.final is None else f"{numbers.final.value:.4g}"), began
 
 
 def _at(step: int | None) -> str:

@@ -15,7 +15,10 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-IS_BAD = "(bad != 0 OR coalesce(abs(loss) = 9e999, 0) OR coalesce(abs(grad_norm) = 9e999, 0))"
+from caboose_daemon.journal import BAD_LOSS
+
+IS_BAD_LOSS = f"(bad & {BAD_LOSS} OR coalesce(abs(loss) = 9e999, 0))"
+IS_BAD = f"({IS_BAD_LOSS} OR bad != 0 OR coalesce(abs(grad_norm) = 9e999, 0))"
 """NaN has a flag of its own in the table; infinity is stored as it is, and 9e999 is how SQLite spells it."""
 _LOSS = "CASE WHEN abs(loss) < 9e999 THEN loss END"
 _NORM = "CASE WHEN abs(grad_norm) < 9e999 THEN grad_norm END"
@@ -51,6 +54,7 @@ COLUMNS = {
     **_rate("num_samples", "samples_per_second"),
     **_rate("num_tokens", "tokens_per_second"),
     "num_bad": f"sum({IS_BAD})",
+    "num_bad_losses": f"sum({IS_BAD_LOSS})",
     "num_steps": "count(*)",
 }
 """What a bucket has, and how it comes from its steps."""

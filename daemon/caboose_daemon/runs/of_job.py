@@ -17,6 +17,7 @@ def run_of_job(detail: Json, series: Sequence[Json], *, name: str, source: Sourc
     columns = {key: numbers([row.get(key) for row in series]) for key in CURVES}
     rows = np.array([[row["attempt"], row["step"], row["num_bad"], row["num_steps"]] for row in series], dtype=np.int64)
     rows = rows.reshape(-1, 4)
+    num_bad_losses = [row.get("num_bad_losses", row["num_bad"]) for row in series]  # not told by older daemons
     blind = [f"{what}: {why}" for what, why in detail["blind"].items()]
     blind += [f"the rule {rule} could not judge: no {', '.join(what)}" for rule, what in detail["abstaining"].items()]
     if not detail["groups"]:
@@ -28,6 +29,7 @@ def run_of_job(detail: Json, series: Sequence[Json], *, name: str, source: Sourc
         attempts=rows[:, 0],
         steps=rows[:, 1],
         num_bad=rows[:, 2],
+        num_bad_losses=np.array(num_bad_losses, dtype=np.int64),
         steps_per_row=int(rows[:, 3].max(initial=1)),
         curves={key: values for key, values in columns.items() if np.isfinite(values).any()},
         validations=tuple(validations(detail["events"])),

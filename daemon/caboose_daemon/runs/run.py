@@ -59,6 +59,8 @@ class Run:
     """Of `CURVES`, those that were seen; NaN where not reported, or not finite."""
     num_bad: NDArray[np.int64]
     """Steps of each row whose numbers were not finite."""
+    num_bad_losses: NDArray[np.int64] | None = None
+    """Those of them whose loss was not; None where it was the loss in all."""
     steps_per_row: int = 1
     validations: tuple[tuple[int, float, Mapping[str, float]], ...] = ()
     """Step, loss and other numbers of each evaluation, in order."""
@@ -94,6 +96,13 @@ class Run:
         if values is None:
             return np.zeros(0, np.int64), np.zeros(0)
         keep = self.surviving & np.isfinite(values)
+        return self.steps[keep], values[keep]
+
+    def losses(self) -> tuple[NDArray[np.int64], Floats]:
+        """Steps and losses that were reported, NaN where not finite; steps taken again only once."""
+        values = self.curves.get("loss", np.full(len(self.steps), np.nan))
+        num_bad = self.num_bad if self.num_bad_losses is None else self.num_bad_losses
+        keep = self.surviving & (np.isfinite(values) | (num_bad > 0))
         return self.steps[keep], values[keep]
 
     @property

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import caboose
 from caboose.checklist.catalogue import CHECKS
@@ -261,6 +273,16 @@ def partial() -> dict[str, Any]:
     return {"model": model, "optimizer": some_of(model)}
 
 
+def focal(model: Any, batch: Any) -> torch.Tensor:
+    log = F.log_softmax(model(batch[0]), -1).gather(1, batch[1][:, None])
+    return -((1 - log.exp()) ** 2 * log).mean()
+
+
+def resembling(model: Any, batch: Any) -> torch.Tensor:
+    """As self-supervised learning has it: the labels in the batch are not used."""
+    return -F.cosine_similarity(model(batch[0]), model(batch[0] + 0.1)).mean()
+
+
 CASES: list[tuple[str, str, str, Any]] = [
     (
         "inputs",
@@ -344,6 +366,26 @@ CASES: list[tuple[str, str, str, Any]] = [
     (
         "output_shape",
         "fail",
+        "broadcast to (16, 16)",
+        lambda: sick(
+            model=a_model(outputs=1),
+            loss_fn=lambda m, b: ((m(b[0]) - b[1]) ** 2).mean(),
+            train=targets_with(lambda y: 7 * y),
+        ),
+    ),
+    (
+        "output_shape",
+        "fail",
+        "broadcast to (16, 16)",
+        lambda: sick(
+            model=a_model(outputs=1),
+            loss_fn=lambda m, b: (m(b[0]) - b[1]).abs().mean(),
+            train=targets_with(lambda y: 1000.0 + y),
+        ),
+    ),
+    (
+        "output_shape",
+        "fail",
         "no step can be made: KeyError: 'labels'",
         lambda: sick(loss_fn=lambda m, b: {}["labels"]),
     ),
@@ -379,6 +421,17 @@ CASES: list[tuple[str, str, str, Any]] = [
         "knows something already",
         lambda: sick(loss_fn=lambda m, b: 0.3 * F.cross_entropy(m(b[0]), b[1])),
     ),
+    ("chance_level", "fail", "no log-probabilities", lambda: sick(loss_fn=torch.nn.NLLLoss())),
+    ("chance_level", "fail", "no log-probabilities", lambda: sick(loss_fn=lambda m, b: F.nll_loss(m(b[0]), b[1]))),
+    (
+        "chance_level",
+        "fail",
+        "no log-probabilities",
+        lambda: sick(loss_fn=torch.nn.NLLLoss(), model=torch.nn.Sequential(a_model(), torch.nn.Softmax(-1))),
+    ),
+    ("chance_level", "fail", "below zero", lambda: sick(loss_fn=lambda m, b: -F.cross_entropy(m(b[0]), b[1]))),
+    ("chance_level", "fail", "below zero", lambda: sick(loss_fn=lambda m, b: -focal(m, b))),
+    ("chance_level", "warn", "below zero", lambda: sick(model=a_model(outputs=8), loss_fn=resembling)),
     ("initial_weights", "warn", "0.weight has a std of", lambda: sick(model=edited(lambda m: m[0].weight.mul_(50)))),
     ("initial_weights", "warn", "5.weight is all zeros", lambda: sick(model=edited(lambda m: m[5].weight.zero_()))),
     (
@@ -407,6 +460,9 @@ CASES: list[tuple[str, str, str, Any]] = [
         "a plain AdamW gets to",
         lambda: sick(loss_fn=lambda m, b: F.cross_entropy(m(b[0] * 0), b[1])),
     ),
+    ("overfits", "fail", "no cross entropy is below zero", lambda: sick(loss_fn=torch.nn.NLLLoss())),
+    ("overfits", "fail", "is below zero", lambda: sick(loss_fn=lambda m, b: -F.cross_entropy(m(b[0]), b[1]))),
+    ("overfits", "fail", "is below zero", lambda: sick(loss_fn=lambda m, b: -focal(m, b))),
     ("overlap", "fail", "16 of 32 validation indices", lambda: _overlapping()),
     (
         "overlap",
@@ -459,6 +515,90 @@ def _overlapping() -> Parts:
         train=DataLoader(Subset(data, range(96)), batch_size=16),
         validation=DataLoader(Subset(data, range(80, 112)), batch_size=16),
     )
+
+
+def split_by(train: Any, validation: Any, data: Any = None, batches: Any = None) -> Parts:
+    """One dataset for both, from which samplers take."""
+    data = data or the_data()
+    return sick(
+        train=DataLoader(data, batch_size=16, sampler=train),
+        validation=DataLoader(data, batch_sampler=batches)
+        if batches
+        else DataLoader(data, batch_size=16, sampler=validation),
+    )
+
+
+class Odd(Sampler[int]):
+    """Nobody knows what it takes."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1, 128, 2))
+
+    def __len__(self) -> int:
+        return 64
+
+
+class Late(TensorDataset):
+    """What lies beyond the first 96 is read as it is; what lies before is augmented."""
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = super().__getitem__(index)
+        return (inputs if index >= 96 else inputs + torch.randn(8)), targets
+
+
+LATE = range(96, 128)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: split_by(SubsetRandomSampler(range(96)), SubsetRandomSampler(LATE)),
+        lambda: split_by(SubsetRandomSampler(torch.arange(96)), list(LATE)),
+        lambda: split_by(
+            SubsetRandomSampler(range(96)), None, batches=BatchSampler(SubsetRandomSampler(LATE), 8, drop_last=False)
+        ),
+        lambda: split_by(WeightedRandomSampler([1.0] * 96 + [0.0] * 32, 96), SubsetRandomSampler(LATE)),
+        lambda: sick(
+            train=DataLoader(whole := the_data(), batch_size=16, sampler=SubsetRandomSampler(range(96))),
+            validation=DataLoader(Subset(Subset(whole, range(64, 128)), range(32, 64)), batch_size=16),
+        ),
+    ],
+    ids=["by samplers", "by a list", "by batches", "by weights", "by a sampler and a subset of a subset"],
+)
+def test_one_dataset_may_be_split_by_samplers(make: Any) -> None:
+    report = make().report("overlap", "validation_repeatable")
+    assert report["overlap"].says == "96 training and 32 validation samples read, and no index is in both"
+    assert report["validation_repeatable"].number == "32 equal"
+
+
+@pytest.mark.parametrize(
+    ("train", "shared"),
+    [
+        (SubsetRandomSampler(range(100)), 4),
+        (RandomSampler(range(128)), 32),
+        (SequentialSampler(range(128)), 32),
+        (DistributedSampler(the_data(), 2, 0), 32),
+    ],
+    ids=["subset", "random", "sequential", "distributed"],
+)
+def test_what_samplers_share_is_a_leak(train: Any, shared: int) -> None:
+    verdict = split_by(train, SubsetRandomSampler(LATE)).report("overlap")["overlap"]
+    assert verdict.grade == "fail"
+    assert verdict.says.startswith(f"{shared} of 32 validation indices")
+
+
+@pytest.mark.parametrize("batches", [None, BatchSampler(Odd(), 8, drop_last=False), [[1, 2], [3, 4]]])
+def test_a_sampler_that_is_not_known_is_no_reason_to_claim_anything(batches: Any) -> None:
+    report = split_by(SubsetRandomSampler(range(96)), Odd(), batches=batches).report("overlap", "validation_repeatable")
+    for name in ("overlap", "validation_repeatable"):
+        assert report[name].grade == "skipped"
+        assert "knows" in report[name].says
+        assert "of a Subset" in report[name].fix
+
+
+def test_only_what_validation_takes_is_read_again() -> None:
+    parts = split_by(SubsetRandomSampler(range(96)), SubsetRandomSampler(LATE), Late(*the_inputs()))
+    assert parts.report("validation_repeatable")["validation_repeatable"].number == "32 equal"
 
 
 class Shuffled:

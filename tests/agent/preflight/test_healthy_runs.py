@@ -247,6 +247,40 @@ def gpt2() -> Parts:
     }
 
 
+def log_probabilities() -> Parts:
+    model = torch.nn.Sequential(a_model(3), torch.nn.LogSoftmax(-1))
+    return {"model": model, "loss_fn": torch.nn.NLLLoss(), "loader": batches(the_inputs(), classes())}
+
+
+def smoothed_labels() -> Parts:
+    return {**class_indices(), "loss_fn": torch.nn.CrossEntropyLoss(label_smoothing=0.1)}
+
+
+def focused() -> Parts:
+    def focal(model: Any, batch: Any) -> torch.Tensor:
+        log = F.log_softmax(model(batch[0]), -1).gather(1, batch[1][:, None])
+        return -((1 - log.exp()) ** 2 * log).mean()
+
+    return {**class_indices(), "loss_fn": focal}
+
+
+def lowered() -> Parts:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        output = model(batch[0])
+        return F.cross_entropy(output, batch[1]) - F.cosine_similarity(output, output.roll(1, 1)).mean()
+
+    return {**class_indices(), "loss_fn": loss}
+
+
+def likelihood() -> Parts:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        mean, log_variance = model(batch[0]).unbind(-1)
+        return F.gaussian_nll_loss(mean, batch[1] / 100, log_variance.exp())
+
+    inputs = the_inputs()
+    return {"model": a_model(2), "loss_fn": loss, "loader": batches(inputs, (inputs[:, 0] * 5).long())}
+
+
 def bound_criterion() -> Parts:
     loss_fn = functools.partial(F.cross_entropy, ignore_index=255, label_smoothing=0.02)
     return {**masked_labels(), "loss_fn": loss_fn}
@@ -295,6 +329,11 @@ HEALTHY: dict[str, Callable[[], Parts]] = {
     "a language model with scaled residuals": language_model,
     "GPT-2": gpt2,
     "experts and a pooler": experts,
+    "log-probabilities": log_probabilities,
+    "smoothed labels": smoothed_labels,
+    "a loss with a focus": focused,
+    "a loss that a similarity lowers": lowered,
+    "a likelihood of whole numbers": likelihood,
     "a schedule, and no checkpoint yet": scheduled,
     "a dict with masks": dict_batch,
     "whole inputs with a mask": whole_inputs_with_a_mask,
@@ -320,6 +359,31 @@ def test_nothing_fails_on_a_run_that_trains(name: str) -> None:
     report = checked(name)
     assert [line.name for line in report.lines if line.verdict.grade == "fail"] == [], str(report)
     assert report["overfits"].grade == "pass", "it does train"
+
+
+@pytest.mark.parametrize("criterion", [F.l1_loss, F.huber_loss, F.mse_loss], ids=["L1", "Huber", "squared"])
+@pytest.mark.parametrize("mean", [0.0, 50.0, 1e5])
+@pytest.mark.parametrize("bend", [torch.Tensor.clone, torch.Tensor.exp], ids=["as it is", "exp"])
+def test_a_regression_is_taken_for_no_broadcast_however_far_its_targets_are(
+    criterion: Any, mean: float, bend: Any
+) -> None:
+    inputs = the_inputs()
+
+    def squeezed(model: Any, batch: Any) -> torch.Tensor:
+        return criterion(bend(model(batch[0])).squeeze(1), batch[1])  # type: ignore[no-any-return]
+
+    report = caboose.preflight(a_model(1), squeezed, batches(inputs, mean + inputs[:, 0]), only="output_shape")
+    assert report["output_shape"].grade == "pass", str(report)
+
+
+def test_a_loss_that_weighs_by_all_targets_is_taken_for_no_broadcast() -> None:
+    def weighed(model: Any, batch: Any) -> torch.Tensor:
+        weights = (batch[1] > 50).float()
+        return ((model(batch[0]).squeeze(1) - batch[1]) ** 2 * weights).sum() / weights.sum()  # type: ignore[no-any-return]
+
+    inputs = the_inputs()
+    report = caboose.preflight(a_model(1), weighed, batches(inputs, 50 + inputs[:, 0]), only="output_shape")
+    assert report["output_shape"].grade == "pass", str(report)
 
 
 @pytest.mark.parametrize(

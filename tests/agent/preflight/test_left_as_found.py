@@ -330,6 +330,21 @@ def test_a_model_that_is_watched_is_refused_before_anything_is_touched(
         caboose.inspect(network, LOSS, BATCH)
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    "lazy", [torch.nn.LazyLinear, lambda _: torch.nn.LazyBatchNorm1d(affine=False)], ids=["parameters", "buffers"]
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_layers_that_are_not_initialised_are_refused_and_can_be_afterwards(tool: str, lazy: Any) -> None:
+    run: Any = Run()
+    run.model = torch.nn.Sequential(lazy(SIZE), torch.nn.Linear(SIZE, 3))
+    with pytest.raises(
+        ValueError, match=rf"{tool}\(\): layers are not initialised yet: call model\(batch\) once first"
+    ):
+        TOOLS[tool](run)
+    assert run.model(BATCH[0]).shape == (16, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -49,6 +49,53 @@ def test_a_loss_that_still_falls_is_given_more_steps() -> None:
     assert 16 < len(found.losses) <= 48
 
 
+@pytest.mark.parametrize("mean", [50.0, 1e5])
+def test_targets_that_are_far_away_take_long_and_are_no_failure(mean: float) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1), torch.nn.Flatten(0))
+    inputs = a_batch()[0]
+    batch = (inputs, mean + inputs[:, 0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    found = caboose.overfit_one_batch(model, torch.nn.L1Loss(), [batch], optimizer)
+    assert len(found.losses) == 300, "while it falls, it goes on"
+    assert found.verdict == "warn"
+    assert found.says.endswith("in 300 steps, and still falling")
+    assert "targets that are far from zero" in found.fix
+
+
+def test_a_small_rate_does_not_hide_that_nothing_can_be_learned() -> None:
+    model = a_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    found = caboose.overfit_one_batch(model, lambda m, b: LOSS(m(b[0] * 0), b[1]), [a_batch()], optimizer)
+    assert found.verdict == "fail"
+    assert "a plain AdamW gets to" in found.says, "it settles, which shows where this ends"
+
+
+@pytest.mark.parametrize("lr", [0.5, 1e-6])
+def test_sparse_embeddings_are_learned_too(lr: float) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(64, 16, sparse=True), torch.nn.Linear(16, 3))
+    batch = (torch.arange(64).view(16, 4), a_batch()[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    found = caboose.overfit_one_batch(model, LOSS, [batch], optimizer, num_steps=300)
+    assert found.verdict == ("pass" if lr == 0.5 else "warn"), str(found)
+    assert ("where a plain AdamW reaches" in found.says) is (lr == 1e-6)
+
+
+def test_what_raises_in_the_reference_alone_is_no_verdict() -> None:
+    model = a_model()
+    calls = iter(range(120))
+
+    def strict(model: Any, batch: Any) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise RuntimeError("this many steps were never meant")
+        return LOSS(model(batch[0] * 0), batch[1])  # type: ignore[no-any-return]
+
+    found = caboose.overfit_one_batch(model, strict, [a_batch()], torch.optim.Adam(model.parameters(), lr=0.01))
+    assert (found.verdict, found.reference) == ("fail", ())
+    assert found.says.endswith("in 100 steps")
+
+
 def test_a_model_that_does_not_see_its_input_fails() -> None:
     model = a_model()
 
@@ -76,6 +123,15 @@ def test_a_warm_up_is_taken_to_its_end() -> None:
     found = caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer)
     assert found.verdict == "pass"
     assert optimizer.param_groups[0]["lr"] == 0.0
+
+
+def test_a_cycle_is_taken_to_its_top() -> None:
+    model = a_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CyclicLR(optimizer, 1e-6, 0.1)
+    report = caboose.preflight(model, LOSS, [a_batch()], optimizer, scheduler=scheduler, only="overfits")
+    assert report["overfits"].grade == "pass", str(report)
+    assert optimizer.param_groups[0]["lr"] == 1e-6
 
 
 def test_a_loss_that_is_no_number_is_named() -> None:

@@ -42,6 +42,29 @@ def iterator():
 def interrupted():
     raise KeyboardInterrupt
 
+def raising():
+    raise ValueError("out of memory")
+
+def leaving():
+    raise SystemExit(1)
+
+class Gone(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        raise FileNotFoundError("/data/x.jpg")
+
+def unreadable():
+    return {**parts(), "loader": torch.utils.data.DataLoader(Gone())}
+
+def talking():
+    print("loading data")
+    made = parts()
+    def loss(model, batch):
+        print("a step")
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return {**made, "loss_fn": loss}
+
 number = 3
 """
 
@@ -88,6 +111,7 @@ def test_a_failed_check_ends_with_1_and_json_is_json(directory: Path, capsys: py
         ("my_training:incomplete", "returned no 'loss_fn'; it returned model"),
         ("my_training:misspelt", "returned 'validation', which is none of model"),
         ("my_training:iterator", "cannot be put back"),
+        ("my_training:leaving", "my_training:leaving called sys.exit(1)"),
     ],
 )
 def test_what_is_wrong_with_the_target_is_said(
@@ -99,6 +123,38 @@ def test_what_is_wrong_with_the_target_is_said(
     assert says in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("raising", "ValueError: out of memory"), ("unreadable", "FileNotFoundError: /data/x.jpg")],
+)
+def test_what_the_users_code_raises_is_shown_where_it_was_raised_and_is_no_failed_check(
+    directory: Path, capsys: pytest.CaptureFixture[str], target: str, says: str
+) -> None:
+    assert ended(f"my_training:{target}", "--json") == 2
+    captured = capsys.readouterr()
+    assert "Traceback" in captured.err
+    assert "my_training.py" in captured.err
+    assert says in captured.err
+    assert captured.out == ""
+
+
+def test_a_module_that_cannot_be_imported_is_no_failed_check(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "my_broken_training.py").write_text("import nothing_of_this_name")
+    assert ended("my_broken_training:parts") == 2
+    assert "No module named 'nothing_of_this_name'" in capsys.readouterr().err
+
+
+def test_what_the_users_code_prints_is_no_part_of_the_report(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("my_training:talking", "--json", "--only", "loss_falls") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["verdict"] == "pass"
+    assert captured.err.startswith("loading data\na step\n")
 
 
 def test_ctrl_c_ends_with_130(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
