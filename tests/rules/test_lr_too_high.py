@@ -215,6 +215,13 @@ def test_what_was_thrown_off_and_learned_after_all_is_not_told_again() -> None:
     assert watch(losses).only().last.state == "resolved"
 
 
+def test_a_rule_that_was_not_there_in_the_beginning_does_not_say_what_that_was() -> None:
+    run = views(noisy(np.concatenate([flat(500, 1.0), flat(200, 3.0)]), 0.02))
+    watched = Watch("lr_too_high").over(run, steps=480).restarted()
+
+    assert watched.over(run).is_silent
+
+
 def test_a_model_that_began_above_chance_is_compared_with_chance() -> None:
     losses = np.concatenate([flat(10, 4.6), flat(10, 9.0), flat(STEPS - 20, 2.3)])
 
