@@ -117,10 +117,29 @@ def test_a_layer_that_no_optimizer_holds_is_a_warning() -> None:
     assert "no optimizer holds" in episode.first.summary
 
 
-def test_where_only_a_small_part_is_trained_it_is_an_information() -> None:
+def test_where_only_a_head_is_trained_it_is_an_information() -> None:
     table = layers(stem={"held": False}, body={"held": False})
 
     assert a_net(-1.0, -1.0, -1.0, 1.0, layers=table).healthy(30).only("frozen_parameters").severity == "info"
+
+
+def test_where_most_of_the_model_is_left_out_from_the_middle_it_is_a_warning() -> None:
+    """The optimizer was given the first and the last layer, and the others were forgotten."""
+    table = tuple(
+        Layer(f"{part}.weight", 100, "Linear", held=part in ("layer1", "head"))
+        for part in ("layer1", "layer2", "layer3", "layer4", "head")
+    )
+    story = a_net(1.0, -1.0, -1.0, -1.0, 1.0, layers=table).healthy(30)
+    assert story.only("frozen_parameters").severity == "warning"
+
+    declared = a_net(1.0, -1.0, -1.0, -1.0, 1.0, layers=table, config={"trained_in_part": True}).healthy(30)
+    assert declared.only("frozen_parameters").severity == "info"
+
+
+def test_a_part_of_the_end_that_no_optimizer_holds_is_a_warning() -> None:
+    table = layers(body={"held": False, "numel": 1000}, head={"held": False})
+
+    assert a_net(1.0, 1.0, -1.0, -1.0, layers=table).healthy(30).only("frozen_parameters").severity == "warning"
 
 
 # Updates of exactly zero

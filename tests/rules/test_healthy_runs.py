@@ -1,5 +1,6 @@
 """Healthy runs of every common shape, under all rules: nobody is paged, and where nothing is odd nobody is told."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,29 @@ def long_warm_up(seed: int) -> dict[str, Any]:
     return {"losses": noisy(curve, 0.01, seed=seed), "lr": cosine(STEPS, 1e-3, 1000)}
 
 
+def likelihood(seed: int) -> dict[str, Any]:
+    """A log-likelihood in nats, from 1,500 to -1,500, that wanders by half a hundredth, as a flow's does."""
+    at = np.arange(STEPS)
+    wander = 8 * np.sin(at / 120) * (at > 800) + 15 * ((at > 1500) & (at < 1560))
+    curve = 3000 * np.exp(-at / 150) - 1500 + wander
+    evaluated = curve + 20.0
+    return {
+        "losses": curve + 3 * np.random.default_rng(seed).standard_normal(STEPS),
+        "lr": flat(STEPS, 1e-3),
+        "validations": {i: float(evaluated[i]) for i in range(150, STEPS, 150)},
+    }
+
+
+def through_zero(seed: int) -> dict[str, Any]:
+    """A regression that tells its own variance: from above zero to below it."""
+    at = np.arange(STEPS)
+    curve = 5 * np.exp(-at / 300) - 2 - 0.3 * np.log1p(at / 500)
+    return {"losses": curve + 0.15 * np.random.default_rng(seed).standard_normal(STEPS), "lr": flat(STEPS, 1e-3)}
+
+
 SHAPES = [
+    likelihood,
+    through_zero,
     language_model,
     small_batches,
     heavy_tails,
@@ -122,6 +145,61 @@ def test_nobody_is_told_of_a_healthy_run(shape: Any, seed: int) -> None:
     run = {"norms": norms(seed), "updates": updates(), **shape(seed)}
 
     assert Watch().over(views(**run)).told() == {}
+
+
+def adversaries(seed: int) -> dict[str, Any]:
+    """A generator's loss: no trend, and now and then the other side wins for a while; as a small GAN's was seen to."""
+    at, generator = np.arange(STEPS), np.random.default_rng(seed)
+    curve = 0.70 + 0.06 * np.exp(-at / 100)
+    for k, begins in enumerate(range(150, STEPS, 300)):
+        inside = (at >= begins) & (at < begins + 100)
+        curve = curve + inside * (0.4, 0.85, 0.8, 0.5)[k % 4] * np.sin(np.pi * (at - begins) / 100)
+    return {"losses": curve * (1 + 0.03 * generator.standard_normal(STEPS)), "lr": flat(STEPS, 1e-3)}
+
+
+def own_targets(seed: int) -> dict[str, Any]:
+    """A value network: its targets are made anew every hundred steps, and with them it has as far to go again."""
+    at, generator = np.arange(STEPS), np.random.default_rng(seed)
+    height = 0.1 + 0.4 * (1 - np.exp(-at / 500))
+    curve = 2e-4 + np.where(at < 100, 0.15, height) * np.exp(-(at % 100) / 14)
+    return {
+        "losses": curve * np.exp(0.2 * generator.standard_normal(STEPS)),
+        "norms": noisy_log(np.full(STEPS, 0.5), 0.3, seed),
+        "lr": flat(STEPS, 1e-3),
+    }
+
+
+def single_samples(seed: int) -> dict[str, Any]:
+    """A linear regression by single samples: squares of normal values, of which the first one is a lucky one."""
+    losses = falling(STEPS, 20.0, 0.09, 40) * np.random.default_rng(seed).standard_normal(STEPS) ** 2
+    losses[0] = 0.05
+    return {"losses": losses, "norms": 2 * np.sqrt(losses), "lr": flat(STEPS, 1e-2)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_networks_against_each_other_never_page_and_are_told_of_a_few_times(seed: int) -> None:
+    watched = Watch().over(views(**{"norms": norms(seed), "updates": updates(), **adversaries(seed)}))
+
+    assert "critical" not in watched.told().values()
+    assert len([e for e in watched.episodes if e.rule == "divergence"]) <= 4, "of eight times that it came back"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_that_makes_its_own_targets_is_told_of_a_few_times(seed: int) -> None:
+    """Its first jumps look like any other spike, and page as such; all 24 would be a page every hundred steps."""
+    watched = Watch().over(views(**{"updates": updates(), **own_targets(seed)}))
+
+    assert watched.told()["divergence"] == "warning"
+    assert max(Counter(episode.rule for episode in watched.episodes).values()) <= 5
+    assert all(episode.first.step < STEPS / 2 for episode in watched.episodes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_by_single_samples_is_at_most_a_ticket_for_an_outlier(seed: int) -> None:
+    told = Watch().over(views(**{"updates": updates(), **single_samples(seed)})).told()
+
+    assert set(told) <= {"loss_spike", "gradient_explosion"}
+    assert "critical" not in told.values()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -140,6 +140,26 @@ def test_an_outlier_batch_with_a_high_norm_that_is_over_at_the_next_step_never_p
     assert {str(episode.severity) for episode in story.healthy(5).episodes} == {"warning"}
 
 
+def test_next_to_nothing_of_what_was_gained_never_pages() -> None:
+    """Ten times the level, but the run has come down from 2.3."""
+    down = (2.3 * np.exp(-np.arange(1500) / 150) + 1e-3).tolist()
+
+    assert scenario().losses(*down, *[0.03] * 20).only("loss_spike").severity == "warning"
+    assert scenario().losses(*down, *[0.06] * 20).only("loss_spike").severity == "critical"
+
+
+@pytest.mark.parametrize("shift", [0.0, -3000.0])
+def test_a_log_likelihood_is_judged_like_the_same_curve_above_zero(shift: float) -> None:
+    """From 4,500 to 1,500, with a noise of 3; and the same below zero."""
+    at = np.arange(1500)
+    base = 3000 * np.exp(-at / 150) + 1500 + 3 * np.random.default_rng(0).standard_normal(1500) + shift
+
+    assert Watch("loss_spike").over(views(base + 60.0 * (at == 1400))).is_silent, "20 scales, and 4 % of the level"
+    assert Watch("loss_spike").over(views(base + 1000.0 * (at == 1400))).only().severity == "info"
+    assert Watch("loss_spike").over(views(base + 4000.0 * (at == 1400))).only().severity == "warning"
+    assert Watch("loss_spike").over(views(base + 1000.0 * (at >= 1400))).only().severity == "critical"
+
+
 def test_a_jump_of_the_gradient_norm_alone_is_nothing() -> None:
     assert scenario().loss_spike(at=41, height=1.0, grad_height=100.0).healthy(20).is_silent
 
@@ -207,8 +227,23 @@ def test_tall_outliers_do_not_move_the_level() -> None:
     for at in range(41, 241, 10):
         story.loss_spike(at=at, height=50.0)
 
-    assert [episode.first.step for episode in story.of("loss_spike")] == list(range(41, 241, 10))
+    assert [episode.first.step for episode in story.of("loss_spike")] == [41, 51, 61], "and the rest are its nature"
+    story.loss_spike(at=241, height=90.0)
+    assert story.of("loss_spike")[-1].first.step == 241
     assert story.of("loss_spike")[-1].first.values["level"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_spike_like_those_it_got_over_is_told_once_it_lasts_longer() -> None:
+    story = scenario(noise=0.01)
+    for at in range(141, 221, 20):
+        story.loss_spike(at=at, height=3.0, steps=4)
+    assert len(story.of("loss_spike")) == 3
+
+    story.healthy(20).losses(*[6.0] * 30)
+    episode = story.of("loss_spike")[-1]
+    assert len(story.of("loss_spike")) == 4
+    assert (episode.is_open, episode.severity) == (True, "critical")
+    assert episode.first.step - episode.first.onset_step > 4
 
 
 def test_a_divergence_is_never_learned_as_normal() -> None:

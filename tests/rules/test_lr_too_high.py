@@ -190,6 +190,38 @@ def test_the_highest_of_many_noisy_losses_is_no_jump(seed: int) -> None:
     assert watch(np.abs(losses)).is_silent
 
 
+def single_samples(seed: int, *, steps: int = 2500) -> Float64:
+    """Squared errors of one sample each, of a linear model that learns: a first one of a hundredth is nothing odd."""
+    losses = falling(steps, 20.0, 0.09, 40) * np.random.default_rng(seed).standard_normal(steps) ** 2
+    losses[0] = 0.05
+    return losses
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_first_loss_that_is_low_by_luck_is_not_where_a_noisy_run_began(seed: int) -> None:
+    assert watch(single_samples(seed)).is_silent
+
+
+def test_a_calm_run_that_was_broken_by_its_first_step_and_stands_is_told_all_the_same() -> None:
+    losses = np.concatenate([[2.3, 9.0, 30.0, 90.0, 40.0, 12.0], flat(STEPS - 6, 2.3)])
+
+    assert "from 2.3" in watch(noisy(losses, 0.01)).only().first.summary
+
+
+def test_what_was_thrown_off_and_learned_after_all_is_not_told_again() -> None:
+    again = np.concatenate([falling(400, 2.3, 1.2, 100), flat(600, 2.3)])
+    losses = np.concatenate([thrown(2.0), noisy(again, 0.02)])
+
+    assert watch(losses).only().last.state == "resolved"
+
+
+def test_a_rule_that_was_not_there_in_the_beginning_does_not_say_what_that_was() -> None:
+    run = views(noisy(np.concatenate([flat(500, 1.0), flat(200, 3.0)]), 0.02))
+    watched = Watch("lr_too_high").over(run, steps=480).restarted()
+
+    assert watched.over(run).is_silent
+
+
 def test_a_model_that_began_above_chance_is_compared_with_chance() -> None:
     losses = np.concatenate([flat(10, 4.6), flat(10, 9.0), flat(STEPS - 20, 2.3)])
 

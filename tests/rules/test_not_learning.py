@@ -1,6 +1,7 @@
 """not_learning: a loss that is flat since the beginning, told apart from noise, slow starts and warm-ups."""
 
 import functools
+import itertools
 
 import msgspec
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from caboose_wire import Module
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
+from support.scenario import scenario
 
 watch = functools.partial(Watch, "not_learning", min_steps=80)
 """Less patient than it is by default, for shorter stories."""
@@ -237,15 +239,43 @@ def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["data_switch", "resume"])
-def test_a_declared_change_begins_anew(kind: str) -> None:
-    watched = watch().over(views(noisy(flat(300), 0.005), declared={200: kind}))
+def test_a_declared_change_begins_anew_where_chance_tells_of_the_beginning(kind: str) -> None:
+    losses = noisy(flat(300, np.log(10)), 0.005)
+    watched = watch().over(views(losses, declared={200: kind}, config={"num_classes": 10}))
 
     first, second = watched.episodes
     assert (first.last.state, first.last.step) == ("resolved", 200)
     assert (second.first.onset_step, second.first.step) == (200, 279)
 
+    assert len(watch().over(views(losses, declared={200: kind})).episodes) == 1, "it may have learned before"
+
 
 # Blindness and restarts
+
+
+@pytest.mark.parametrize("level", [0.3, 2.3])
+def test_a_run_that_is_flat_since_the_daemon_was_restarted_may_have_converged(level: float) -> None:
+    run = views(noisy(np.concatenate([falling(1000, 4.0, level, 80), flat(1500, level)]), 0.01))
+    watched = watch().over(run, steps=1000)
+    assert watched.is_silent
+
+    assert watched.restarted().over(run).is_silent
+    assert not watch().over(views(noisy(flat(1500, level), 0.01))).is_silent, "and from its beginning it is told"
+
+
+def test_a_resumed_run_that_is_flat_may_have_converged_and_one_launched_anew_has_not() -> None:
+    resumed = scenario(about="not_learning", level=0.3, noise=0.02, start_step=50_000)
+    resumed.step = 50_000
+    assert resumed.healthy(1000).is_silent
+
+    assert scenario(about="not_learning", level=0.3, noise=0.02).healthy(1000).of("not_learning")
+
+
+def test_a_resumed_run_at_chance_has_learned_nothing() -> None:
+    """Where chance is known it need not have been there in the beginning."""
+    run = views(noisy(flat(2000, np.log(10)), 0.01), config={"num_classes": 10})
+
+    assert watch().over(itertools.islice(run, 500, None)).only().first.onset_step == 500
 
 
 def test_abstains_without_a_loss() -> None:

@@ -32,6 +32,14 @@ def test_a_rise_by_less_than_eight_hundredths_is_not_told_and_one_by_more_is() -
     assert episode.first.summary.startswith("validation loss 1.64 is 9 % above its best of 1.5 at step 250")
 
 
+def test_validation_below_zero_is_measured_by_the_way_it_came() -> None:
+    """A log-likelihood that comes down by 2, to just below zero: the size of its best says nothing."""
+    down = tuple(2.0 * np.exp(-np.arange(30) / 5) - 0.01)
+    assert watch(*down, 0.13, 0.14, 0.14).is_silent
+
+    assert "is 15 % of its way above its best of -0.0026" in watch(*down, 0.3, 0.3, 0.3).only().first.summary
+
+
 def test_one_bad_evaluation_is_noise() -> None:
     assert watch(*GENTLE, 2.5).is_silent
     assert watch(*GENTLE, 2.5, 1.49, 1.48, 2.5, 1.47).is_silent

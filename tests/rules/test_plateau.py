@@ -1,5 +1,7 @@
 """plateau: a standstill with a reason, told apart from a run that has converged and from slow progress."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,22 @@ def test_a_declared_change_begins_anew(kind: str) -> None:
 
 
 # Blindness and restarts
+
+
+def test_a_converged_run_is_not_near_its_beginning_after_a_restart_of_the_daemon() -> None:
+    run = views(noisy(np.concatenate([falling(1000, 4.0, 0.32, 80), falling(LONG, 0.32, 0.3, 50)]), 0.01))
+    watched = Watch("plateau").over(run, steps=1000)
+    assert watched.is_silent
+
+    assert watched.restarted().over(run).is_silent
+    alone = views(noisy(falling(LONG, 0.32, 0.3, 50), 0.01))
+    assert not Watch("plateau").over(alone).is_silent, "and from its beginning it is told"
+
+
+def test_a_run_near_chance_is_told_also_where_its_beginning_was_not_seen() -> None:
+    run = views(noisy(falling(LONG, 2.3, 2.0, 50), 0.005), config={"num_classes": 10})
+
+    assert not Watch("plateau").over(itertools.islice(run, 500, None)).is_silent
 
 
 def test_abstains_without_a_loss() -> None:

@@ -11,8 +11,9 @@ What was frozen on purpose needs no gradient and is not looked at. Layers that a
 those that have had a gradient before, and all of them under several optimizers. Experts and adapters, which a batch
 may pass by for good reason, and teachers and averages, which follow others, are left out by their names. A bias may
 have an exact gradient of zero by the structure of the net (before a norm, under a softmax), so only its absence
-counts. Where most of the model is left out of the optimizer and the rest is not, somebody trains a part of it: that
-is an information.
+counts. Where the larger part of the model is left out of the optimizer, and all of it comes before what is not,
+somebody trains a head on what is there: that is an information, as it is where the job's own settings declare it
+(`trained_in_part`). A layer left out from the middle, or from the end, was forgotten.
 """
 
 import re
@@ -67,7 +68,9 @@ class _Table:
         self.is_bias = flags(["bias" in layer.name.rsplit(".", 1)[-1] for layer in layers])
         self.is_matrix = flags([is_matrix(layer) for layer in layers])
         self.unheld = np.flatnonzero(trainable & ~held & ~aside)
-        self.is_part_trained = bool(held.any()) and sizes[self.unheld].sum() > sizes[held].sum()
+        trained = np.flatnonzero(trainable & held)
+        is_most = len(trained) > 0 and sizes[self.unheld].sum() > sizes[trained].sum()
+        self.is_head_alone = bool(is_most) and self.unheld.max() < trained.min()
         optimizers = {group.name.partition(".")[0] for group in groups if "." in group.name}
         self.patience = BY_TURNS if len(optimizers) > 1 else 1
 
@@ -161,7 +164,8 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
                 return None
         if not is_anything:
             return self._resolved(step, "every layer that should learn does")
-        is_warning = bool(idle.any() or still.any() or not table.is_part_trained)
+        is_on_purpose = table.is_head_alone or bool(view.config.get("trained_in_part"))
+        is_warning = bool(idle.any() or still.any()) or not is_on_purpose
         summary, names = self._told_of(view, idle, still, is_unheld=is_unheld)
         rows = np.flatnonzero(idle)
         onset = int(self._since[rows].min()) if len(rows) else self._first_step

@@ -7,12 +7,15 @@ outliers do now and then (the baseline's tail). The first high step opens an epi
 high step of it is learned (an outlier cannot hide the next one), and the episode ends only when the loss is back near
 the level it had at the onset, so a divergence is never learned as normal. An outlier of one step that was no spike is
 learned when it is over: what a run does every day is its nature. What is declared (a data switch, a new batch size)
-begins a new baseline instead.
+begins a new baseline instead. A run that got over such a thing by itself several times is told of only when it goes
+higher, or takes longer, than it did then (see `healed`).
 
 One high step is an outlier batch and for the record only, unless it stands at `outlier_ratio` times the level. It is a
 warning when a second high step comes, or when the gradient norm jumped with it or just before (a second witness); it is
-critical with that witness and a second high step, or when it stays high for `persist_steps`. Triage, by how the excess
-compares with its peak: recovering, lingering, diverging.
+critical with that witness and a second high step, or when it stays high for `persist_steps`, if it undoes more than
+next to nothing (`critical_share`) of what the run has gained. Triage, by how the excess compares with its peak:
+recovering, lingering, diverging. Of a loss that has been negative a ratio says nothing; its height is measured by the
+way that the run has come (see `progress`).
 """
 
 import math
@@ -20,6 +23,8 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.baseline import Baseline
 from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.healed import Healed
+from caboose_daemon.rules.progress import Progress
 from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.view import JobView
 
@@ -42,6 +47,8 @@ class LossSpikeConfig(RuleConfig):
     """How many times as far as this run's own outliers (one step in a hundred) a step must reach to count as high."""
     persist_steps: int = 3
     """Steps the loss stays high before it is critical without a second witness."""
+    critical_share: float = 0.02
+    """Share of what the run has gained that a spike must undo to be critical; guards losses near zero."""
     calm_steps: int = 3
     """Steps near the old level before the episode is over."""
     warmup_steps: int = 20
@@ -56,6 +63,9 @@ class _Episode:
     tail: float
     peak: float
     peak_step: int
+    began_at: int = 0
+    """In losses seen."""
+    is_told: bool = False
     num_high: int = 0
     num_calm: int = 0
     has_witness: bool = False
@@ -72,6 +82,8 @@ class LossSpike(Rule[LossSpikeConfig]):
 
     def __init__(self, config: LossSpikeConfig) -> None:
         super().__init__(config)
+        self._progress = Progress()
+        self._healed = Healed()
         self._loss = Baseline(self.config.warmup_steps)
         self._norm = Baseline(self.config.warmup_steps)
         self._last_norm_jump = -math.inf
@@ -86,6 +98,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             return None  # a loss that is not a number is non_finite's
         self._watch_norm(step.step, step.grad_norm)
         loss = step.mean_loss
+        self._progress.observe(loss, view)
         if self._episode is not None:
             return self._follow(self._episode, step.step, loss)
         baseline = self._loss
@@ -99,24 +112,28 @@ class LossSpike(Rule[LossSpikeConfig]):
             tail=baseline.tail,
             peak=loss,
             peak_step=step.step,
+            began_at=self._progress.num,
         )
         return self._follow(self._episode, step.step, loss)
 
     def resume(self, finding: Finding) -> None:
         """The level to come back to is in the finding; a new baseline is learned afterwards."""
+        values = finding.values
+        self._progress.take_up(values.get("first", values["level"]), values["level"])
         self._episode = _Episode(
             onset=finding.onset_step,
-            level=finding.values["level"],
-            scale=finding.values["scale"],
-            tail=finding.values["tail"],
-            peak=finding.values["peak"],
+            level=values["level"],
+            scale=values["scale"],
+            tail=values["tail"],
+            peak=values["peak"],
             peak_step=finding.onset_step,
-            num_high=int(finding.values["num_high"]),
+            is_told=True,
+            num_high=int(values["num_high"]),
             worst=finding.severity,
         )
 
     def _is_high(self, loss: float, level: float, scale: float, tail: float) -> bool:
-        if level > 0 and loss <= level * self.config.ratio:
+        if loss - level <= (self.config.ratio - 1.0) * self._progress.size(level):
             return False
         return (loss - level) / scale > max(self.config.scales, self.config.tails * tail)
 
@@ -128,7 +145,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             self._last_norm_jump = step
         self._norm.learn(value)
 
-    def _follow(self, episode: _Episode, step: int, loss: float) -> Finding:
+    def _follow(self, episode: _Episode, step: int, loss: float) -> Finding | None:
         if loss > episode.peak:
             episode.peak, episode.peak_step = loss, step
         near = max(3.0 * episode.scale, 0.05 * abs(episode.level))
@@ -139,17 +156,25 @@ class LossSpike(Rule[LossSpikeConfig]):
         episode.has_witness |= step - self._last_norm_jump <= WITNESS_STEPS
         if episode.num_calm >= self.config.calm_steps:
             return self._end(episode, step, loss)
+        if not episode.is_told and self._is_usual(episode):
+            return None
+        episode.is_told = True
         severity = episode.worst = max(episode.worst, self._severity(episode), key=lambda s: s.rank)
         excess = (loss - episode.level) / episode.scale
         witness = "; the gradient norm jumped with it" if episode.has_witness else ""
         summary = f"loss {loss:.4g} against a level of {episode.level:.4g}, {excess:.0f} scales above{witness}"
         return self._finding(episode, step, loss, severity, self._triage(episode, step, loss), summary)
 
+    def _is_usual(self, episode: _Episode) -> bool:
+        length = self._progress.num - episode.began_at
+        return self._healed.is_usual(episode.began_at, episode.peak - episode.level, length)
+
     def _severity(self, episode: _Episode) -> Severity:
-        num = episode.num_high
-        if num >= self.config.persist_steps or (episode.has_witness and num >= 2):
+        num, height = episode.num_high, episode.peak - episode.level
+        stays = num >= self.config.persist_steps or (episode.has_witness and num >= 2)
+        if stays and height >= self.config.critical_share * self._progress.gained(episode.level):
             return Severity.CRITICAL
-        is_tall = episode.level > 0 and episode.peak > self.config.outlier_ratio * episode.level
+        is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
         return Severity.WARNING if num >= 2 or episode.has_witness or is_tall else Severity.INFO
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:
@@ -162,16 +187,18 @@ class LossSpike(Rule[LossSpikeConfig]):
             return "diverging"
         return "lingering" if step - episode.onset >= LINGERING_STEPS else "open"
 
-    def _end(self, episode: _Episode, step: int, loss: float) -> Finding:
+    def _end(self, episode: _Episode, step: int, loss: float) -> Finding | None:
         self._episode = None
         if episode.num_high == 1:
             self._loss.learn(episode.peak)
         self._loss.learn(loss)
+        if episode.worst is not Severity.INFO or not episode.is_told:
+            now = self._progress.num
+            self._healed.add(now, episode.peak - episode.level, now - episode.began_at)
+        if not episode.is_told:
+            return None
         num = step - episode.onset
         why = f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, {num} steps after it began"
-        return self._resolved(episode, step, loss, why)
-
-    def _resolved(self, episode: _Episode, step: int, loss: float, why: str) -> Finding:
         return self._finding(episode, step, loss, Severity.INFO, "resolved", why)
 
     def _finding(
@@ -191,5 +218,6 @@ class LossSpike(Rule[LossSpikeConfig]):
                 "tail": episode.tail,
                 "peak": episode.peak,
                 "num_high": float(episode.num_high),
+                "first": self._progress.first,
             },
         )

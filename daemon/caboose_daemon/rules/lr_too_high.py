@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from caboose_daemon.aligned import AlignedStep
+from caboose_daemon.rules.beginning import is_in_sight
 from caboose_daemon.rules.chance import known
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.lasting import Lasting
@@ -99,7 +100,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             if update > max(self.config.rewritten, self._rewritten):
                 self._rewritten_step = self._rewritten_step or step.step
                 self._rewritten = update
-        is_above = self._is_above(view, step.step, step.mean_loss)
+        is_above = self._is_above(view, step)
         is_large = self._num_large >= self.config.samples
         is_stuck = self._is_stuck(step.mean_loss)
         is_thrown = self._is_thrown(view, step)
@@ -143,7 +144,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
                 values["first"], Peak(finding.onset_step, values["thrown_to"], values["thrown_to"]), values["level"]
             )
 
-    def _is_above(self, view: JobView, step: int, loss: float) -> bool:
+    def _is_above(self, view: JobView, step: AlignedStep) -> bool:
+        loss = step.mean_loss
         if not math.isfinite(loss):
             return self._above.is_open
         self._num += 1
@@ -151,7 +153,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._jumps.append(abs(loss - self._last) if self._num > 1 else 0.0)
         self._last = loss
         if math.isnan(self._first):
-            if "resume" in view.regime.active:
+            if "resume" in view.regime.active or not is_in_sight(step, view.regime):
                 self._num = self.config.start_steps  # where it began is not in sight, and this is not soon after it
                 return False
             self._first = loss
@@ -166,7 +168,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             ratio = self.config.worse_than_start
             is_worse = 0 < self._first < loss and self._level > ratio * self._first
             is_worse = is_worse and self._level - self._first > NOISE * TO_SIGMA * median(self._jumps)
-        return self._above.judge(step, is_worse) == "open"
+        return self._above.judge(step.step, is_worse) == "open"
 
     def _is_thrown(self, view: JobView, step: AlignedStep) -> bool:
         """Whether the run was thrown off soon after its start, and has stood where it began since."""

@@ -11,7 +11,8 @@ anybody can tell, unless evaluations of always the same samples can.
 
 Flat since the beginning is what has not fallen from its first losses either: a small model that learns all it can
 within the first sixteenth has learned. Where the number of classes is known, chance takes the place of first losses
-above it.
+above it. A rule that was not there in the beginning (after a restart of the daemon, or in a run that was resumed) does
+not know where that was, and a converged run is flat as well: it speaks only where chance is known.
 
 A model that cannot learn may still memorise: its training loss falls by a little, and surely so. Where there are
 evaluations they tell the two apart, because what is memorised does not show in them. Where there are none, chance does:
@@ -27,6 +28,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from caboose_daemon.rules.beginning import is_in_sight
 from caboose_daemon.rules.chance import known, likely
 from caboose_daemon.rules.curve import Curve, Trend, trend
 from caboose_daemon.rules.finding import Finding, Severity
@@ -77,6 +79,8 @@ class NotLearning(Rule[NotLearningConfig]):
         super().__init__(config)
         self._curve = Curve()
         self._first_step: int | None = None
+        self._is_in_sight = True
+        """Whether the run began where the curve does."""
         self._trend: Trend | None = None
         self._has_learned = False
         self._evaluations = Curve()
@@ -94,6 +98,8 @@ class NotLearning(Rule[NotLearningConfig]):
                 self._evaluations.add(evaluation.loss)
         if step is None or self._has_learned or not math.isfinite(step.mean_loss):
             return None
+        if not self._curve.num_points:
+            self._is_in_sight = is_in_sight(step, view.regime)
         if self._first_step is None:
             self._first_step = step.step
         self._follow(step.mean_loss)
@@ -138,7 +144,9 @@ class NotLearning(Rule[NotLearningConfig]):
     def _has_fallen(self, chance: float | None) -> bool:
         """Whether a stretch of the run's later half lies surely below where it began."""
         began, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
-        if chance is not None and chance < began:
+        if not self._is_in_sight and chance is None:
+            return True  # for all that anybody knows
+        if chance is not None and (chance < began or not self._is_in_sight):
             began, error = chance, 0.0
         size = len(self._curve.means) // EIGHTHS
         means = self._curve.means[len(self._curve.means) // 2 :]

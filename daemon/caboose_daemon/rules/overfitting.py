@@ -10,8 +10,9 @@ over. One bad evaluation is noise; a training loss that rises as well is another
 
 Once there are many evaluations, their medians over three are looked at instead: the best of many noisy ones is luck.
 
-The scatter of validation is that of its changes from one evaluation to the next, without the general fall. A
-validation that has come down again after a rise before (double descent) is told with the finding.
+How far above is a share of the best one; of losses that have been negative, of the way that they came down (see
+`progress`). The scatter of validation is that of its changes from one evaluation to the next, without the general fall.
+A validation that has come down again after a rise before (double descent) is told with the finding.
 """
 
 import math
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.progress import Progress
 from caboose_daemon.rules.rule import Rule, RuleConfig
 from caboose_daemon.rules.validation import of_events
 from caboose_daemon.view import JobView
@@ -37,7 +39,7 @@ class OverfittingConfig(RuleConfig):
     """Thresholds of overfitting."""
 
     rise: float = 0.08
-    """How far above its best validation must stand, as a share of it."""
+    """How far above its best validation must stand, as a share of it (or of its way, once it has been negative)."""
     scatters: float = 1.5
     """How many times its usual change between evaluations it must stand above what the best of so many is by luck."""
     persist: int = 2
@@ -60,6 +62,7 @@ class Overfitting(Rule[OverfittingConfig]):
         super().__init__(config)
         self._train = math.nan
         self._num_train = 0
+        self._progress = Progress(start_points=1)
         self._best = math.inf
         self._best_step = 0
         self._train_at_best = math.nan
@@ -88,7 +91,7 @@ class Overfitting(Rule[OverfittingConfig]):
         if view.events:
             for validation in of_events(view.events):
                 if math.isfinite(validation.loss):
-                    self._evaluate(validation.loss, step.step)
+                    self._evaluate(view, validation.loss, step.step)
         finding = self._finding
         if finding is not None and finding.state == "resolved":
             self._finding = None
@@ -97,13 +100,15 @@ class Overfitting(Rule[OverfittingConfig]):
     def resume(self, finding: Finding) -> None:
         """The best validation is in the finding."""
         self._best, self._best_step = finding.values["best"], finding.onset_step
+        self._progress.take_up(finding.values.get("first", self._best), self._best)
         self._train_at_best = finding.values["train_at_best"]
         self._scatter, self._num_changes = finding.values["scatter"], SCATTER_MEMORY
         self._num, self._num_above, self._is_open = self.config.min_evaluations, self.config.persist, True
         self._finding = finding
 
-    def _evaluate(self, loss: float, step: int) -> None:
+    def _evaluate(self, view: JobView, loss: float, step: int) -> None:
         self._num += 1
+        self._progress.observe(loss, view)
         if self._recent:  # of the evaluations themselves: medians over three change by less than they scatter
             self._changes.append(abs(loss - self._recent[-1]))
         self._recent.append(loss)
@@ -124,10 +129,11 @@ class Overfitting(Rule[OverfittingConfig]):
             self._finding = self._say(step, loss, "resolved", "validation is near its best again")
         elif is_found or self._is_open:
             self._is_open = True
-            rise = 100 * (loss / self._best - 1) if self._best > 0 else math.nan
+            share = 100 * (loss - self._best) / max(self._progress.size(self._best), 1e-12)
+            rise = f"{share:.0f} % of its way" if self._progress.is_signed else f"{share:.0f} %"
             note = "; it has come down after a rise before (double descent)" if self._has_come_back else ""
             summary = (
-                f"validation loss {loss:.4g} is {rise:.0f} % above its best of {self._best:.4g} at step"
+                f"validation loss {loss:.4g} is {rise} above its best of {self._best:.4g} at step"
                 f" {self._best_step}, while the training loss fell from {self._train_at_best:.4g} to"
                 f" {self._train:.4g}{note}"
             )
@@ -144,7 +150,7 @@ class Overfitting(Rule[OverfittingConfig]):
         rise = loss - self._best
         is_training = math.isnan(self._train_at_best) or self._train < self._train_at_best
         luck = LUCK * math.sqrt(2 * math.log(max(2, self._num)))
-        limit = max(self.config.rise * abs(self._best), (self.config.scatters + luck) * self._scatter)
+        limit = max(self.config.rise * self._progress.size(self._best), (self.config.scatters + luck) * self._scatter)
         return rise > limit and is_training
 
     def _say(self, step: int, loss: float, state: str, summary: str) -> Finding:
@@ -161,5 +167,6 @@ class Overfitting(Rule[OverfittingConfig]):
                 "train": self._train,
                 "train_at_best": self._train_at_best,
                 "scatter": self._scatter,
+                "first": self._progress.first,
             },
         )

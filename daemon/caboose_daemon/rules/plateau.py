@@ -9,7 +9,8 @@ And is there a reason to think that this is not the end:
 - the learning rate has been next to nothing, against its peak, for a good part of the run: what is left is wasted;
 - the gradient norm has sunk to next to nothing while the loss still stands near where it began: gradients are gone;
 - the loss still stands near where it began, with a healthy learning rate: a saddle, or too little capacity. Where
-  it began is chance, if the number of classes is known: a fine-tuned model starts near its end.
+  it began is chance, if the number of classes is known: a fine-tuned model starts near its end. Without that, and
+  where the beginning was not seen (the daemon was restarted, the run resumed), nobody can say, and nothing is said.
 
 Where none of them holds the run has converged, and nothing is said. A run that never fell at all is `not_learning`'s.
 """
@@ -18,6 +19,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
+from caboose_daemon.rules.beginning import is_in_sight
 from caboose_daemon.rules.curve import Curve, trend
 from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.rule import Rule, RuleConfig
@@ -60,6 +62,8 @@ class Plateau(Rule[PlateauConfig]):
         super().__init__(config)
         self._curve = Curve()
         self._start: list[float] = []
+        self._is_in_sight = True
+        """Whether the run began where the curve does."""
         self._start_norm: list[float] = []
         self._norm = math.nan
         self._peak_lr = 0.0
@@ -74,6 +78,8 @@ class Plateau(Rule[PlateauConfig]):
         if step is None or not math.isfinite(step.mean_loss):
             return None
         self._follow(step.lr, step.grad_norm)
+        if not self._start:
+            self._is_in_sight = is_in_sight(step, view.regime)
         if len(self._start) < START_POINTS:
             self._start.append(step.mean_loss)
         has_new = self._curve.add(step.mean_loss) and "warmup" not in view.regime.active
@@ -128,7 +134,7 @@ class Plateau(Rule[PlateauConfig]):
             return ""  # on its way down a schedule: this may be the end it was given
         classes = view.setting("num_classes")
         # A fine-tuned model begins far below chance, near its end: where chance is known, that is the beginning.
-        start = max(self._first, math.log(classes) if classes is not None else 0.0)
+        start = max(self._first if self._is_in_sight else 0.0, math.log(classes) if classes is not None else 0.0)
         if start <= 0 or line.level < self.config.near_start * start or self._is_flat_since_the_beginning(start):
             return ""
         if self._start_norm and self._norm < self.config.gone_gradient * max(self._start_norm):

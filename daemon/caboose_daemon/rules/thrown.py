@@ -11,6 +11,11 @@ A jump has to be one against the run's own noise: there have been two, where an 
 the scatter of the later stretch. And the run has to stand, at no less than nearly what it began with (or chance, where
 that is known and lower): a run that learns after a rough start has merely started roughly. One that went on calmly for
 a while at its rate, and comes back to the level it had before the jump, has had a spike that healed.
+
+What it began with is its first loss, since a step that is too large has broken the second one already. But of losses
+that scatter like those of single samples one says nothing: the first may be a hundredth of what an untrained model has.
+So where the scatter of the later losses, as a share of their level, could make up for the difference, it is the median
+of the first few. A run that stood and learned after all is not thrown off again by the same jump.
 """
 
 import math
@@ -24,6 +29,10 @@ NOTHING_LEARNED = 0.9
 """Share of its beginning above which a run has learned next to nothing."""
 BEYOND_NOISE = 8.0
 """How many standard deviations of the later losses above their level the lower of two jumps must lie."""
+EARLY = 5
+"""First losses whose median is where a noisy run began."""
+BY_LUCK = 2.5
+"""Standard deviations by which a first loss may lie low without meaning anything."""
 CALM = 20
 """Steps without a jump that show that the rate is not one to be thrown off by at once."""
 HEALED = 0.02
@@ -61,6 +70,8 @@ class Thrown:
         self._before: deque[float] = deque(maxlen=CALM)
         """The last losses before the first jump."""
         self._last_mean = math.nan
+        self._early: list[float] = []
+        self._is_over = False
         self.first = math.nan
         """The first loss: the untrained model's, for the second one is that of the first step's outcome."""
         self.first_norm = math.nan
@@ -77,6 +88,8 @@ class Thrown:
             return
         if math.isnan(self.first):
             self.first = loss
+        if len(self._early) < EARLY:
+            self._early.append(loss)
         if math.isnan(self.first_norm) and math.isfinite(norm) and norm > 0:
             self.first_norm = norm
         if is_early and self._rose(step, loss, norm):
@@ -88,13 +101,15 @@ class Thrown:
         if math.isfinite(norm):
             self._norms.append(norm)
         if len(self._losses) >= self._stretch:
-            self.stands = self._judge(chance)
+            stood, self.stands = self.stands, not self._is_over and self._judge(chance)
+            self._is_over |= stood and not self.stands
             self._last_mean = self.level
             self._begin()
 
     def take_up(self, first: float, peak: Peak, level: float) -> None:
         """Goes on with what was found before a restart."""
         self.first, self.loss_peak, self.level, self._last_mean = first, peak, level, level
+        self._early = [first] * EARLY
         self.stands = True
 
     @property
@@ -117,12 +132,11 @@ class Thrown:
         self._losses, self._norms = [], []
 
     def _judge(self, chance: float | None) -> bool:
-        self.level = fmean(self._losses)
-        began = self.first if chance is None else min(self.first, chance)
+        self.level, noise = fmean(self._losses), stdev(self._losses)
+        began = self._began(noise) if chance is None else min(self._began(noise), chance)
         if not (self.level > NOTHING_LEARNED * began > 0 and self.level > FALLS * self._last_mean):
             return False
         loss, norm = self.loss_peak, self.norm_peak
-        noise = stdev(self._losses)
         jumped = loss is not None and loss.second - self.level > BEYOND_NOISE * noise and not self._has_healed(noise)
         faded = (
             norm is not None
@@ -132,6 +146,11 @@ class Thrown:
             and norm.second > NORM_RISE * max(self._norms)
         )
         return jumped or faded
+
+    def _began(self, noise: float) -> float:
+        typical = median(self._early) if self._early else self.first
+        is_luck = 0 < (typical - self.first) * abs(self.level) < BY_LUCK * noise * typical
+        return typical if is_luck else self.first
 
     def _has_healed(self, noise: float) -> bool:
         return len(self._before) == CALM and is_back(self.level, noise, median(self._before))
