@@ -9,7 +9,7 @@ lead rule (fixed when the incident opens), the severity and the team, and nothin
 A ticket is silent for an hour after a page on the same job and rule: an incident that was critical and is on the mend
 has been told already.
 
-What is out of sight for less than ten minutes is not over: the daemon was restarted or moved to another address, or
+What is out of sight for less than five minutes is not over: the daemon was restarted or moved to another address, or
 what healed comes again, which to the daemon is the same incident. A page bridges that in its expression and not by
 `keep_firing_for`, because it must end at once when somebody takes the incident in hand (the series stands at 0): what
 was last said, at every address, has to be that it is open. A ticket cannot, as its `for` would count what is over; it
@@ -25,7 +25,7 @@ from caboose_daemon.rules.describe import alert_name
 RUNBOOKS = "https://runbooks.example/caboose"
 """Stands for the place where your people find dashboards/runbooks; docs/alerts.md says how to change it."""
 TEAM = "training"
-BRIDGED = "10m"
+BRIDGED = "5m"
 """How long an incident may be out of sight and still be the same alert; the resolve comes later by as much."""
 PAGED_LATELY = "1h"
 

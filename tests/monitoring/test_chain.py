@@ -19,7 +19,7 @@ from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
 
 SCRAPE_SECONDS = 0.5
-BRIDGED = "10m"
+BRIDGED = "5m"
 """Of dashboards/alerts/incident_alerts.py: how long an alert goes on."""
 
 

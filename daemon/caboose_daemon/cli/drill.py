@@ -22,7 +22,7 @@ WAITS = {
     "prometheus": "waiting for Prometheus to scrape it",
     "alert": "waiting for its alert to fire",
     "alertmanager": "waiting for it to arrive at Alertmanager",
-    "resolved": "waiting for it to resolve, which takes a quarter of an hour (--no-resolve skips this)",
+    "resolved": "waiting for it to resolve, which takes about eight minutes (--no-resolve skips this)",
 }
 
 

@@ -31,8 +31,8 @@ from caboose_daemon.processes import end, start, tail
 
 POLL_SECONDS = 0.25
 RESOLVED = "resolved"
-RESOLVE_SECONDS = 900.0
-"""What a resolve takes beside patience: the drill's rest, two minutes of export, ten that alerts go on firing."""
+RESOLVE_SECONDS = 600.0
+"""What a resolve takes beside patience: the drill's rest, two minutes of export, five that alerts go on firing."""
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
