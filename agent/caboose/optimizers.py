@@ -1,5 +1,6 @@
 """The optimizers' own settings and the gradient scaler's state, read without asking a device."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ class OptimizerState:
         return self._learning_rates() if rates is None else rates
 
     def _learning_rates(self) -> tuple[float, ...]:
-        return tuple(_number(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups)
+        """Empty where no group has one that is a number, as with an optimizer that finds its own."""
+        rates = tuple(_number(group.get("lr")) for optimizer in self._optimizers for group in optimizer.param_groups)
+        return () if all(map(math.isnan, rates)) else rates
 
     def settings(self, *, is_wanted: bool) -> dict[str, tuple[float, ...]]:
         """Momentum, betas and weight decay of every group, if they changed since the last call or are wanted anyway."""
@@ -81,7 +84,10 @@ class OptimizerState:
 
 
 def _number(value: Any) -> float:
-    """As a float; NaN for a tensor on a device, which could only be read by waiting for it."""
+    """As a float; NaN for what is no number, and for a tensor on a device: to read that would be to wait for it."""
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-        return float("nan")
-    return float(value)
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # None, a text, a tensor of several elements
+        return math.nan
