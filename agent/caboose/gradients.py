@@ -66,6 +66,10 @@ class GradientReader:
         if number in self._done or not self._takes_norms:
             return
         self._done.add(number)
+        with torch.no_grad():  # gradients that were made with create_graph=True have a graph behind them
+            self._read(number)
+
+    def _read(self, number: int) -> None:
         rows, parameters = self._of_part(number)
         found = [g for parameter in parameters if (g := parameter.grad) is not None and g.layout is torch.strided]
         if not found:

@@ -26,7 +26,7 @@ from caboose.identity import Identity
 from caboose.introduction import introduce
 from caboose.phases import PhaseClock
 from caboose.record import Note, StepRecord
-from caboose.scalars import plain, plain_item
+from caboose.scalars import kept_count, plain, plain_item
 from caboose.sender import Sender
 from caboose.step_count import StepCount
 from caboose.watching import Skip, Watched
@@ -208,8 +208,8 @@ class Monitor:
             step=self._count.step,
             model_step=self.model_step,
             time=time.time(),
-            num_samples=num_samples,
-            num_tokens=num_tokens,
+            num_samples=kept_count(num_samples),
+            num_tokens=kept_count(num_tokens),
             num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
             phases=phases,
             metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},

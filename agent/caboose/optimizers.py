@@ -1,14 +1,21 @@
 """The optimizers' own settings and the gradient scaler's state, read without asking a device."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
 from caboose.pieces import Pieces
+from caboose_wire.fields import MAX_GROUPS
 
 SETTINGS = ("momentum", "weight_decay", "betas")
+
+
+def told_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
+    """The parameter groups that are reported: as many as a message may have."""
+    return islice((group for optimizer in optimizers for group in optimizer.param_groups), MAX_GROUPS)
 
 
 class OptimizerState:
@@ -34,21 +41,20 @@ class OptimizerState:
 
     def _learning_rates(self) -> tuple[float, ...]:
         """Empty where no group has one that is a number, as with an optimizer that finds its own."""
-        rates = tuple(_number(group.get("lr")) for optimizer in self._optimizers for group in optimizer.param_groups)
+        rates = tuple(_number(group.get("lr")) for group in told_groups(self._optimizers))
         return () if all(map(math.isnan, rates)) else rates
 
     def settings(self, *, is_wanted: bool) -> dict[str, tuple[float, ...]]:
         """Momentum, betas and weight decay of every group, if they changed since the last call or are wanted anyway."""
         now: dict[str, tuple[float, ...]] = {}
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                for name in SETTINGS:
-                    value = group.get(name)
-                    if isinstance(value, tuple | list):
-                        for i, part in enumerate(value):
-                            now[f"{name}{i}"] = (*now.get(f"{name}{i}", ()), _number(part))
-                    elif value is not None:
-                        now[name] = (*now.get(name, ()), _number(value))
+        for group in told_groups(self._optimizers):
+            for name in SETTINGS:
+                value = group.get(name)
+                if isinstance(value, tuple | list):
+                    for i, part in enumerate(value):
+                        now[f"{name}{i}"] = (*now.get(f"{name}{i}", ()), _number(part))
+                elif value is not None:
+                    now[name] = (*now.get(name, ()), _number(value))
         has_changed, self._last = now != self._last, now
         return now if is_wanted or has_changed else {}
 
