@@ -7,7 +7,7 @@ what counts, so norms are always those before clipping. One `_foreach_norm` cove
 (see `division`). The lists of parameters per part are made once; a step only collects their gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,7 +29,10 @@ class GradientReader:
         optimizers: Sequence[torch.optim.Optimizer],
         division: Division,
         norm_type: torch.dtype,
+        is_scaled: Callable[[int], bool] = lambda _: False,
     ) -> None:
+        """`is_scaled` says of an optimizer's gradients whether a scaler's scale is in them now."""
+        self._is_scaled = is_scaled
         self._division = division
         self._norm_type = norm_type
         self._watched = [_watched(table, optimizer) for optimizer in optimizers]
@@ -51,15 +54,12 @@ class GradientReader:
         self._is_sampled = is_sampled
         self.part = self._division.part(step)
 
-    def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Reads every optimizer that holds any of these parameters; none of them has been clipped yet."""
+    def holders(self, parameters: Sequence[torch.Tensor]) -> list[int]:
+        """The optimizers that hold any of these parameters."""
         if len(self._ids) == 1:
-            self.read(0)
-            return
+            return [0]
         given = {id(parameter) for parameter in parameters}
-        for number, ids in enumerate(self._ids):
-            if not given.isdisjoint(ids):
-                self.read(number)
+        return [number for number, ids in enumerate(self._ids) if not given.isdisjoint(ids)]
 
     def read(self, number: int) -> None:
         """Reads one optimizer's gradients, if that has not been done in this step."""
@@ -79,7 +79,8 @@ class GradientReader:
             rows = [row for row, parameter in zip(rows, parameters, strict=True) if id(parameter.grad) in known]
         if not self._is_plain:
             found = [own(gradient) for gradient in found]
-        self._pieces.add_scalars("grad_norm", torch._foreach_norm(found, 2, dtype=self._norm_type), rows)
+        name = "scaled_grad_norm" if self._is_scaled(number) else "grad_norm"
+        self._pieces.add_scalars(name, torch._foreach_norm(found, 2, dtype=self._norm_type), rows)
         if self._is_sampled:
             matrix = sample(found)
             self._pieces.add("grad_zero_fraction", zero_fraction(matrix), rows)

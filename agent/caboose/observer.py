@@ -50,8 +50,8 @@ class Seen:
     clipped: Clipped
     mode: Mode | None
     is_sampled: bool
-    is_scaled: bool
-    """Whether the gradients were read while they were still multiplied by the scaler's scale."""
+    is_clip_scaled: bool
+    """Whether the clipper was given gradients that were still multiplied by the scaler's scale."""
     num_skipped: int | None
     vector: Vector | None
 
@@ -82,6 +82,7 @@ class Observer:
         self._pieces = Pieces()
         self._step = 0
         self._is_sampled = False
+        self._is_clip_scaled = False
         self._mode: Mode | None = None
         self._num_steps_taken = 0
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
@@ -93,8 +94,8 @@ class Observer:
         """Whether the optimizers are given the gradients of all ranks together."""
         sizes = [layer.numel for layer in self.table.layers]
         division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
-        self._gradients = GradientReader(self.table, optimizers, division, norm_type)
         self._state = OptimizerState(self.optimizers, scaler)
+        self._gradients = GradientReader(self.table, optimizers, division, norm_type, self._state.is_scaled)
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
         self._local = LocalGradients(self.table.parameters, protect, norm_type) if is_reduced else None
         self._fingerprint = Fingerprint(self.table.parameters) if is_reduced and self.table.is_replicated else None
@@ -168,6 +169,7 @@ class Observer:
         self._is_sampled = is_sampled
         self._pieces = Pieces()
         self._mode = None
+        self._is_clip_scaled = False
         self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
@@ -189,8 +191,9 @@ class Observer:
             self._clock.mark("backward")
 
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._state.note_scaling()
-        self._gradients.before_clip(parameters)
+        for number in self._gradients.holders(parameters):
+            self._is_clip_scaled |= self._state.is_scaled(number)
+            self._gradients.read(number)
 
     def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
         """Reads at once, or, where the step is given a closure that makes the gradients, after that closure.
@@ -220,10 +223,11 @@ class Observer:
         def read() -> None:
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
-            self._state.note_scaling()
             self._state.note_learning_rates()
+            self._state.note_fused_skip(number)
             self._gradients.read(number)
             if self._is_sampled:
+                self._state.keep_scale()  # it is in the local gradients
                 rows, parameters = self._gradients.parameters(number)
                 if rows:
                     self._before_update[number] = sample_weights(parameters)
@@ -263,7 +267,7 @@ class Observer:
             clipped=clipped,
             mode=self._mode,
             is_sampled=self._is_sampled,
-            is_scaled=self._state.take_scaling(),
+            is_clip_scaled=self._is_clip_scaled,
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=pieces.pack(),
         )

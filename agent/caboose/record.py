@@ -68,8 +68,7 @@ class StepRecord:
         seen = self.seen
         values: Values = seen.vector.read() if seen.vector is not None else {}
         scale = _scalar(values, "scale")
-        if scale is not None and scale > 0:
-            _unscale(values, scale, is_scaled=seen.is_scaled)
+        _unscale(values, _scalar(values, "kept_scale") or scale or 1.0, is_clip_scaled=seen.is_clip_scaled)
         arrays, slices = self._arrays(values)
         loss = _scalar(values, "loss")
         report = StepReport(
@@ -89,7 +88,7 @@ class StepRecord:
             grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
-            scaler=None if scale is None else Scaler(scale, seen.num_skipped or 0),
+            scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
             batch=self._batch(values),
             mode=seen.mode,
             host_bytes=self.host_bytes,
@@ -138,6 +137,9 @@ class StepRecord:
             return None
         return Clipping(clipped.max_norm, _scalar(values, "clip_total_norm"), clipped.max_value)
 
+    def _num_skipped(self, values: Values) -> int:
+        return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
+
     def _batch(self, values: Values) -> Batch | None:
         if self.batch is None or "batch_bad" not in values:
             return self.batch
@@ -182,13 +184,16 @@ def _scalar(values: Values, name: str) -> float | None:
     return None if found is None else float(found[1][0])
 
 
-def _unscale(values: Values, scale: float, *, is_scaled: bool) -> None:
+def _unscale(values: Values, scale: float, *, is_clip_scaled: bool) -> None:
     """Takes a gradient scaler's scale out of what was read with it still inside."""
-    names = ["local_grad_norm", *(("grad_norm", "clip_total_norm") if is_scaled else ())]
-    for name in names:
+    for name in ("scaled_grad_norm", "local_grad_norm", *(("clip_total_norm",) if is_clip_scaled else ())):
         if name in values:
             rows, found = values[name]
             values[name] = (rows, found / np.float32(scale))
+    if "scaled_grad_norm" in values:
+        rows, found = values.pop("scaled_grad_norm")
+        others, unscaled = values.get("grad_norm", ((), np.empty(0, np.float32)))
+        values["grad_norm"] = ([*others, *rows], np.concatenate([unscaled, found]))
 
 
 def _spread(found: Float32, rows: Sequence[int], first: int, last: int) -> Float32:
