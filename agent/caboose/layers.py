@@ -45,10 +45,18 @@ class LayerTable:
                 )
             )
         self.layers = tuple(rows)
-        self.is_replicated = all(layer.placement == "replicated" for layer in self.layers)
-        num_unknown = sum(layer.placement == "unknown" for layer in self.layers)
+        self.common = [row for row, p in enumerate(self.parameters) if not placements.is_ignored(p)]
+        """The rows that DDP does not leave to each rank by itself."""
+        self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
+        num_ignored = len(self.layers) - len(self.common)
+        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
+        reasons = []
+        if num_ignored:
+            reasons.append(f"{num_ignored} parameters are ignored by DDP, so that each rank has its own")
         if num_unknown:
-            self.blind["gradients"] = f"{num_unknown} parameters lie across ranks in a way not understood"
+            reasons.append(f"{num_unknown} parameters lie across ranks in a way not understood")
+        if reasons:
+            self.blind["gradients"] = "; ".join(reasons)
 
     def __len__(self) -> int:
         return len(self.layers)

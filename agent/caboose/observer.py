@@ -97,8 +97,9 @@ class Observer:
         self._state = OptimizerState(self.optimizers, scaler)
         self._gradients = GradientReader(self.table, optimizers, division, norm_type, self._state.is_scaled)
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
-        self._local = LocalGradients(self.table.parameters, protect, norm_type) if is_reduced else None
-        self._fingerprint = Fingerprint(self.table.parameters) if is_reduced and self.table.is_replicated else None
+        common = [self.table.parameters[row] for row in self.table.common]
+        self._local = LocalGradients(common, protect, norm_type) if is_reduced else None
+        self._fingerprint = Fingerprint(common) if is_reduced and self.table.is_replicated and common else None
         self._modes = Modes(model)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
         clock.device_phases = device_phases(self._device)
@@ -276,7 +277,7 @@ class Observer:
         if self._local is not None and self._local.is_armed:
             rows, norms = self._local.take()
             if rows:
-                pieces.add_scalars("local_grad_norm", norms, rows)
+                pieces.add_scalars("local_grad_norm", norms, [self.table.common[row] for row in rows])
         if self._activations is not None:
             rows, arrays = self._activations.take()
             for name, values in arrays.items():
@@ -289,7 +290,7 @@ class Observer:
         if self._fingerprint is not None:
             whole, layers = self._fingerprint.take()
             pieces.add("fingerprint", whole, range(4))
-            pieces.add("layer_fingerprint", layers, range(len(self.table)))
+            pieces.add("layer_fingerprint", layers, self.table.common)
         self.batches.look_closely(pieces)
 
     def close(self) -> None:
