@@ -231,8 +231,8 @@ class Monitor:
             self._skipper.end_step()
         if self._checkpointer is not None:
             self._tell_of_checkpoints()
-        if observer.has_new_modules:
-            self._introduce_again(modules=observer.modules)
+        if observer.take_news():
+            self._introduce_again(modules=observer.modules, blind=observer.blind)
         sender.put(record)
         self._num_boundaries += 1
         governor, number = self._governor, self._num_boundaries

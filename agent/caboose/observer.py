@@ -85,6 +85,8 @@ class Observer:
         self._is_clip_scaled = False
         self._mode: Mode | None = None
         self._num_steps_taken = 0
+        self._num_sparse = 0
+        self._has_news = False
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
@@ -143,13 +145,13 @@ class Observer:
         """Memory in use on the model's device; None on the CPU."""
         return memory_bytes(self._device)
 
-    @property
-    def has_new_modules(self) -> bool:
-        """Whether functional activations were met that Hello has not told of yet; asked once."""
-        if self._activations is None or not self._activations.has_new_sites:
-            return False
-        self._activations.has_new_sites = False
-        return True
+    def take_news(self) -> bool:
+        """Whether something was met that Hello has not told of yet: functional activations, new blindness."""
+        has_news, self._has_news = self._has_news, False
+        if self._activations is not None and self._activations.has_new_sites:
+            self._activations.has_new_sites = False
+            return True
+        return has_news
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -176,6 +178,8 @@ class Observer:
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         if not torch.is_grad_enabled():
             return  # an evaluation inside the loop is not part of the step's forward
+        self._gradients.note_forward()
+        self._clipping.totals.note_forward()
         if self._mode is None:
             self._mode = self._modes.look()
             if self._is_sampled:
@@ -194,7 +198,7 @@ class Observer:
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
         for number in self._gradients.holders(parameters):
             self._is_clip_scaled |= self._state.is_scaled(number)
-            self._gradients.read(number)
+            self._gradients.before_clip(number)
 
     def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
         """Reads at once, or, where the step is given a closure that makes the gradients, after that closure.
@@ -226,7 +230,8 @@ class Observer:
             self._num_steps_taken += 1
             self._state.note_learning_rates()
             self._state.note_fused_skip(number)
-            self._gradients.read(number)
+            self._gradients.before_step(number)
+            self._clipping.totals.note_step()
             if self._is_sampled:
                 self._state.keep_scale()  # it is in the local gradients
                 rows, parameters = self._gradients.parameters(number)
@@ -251,8 +256,8 @@ class Observer:
         """What was seen of the step that ends now."""
         pieces = self._pieces
         clipped = self._clipping.take()
-        if clipped.total_norm is not None:
-            pieces.add_scalar("clip_total_norm", clipped.total_norm)
+        for total in clipped.total_norms:
+            pieces.add_scalar("clip_total_norm", total)
         if isinstance(loss, torch.Tensor):
             detached = loss.detach()
             pieces.add_scalar("loss", detached if detached.numel() == 1 else detached.mean())
@@ -261,6 +266,7 @@ class Observer:
             self._look_closely(pieces)
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
+        self._tell_of_sparse_gradients()
         return Seen(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
             lr=self._state.learning_rates(),
@@ -272,6 +278,13 @@ class Observer:
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=pieces.pack(),
         )
+
+    def _tell_of_sparse_gradients(self) -> None:
+        num = len(self._gradients.sparse_rows)
+        if num != self._num_sparse:
+            self._num_sparse = num
+            self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
+            self._has_news = True
 
     def _look_closely(self, pieces: Pieces) -> None:
         if self._local is not None and self._local.is_armed:

@@ -135,7 +135,7 @@ class StepRecord:
         clipped = self.seen.clipped
         if clipped.max_norm is None and clipped.max_value is None:
             return None
-        return Clipping(clipped.max_norm, _scalar(values, "clip_total_norm"), clipped.max_value)
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), clipped.max_value)
 
     def _num_skipped(self, values: Values) -> int:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
