@@ -91,7 +91,7 @@ class ClippingObserver:
         before_clip: Callable[[Sequence[torch.Tensor]], None],
         protect: Callable[[str, Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        self._owned = owned
+        self.owned = owned
         self._before_clip = before_clip
         self._seen = Clipped()
         self.totals = Totals()
@@ -125,7 +125,7 @@ class ClippingObserver:
             self._seen.max_value = float(max_value)
 
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return any(id(parameter) in self._owned for parameter in parameters)
+        return any(id(parameter) in self.owned for parameter in parameters)
 
     def take(self) -> Clipped:
         """What was seen since the last call."""

@@ -13,7 +13,7 @@ act must act, even if watching has failed, and its two exceptions are meant to e
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -127,6 +127,10 @@ class Monitor:
         """Whether steps are being reported."""
         return not (self._is_closed or self.guard.is_tripped)
 
+    def _is_with(self, optimizers: "Sequence[torch.optim.Optimizer]") -> bool:
+        """Whether these very optimizers are the ones it was attached with."""
+        return self._observer is not None and list(map(id, self._observer.optimizers)) == list(map(id, optimizers))
+
     @property
     def model_step(self) -> int:
         """The age of the weights: the step, less what rollbacks took back."""
@@ -232,7 +236,9 @@ class Monitor:
         if self._checkpointer is not None:
             self._tell_of_checkpoints()
         if observer.take_news():
-            self._introduce_again(modules=observer.modules, blind=observer.blind)
+            self._introduce_again(
+                layers=observer.table.layers, groups=observer.groups, modules=observer.modules, blind=observer.blind
+            )
         sender.put(record)
         self._num_boundaries += 1
         governor, number = self._governor, self._num_boundaries

@@ -25,6 +25,7 @@ from caboose.batches import Batches
 from caboose.clipping import Clipped, ClippingObserver
 from caboose.division import Division
 from caboose.gradients import GradientReader
+from caboose.holdings import Holdings
 from caboose.layers import LayerTable, group_table
 from caboose.local_gradients import LocalGradients
 from caboose.modes import Modes
@@ -35,7 +36,7 @@ from caboose.placement import own, without_compile
 from caboose.readback import Utilization, device_phases, memory_bytes
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
-from caboose_wire import Mode
+from caboose_wire import Layer, Mode
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -72,6 +73,12 @@ class Observer:
         scaler: Any = None,
     ) -> None:
         self.optimizers = list(optimizers)
+        self._model = model
+        self._world = world
+        self._protect = protect
+        self._holdings = Holdings(self.optimizers)
+        self._has_looked = False
+        self._takes_norms = True
         self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
         self.wrapper = type(model).__name__
@@ -95,13 +102,14 @@ class Observer:
         self.is_reduced = is_reduced or is_sharded
         """Whether the optimizers are given the gradients of all ranks together."""
         sizes = [layer.numel for layer in self.table.layers]
-        division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
+        self._division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
         self._state = OptimizerState(self.optimizers, scaler)
-        self._gradients = GradientReader(self.table, optimizers, division, norm_type, self._state.is_scaled)
+        self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
-        common = [self.table.parameters[row] for row in self.table.common]
-        self._local = LocalGradients(common, protect, norm_type) if is_reduced else None
-        self._fingerprint = Fingerprint(common) if is_reduced and self.table.is_replicated and common else None
+        self._local: LocalGradients | None = None
+        self._fingerprint: Fingerprint | None = None
+        if is_reduced:
+            self._compare_ranks()
         self._modes = Modes(model)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
         clock.device_phases = device_phases(self._device)
@@ -123,6 +131,43 @@ class Observer:
             after = protect("optimizer hook", self._after_optimizer_step(number))
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
+
+    def _reader(self) -> GradientReader:
+        return GradientReader(self.table, self.optimizers, self._division, self._norm_type, self._state.is_scaled)
+
+    def _compare_ranks(self) -> None:
+        common = [self.table.parameters[row] for row in self.table.common]
+        self._local = LocalGradients(common, self._protect, self._norm_type)
+        self._fingerprint = Fingerprint(common) if self.table.is_replicated and common else None
+
+    def _look_at_holdings(self) -> None:
+        """Before anything else in a step: what the optimizers hold now is what is read."""
+        if not self._has_looked:
+            self._has_looked = True
+            if self._holdings.have_changed(is_sampled=self._is_sampled):
+                self._look_anew()
+
+    def _look_anew(self) -> None:
+        """The optimizers hold other parameters: they are watched if they are the same layers, else that is told."""
+        table = LayerTable(self._model, self.optimizers, self._world)
+        self.groups = group_table(self.optimizers)
+        self._has_news = True
+        self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
+        if [_lie(layer) for layer in table.layers] != [_lie(layer) for layer in self.table.layers]:
+            self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
+            return
+        is_other = table.index != self.table.index
+        self.table = table
+        self._gradients = self._reader()
+        self._begin_gradients()
+        self._clipping.owned = frozenset(table.index)
+        if is_other:
+            if self._local is not None:
+                self._local.disarm()
+                self._compare_ranks()
+            if self._activations is not None:
+                self._activations.disarm()
+                self._activations = self._activations_of(self._model, self._protect)
 
     def _activations_of(self, model: torch.nn.Module, protect: Protect) -> Activations | None:
         reason = activations.reason_for_blindness(model)
@@ -173,11 +218,17 @@ class Observer:
         self._pieces = Pieces()
         self._mode = None
         self._is_clip_scaled = False
-        self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
+        self._has_looked = False
+        self._takes_norms = takes_norms
+        self._begin_gradients()
+
+    def _begin_gradients(self) -> None:
+        self._gradients.begin(self._step, self._pieces, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         if not torch.is_grad_enabled():
             return  # an evaluation inside the loop is not part of the step's forward
+        self._look_at_holdings()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
         if self._mode is None:
@@ -196,6 +247,7 @@ class Observer:
             self._clock.mark("backward")
 
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._look_at_holdings()
         for number in self._gradients.holders(parameters):
             self._is_clip_scaled |= self._state.is_scaled(number)
             self._gradients.before_clip(number)
@@ -228,6 +280,7 @@ class Observer:
         def read() -> None:
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
+            self._look_at_holdings()
             self._state.note_learning_rates()
             self._state.note_fused_skip(number)
             self._gradients.before_step(number)
@@ -281,7 +334,7 @@ class Observer:
 
     def _tell_of_sparse_gradients(self) -> None:
         num = len(self._gradients.sparse_rows)
-        if num != self._num_sparse:
+        if num > self._num_sparse:
             self._num_sparse = num
             self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
             self._has_news = True
@@ -316,3 +369,8 @@ class Observer:
             self._local.disarm()
         if self._activations is not None:
             self._activations.disarm()
+
+
+def _lie(layer: Layer) -> tuple[Any, ...]:
+    """What a layer keeps when its tensor is replaced or unfrozen."""
+    return layer.name, layer.numel, layer.placement, layer.replicas

@@ -18,9 +18,7 @@ from support.collector import Collector
 Attach = Callable[..., caboose.Monitor]
 
 
-def test_of_too_many_parameter_groups_the_first_are_told_and_that_is_said(
-    attach: Attach, listening: Collector
-) -> None:
+def test_of_too_many_parameter_groups_the_first_are_told_and_that_is_said(attach: Attach, listening: Collector) -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(150)])
     optimizer = torch.optim.SGD([{"params": [p], "lr": float(i)} for i, p in enumerate(model.parameters())])
     monitor = attach(model, optimizer, endpoint=listening.endpoint)
@@ -78,9 +76,7 @@ def test_gradients_with_a_graph_behind_them_are_read_without_it(
     attach: Attach, network: torch.nn.Module, listening: Collector, sample_every: int
 ) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(
-        network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0
-    )
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0)
     norms = []
     for _ in range(3):
         loss = network(torch.randn(5, 4)).pow(2).mean()
