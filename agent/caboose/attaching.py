@@ -59,6 +59,8 @@ def attach(
 ) -> Monitor:
     """Begins to watch this rank; call it once on every rank, after DDP has wrapped the model.
 
+    Called again with the same model and optimizers it returns the same monitor; with others, it begins anew with those.
+
     Rank, world size and the job's name come from torchrun's or Slurm's variables where they are not given.
     `scheduler` is the LR scheduler, or a list of all: a rate that is scaled stays so only where they are known.
     `scaler` is the GradScaler, if one is used: norms are then reported without its scale.
@@ -121,7 +123,7 @@ def attach(
         support.check(model, optimizers, chosen, who.world)
 
     if _attached is not None and _attached[1].is_active:
-        if _attached[0] is model:
+        if _attached[0] is model and _attached[1]._is_with(optimizers):
             if rollback == "auto" and _attached[1]._brake is None:
                 raise ValueError(
                     'attach(rollback="auto"): this model is watched already, by a monitor that may do less: attach '
@@ -129,7 +131,8 @@ def attach(
                 )
             logger.info("caboose: this model is watched already")
             return _attached[1]
-        logger.info("caboose: another model is watched in this process; it is let go for the new one")
+        what = "this model is watched with another optimizer" if _attached[0] is model else "another model is watched"
+        logger.info("caboose: %s in this process; it is let go for the new one", what)
         _attached[1].close()
 
     monitor = Monitor(who, start_step, start_model_step)

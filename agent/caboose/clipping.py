@@ -13,7 +13,7 @@ parameters of its own. A torch whose clippers are built differently is stated bl
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
@@ -29,10 +29,57 @@ FSDP_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 class Clipped:
     """What the clippers did in one step."""
 
-    total_norm: torch.Tensor | None = None
-    """Norm over everything before clipping, as the clipper computed it; still on the device."""
+    total_norms: list[torch.Tensor] = field(default_factory=list)
+    """Norms before clipping, as the clippers computed them, of parameters that are each in one of them; still on the
+    device. Empty where one is not known."""
     max_norm: float | None = None
     max_value: float | None = None
+
+
+class Totals:
+    """The total norms that clippers computed in one step.
+
+    Of parameters that are clipped twice the first norm counts, since the second is of what was clipped already; unless
+    the first clipping was for nothing: another forward came after it, and no step in between.
+    """
+
+    def __init__(self) -> None:
+        self._norms: dict[int, torch.Tensor | None] = {}
+        self._first: Sequence[torch.Tensor] = ()
+        self._clipping_of: dict[int, int] = {}
+        self._num = 0
+        self._num_used = 0
+        self._num_unused = 0
+
+    def add(self, parameters: Sequence[torch.Tensor], norm: torch.Tensor | None) -> None:
+        """These parameters are clipped, and this is their norm, if it is known."""
+        number, self._num = self._num, self._num + 1
+        if number == 0:
+            self._first = parameters  # most steps have one clipping: who is in it matters only to a second
+            self._norms[0] = norm
+            return
+        if number == 1:
+            self._clipping_of = dict.fromkeys(map(id, self._first), 0)
+        ids = [id(parameter) for parameter in parameters]
+        earlier = {self._clipping_of[i] for i in ids if i in self._clipping_of}
+        if all(self._num_used <= each < self._num_unused for each in earlier):
+            for each in earlier:
+                self._norms.pop(each, None)
+            self._norms[number] = norm
+            self._clipping_of.update(dict.fromkeys(ids, number))
+
+    def note_forward(self) -> None:
+        """What was clipped and not used by a step until now may never be."""
+        self._num_unused = self._num
+
+    def note_step(self) -> None:
+        """An optimizer uses what was clipped."""
+        self._num_used = self._num
+
+    def known(self) -> list[torch.Tensor]:
+        """All of them, or none if one of them is not known."""
+        norms = [norm for norm in self._norms.values() if norm is not None]
+        return norms if len(norms) == len(self._norms) else []
 
 
 class ClippingObserver:
@@ -44,9 +91,10 @@ class ClippingObserver:
         before_clip: Callable[[Sequence[torch.Tensor]], None],
         protect: Callable[[str, Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        self._owned = owned
+        self.owned = owned
         self._before_clip = before_clip
         self._seen = Clipped()
+        self.totals = Totals()
         self._norm_type = 2.0
         self.on_total: Callable[[Sequence[torch.Tensor], torch.Tensor | None], None] | None = None
         """Given the parameters and the complete total norm of each clipping; None where it is spread over ranks."""
@@ -63,8 +111,9 @@ class ClippingObserver:
         if self._owns(parameters):
             self._before_clip(parameters)
             self._seen.max_norm = float(max_norm)
-            if self._norm_type == 2.0 and isinstance(total, torch.Tensor):
-                self._seen.total_norm = _whole(total.detach())
+            if self.on_total is None:  # who is told of each keeps none
+                is_known = self._norm_type == 2.0 and isinstance(total, torch.Tensor)
+                self.totals.add(parameters, _whole(total.detach()) if is_known else None)
 
     def _norm_clipped(self, parameters: Sequence[torch.Tensor], total: Any) -> None:
         if self.on_total is not None and self._owns(parameters):
@@ -76,11 +125,13 @@ class ClippingObserver:
             self._seen.max_value = float(max_value)
 
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return bool(parameters) and id(parameters[0]) in self._owned
+        return any(id(parameter) in self.owned for parameter in parameters)
 
     def take(self) -> Clipped:
         """What was seen since the last call."""
         seen, self._seen = self._seen, Clipped()
+        totals, self.totals = self.totals, Totals()
+        seen.total_norms = totals.known()
         return seen
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from caboose.placement import Placements
 from caboose.scalars import plain
 from caboose_wire import Group, Layer
-from caboose_wire.fields import MAX_LAYERS
+from caboose_wire.fields import MAX_GROUPS, MAX_LAYERS
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -25,6 +25,9 @@ class LayerTable:
         if len(named) > MAX_LAYERS:
             self.blind["layers"] = f"{len(named)} parameters, the first {MAX_LAYERS} are watched"
             named = named[:MAX_LAYERS]
+        num_groups = sum(len(optimizer.param_groups) for optimizer in optimizers)
+        if num_groups > MAX_GROUPS:
+            self.blind["groups"] = f"{num_groups} parameter groups, the first {MAX_GROUPS} are told"
         self.parameters = [p for _, p in named]
         self.index = {id(p): row for row, p in enumerate(self.parameters)}
         rows = []
@@ -42,10 +45,18 @@ class LayerTable:
                 )
             )
         self.layers = tuple(rows)
-        self.is_replicated = all(layer.placement == "replicated" for layer in self.layers)
-        num_unknown = sum(layer.placement == "unknown" for layer in self.layers)
+        self.common = [row for row, p in enumerate(self.parameters) if not placements.is_ignored(p)]
+        """The rows that DDP does not leave to each rank by itself."""
+        self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
+        num_ignored = len(self.layers) - len(self.common)
+        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
+        reasons = []
+        if num_ignored:
+            reasons.append(f"{num_ignored} parameters are ignored by DDP, so that each rank has its own")
         if num_unknown:
-            self.blind["gradients"] = f"{num_unknown} parameters lie across ranks in a way not understood"
+            reasons.append(f"{num_unknown} parameters lie across ranks in a way not understood")
+        if reasons:
+            self.blind["gradients"] = "; ".join(reasons)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -80,7 +91,7 @@ def _outside(
 
 
 def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...]:
-    """Every parameter group with its plain settings, in the order in which LRs are reported."""
+    """Every parameter group that may travel, with its plain settings, in the order in which LRs are reported."""
     rows = []
     for o, optimizer in enumerate(optimizers):
         for g, group in enumerate(optimizer.param_groups):
@@ -93,4 +104,4 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...
                     settings=dict(list(settings.items())[:256]),
                 )
             )
-    return tuple(rows)
+    return tuple(rows[:MAX_GROUPS])

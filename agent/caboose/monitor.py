@@ -13,7 +13,7 @@ act must act, even if watching has failed, and its two exceptions are meant to e
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -26,7 +26,7 @@ from caboose.identity import Identity
 from caboose.introduction import introduce
 from caboose.phases import PhaseClock
 from caboose.record import Note, StepRecord
-from caboose.scalars import plain, plain_item
+from caboose.scalars import kept_count, plain, plain_item
 from caboose.sender import Sender
 from caboose.step_count import StepCount
 from caboose.watching import Skip, Watched
@@ -127,6 +127,10 @@ class Monitor:
         """Whether steps are being reported."""
         return not (self._is_closed or self.guard.is_tripped)
 
+    def _is_with(self, optimizers: "Sequence[torch.optim.Optimizer]") -> bool:
+        """Whether these very optimizers are the ones it was attached with."""
+        return self._observer is not None and list(map(id, self._observer.optimizers)) == list(map(id, optimizers))
+
     @property
     def model_step(self) -> int:
         """The age of the weights: the step, less what rollbacks took back."""
@@ -208,8 +212,8 @@ class Monitor:
             step=self._count.step,
             model_step=self.model_step,
             time=time.time(),
-            num_samples=num_samples,
-            num_tokens=num_tokens,
+            num_samples=kept_count(num_samples),
+            num_tokens=kept_count(num_tokens),
             num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
             phases=phases,
             metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},
@@ -231,8 +235,10 @@ class Monitor:
             self._skipper.end_step()
         if self._checkpointer is not None:
             self._tell_of_checkpoints()
-        if observer.has_new_modules:
-            self._introduce_again(modules=observer.modules)
+        if observer.take_news():
+            self._introduce_again(
+                layers=observer.table.layers, groups=observer.groups, modules=observer.modules, blind=observer.blind
+            )
         sender.put(record)
         self._num_boundaries += 1
         governor, number = self._governor, self._num_boundaries

@@ -25,6 +25,7 @@ from caboose.batches import Batches
 from caboose.clipping import Clipped, ClippingObserver
 from caboose.division import Division
 from caboose.gradients import GradientReader
+from caboose.holdings import Holdings
 from caboose.layers import LayerTable, group_table
 from caboose.local_gradients import LocalGradients
 from caboose.modes import Modes
@@ -35,7 +36,7 @@ from caboose.placement import own, without_compile
 from caboose.readback import Utilization, device_phases, memory_bytes
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
-from caboose_wire import Mode
+from caboose_wire import Layer, Mode
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -50,8 +51,8 @@ class Seen:
     clipped: Clipped
     mode: Mode | None
     is_sampled: bool
-    is_scaled: bool
-    """Whether the gradients were read while they were still multiplied by the scaler's scale."""
+    is_clip_scaled: bool
+    """Whether the clipper was given gradients that were still multiplied by the scaler's scale."""
     num_skipped: int | None
     vector: Vector | None
 
@@ -72,6 +73,12 @@ class Observer:
         scaler: Any = None,
     ) -> None:
         self.optimizers = list(optimizers)
+        self._model = model
+        self._world = world
+        self._protect = protect
+        self._holdings = Holdings(self.optimizers)
+        self._has_looked = False
+        self._takes_norms = True
         self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
         self.wrapper = type(model).__name__
@@ -82,8 +89,11 @@ class Observer:
         self._pieces = Pieces()
         self._step = 0
         self._is_sampled = False
+        self._is_clip_scaled = False
         self._mode: Mode | None = None
         self._num_steps_taken = 0
+        self._num_sparse = 0
+        self._has_news = False
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
@@ -92,12 +102,14 @@ class Observer:
         self.is_reduced = is_reduced or is_sharded
         """Whether the optimizers are given the gradients of all ranks together."""
         sizes = [layer.numel for layer in self.table.layers]
-        division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
-        self._gradients = GradientReader(self.table, optimizers, division, norm_type)
+        self._division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
         self._state = OptimizerState(self.optimizers, scaler)
+        self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
-        self._local = LocalGradients(self.table.parameters, protect, norm_type) if is_reduced else None
-        self._fingerprint = Fingerprint(self.table.parameters) if is_reduced and self.table.is_replicated else None
+        self._local: LocalGradients | None = None
+        self._fingerprint: Fingerprint | None = None
+        if is_reduced:
+            self._compare_ranks()
         self._modes = Modes(model)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
         clock.device_phases = device_phases(self._device)
@@ -120,6 +132,43 @@ class Observer:
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
 
+    def _reader(self) -> GradientReader:
+        return GradientReader(self.table, self.optimizers, self._division, self._norm_type, self._state.is_scaled)
+
+    def _compare_ranks(self) -> None:
+        common = [self.table.parameters[row] for row in self.table.common]
+        self._local = LocalGradients(common, self._protect, self._norm_type)
+        self._fingerprint = Fingerprint(common) if self.table.is_replicated and common else None
+
+    def _look_at_holdings(self) -> None:
+        """Before anything else in a step: what the optimizers hold now is what is read."""
+        if not self._has_looked:
+            self._has_looked = True
+            if self._holdings.have_changed(is_sampled=self._is_sampled):
+                self._look_anew()
+
+    def _look_anew(self) -> None:
+        """The optimizers hold other parameters: they are watched if they are the same layers, else that is told."""
+        table = LayerTable(self._model, self.optimizers, self._world)
+        self.groups = group_table(self.optimizers)
+        self._has_news = True
+        self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
+        if [_lie(layer) for layer in table.layers] != [_lie(layer) for layer in self.table.layers]:
+            self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
+            return
+        is_other = table.index != self.table.index
+        self.table = table
+        self._gradients = self._reader()
+        self._begin_gradients()
+        self._clipping.owned = frozenset(table.index)
+        if is_other:
+            if self._local is not None:
+                self._local.disarm()
+                self._compare_ranks()
+            if self._activations is not None:
+                self._activations.disarm()
+                self._activations = self._activations_of(self._model, self._protect)
+
     def _activations_of(self, model: torch.nn.Module, protect: Protect) -> Activations | None:
         reason = activations.reason_for_blindness(model)
         if reason:
@@ -141,13 +190,13 @@ class Observer:
         """Memory in use on the model's device; None on the CPU."""
         return memory_bytes(self._device)
 
-    @property
-    def has_new_modules(self) -> bool:
-        """Whether functional activations were met that Hello has not told of yet; asked once."""
-        if self._activations is None or not self._activations.has_new_sites:
-            return False
-        self._activations.has_new_sites = False
-        return True
+    def take_news(self) -> bool:
+        """Whether something was met that Hello has not told of yet: functional activations, new blindness."""
+        has_news, self._has_news = self._has_news, False
+        if self._activations is not None and self._activations.has_new_sites:
+            self._activations.has_new_sites = False
+            return True
+        return has_news
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -168,11 +217,20 @@ class Observer:
         self._is_sampled = is_sampled
         self._pieces = Pieces()
         self._mode = None
-        self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
+        self._is_clip_scaled = False
+        self._has_looked = False
+        self._takes_norms = takes_norms
+        self._begin_gradients()
+
+    def _begin_gradients(self) -> None:
+        self._gradients.begin(self._step, self._pieces, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         if not torch.is_grad_enabled():
             return  # an evaluation inside the loop is not part of the step's forward
+        self._look_at_holdings()
+        self._gradients.note_forward()
+        self._clipping.totals.note_forward()
         if self._mode is None:
             self._mode = self._modes.look()
             if self._is_sampled:
@@ -189,8 +247,10 @@ class Observer:
             self._clock.mark("backward")
 
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._state.note_scaling()
-        self._gradients.before_clip(parameters)
+        self._look_at_holdings()
+        for number in self._gradients.holders(parameters):
+            self._is_clip_scaled |= self._state.is_scaled(number)
+            self._gradients.before_clip(number)
 
     def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
         """Reads at once, or, where the step is given a closure that makes the gradients, after that closure.
@@ -220,10 +280,13 @@ class Observer:
         def read() -> None:
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
-            self._state.note_scaling()
+            self._look_at_holdings()
             self._state.note_learning_rates()
-            self._gradients.read(number)
+            self._state.note_fused_skip(number)
+            self._gradients.before_step(number)
+            self._clipping.totals.note_step()
             if self._is_sampled:
+                self._state.keep_scale()  # it is in the local gradients
                 rows, parameters = self._gradients.parameters(number)
                 if rows:
                     self._before_update[number] = sample_weights(parameters)
@@ -246,8 +309,8 @@ class Observer:
         """What was seen of the step that ends now."""
         pieces = self._pieces
         clipped = self._clipping.take()
-        if clipped.total_norm is not None:
-            pieces.add_scalar("clip_total_norm", clipped.total_norm)
+        for total in clipped.total_norms:
+            pieces.add_scalar("clip_total_norm", total)
         if isinstance(loss, torch.Tensor):
             detached = loss.detach()
             pieces.add_scalar("loss", detached if detached.numel() == 1 else detached.mean())
@@ -256,6 +319,7 @@ class Observer:
             self._look_closely(pieces)
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
+        self._tell_of_sparse_gradients()
         return Seen(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
             lr=self._state.learning_rates(),
@@ -263,16 +327,23 @@ class Observer:
             clipped=clipped,
             mode=self._mode,
             is_sampled=self._is_sampled,
-            is_scaled=self._state.take_scaling(),
+            is_clip_scaled=self._is_clip_scaled,
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=pieces.pack(),
         )
+
+    def _tell_of_sparse_gradients(self) -> None:
+        num = len(self._gradients.sparse_rows)
+        if num > self._num_sparse:
+            self._num_sparse = num
+            self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
+            self._has_news = True
 
     def _look_closely(self, pieces: Pieces) -> None:
         if self._local is not None and self._local.is_armed:
             rows, norms = self._local.take()
             if rows:
-                pieces.add_scalars("local_grad_norm", norms, rows)
+                pieces.add_scalars("local_grad_norm", norms, [self.table.common[row] for row in rows])
         if self._activations is not None:
             rows, arrays = self._activations.take()
             for name, values in arrays.items():
@@ -285,7 +356,7 @@ class Observer:
         if self._fingerprint is not None:
             whole, layers = self._fingerprint.take()
             pieces.add("fingerprint", whole, range(4))
-            pieces.add("layer_fingerprint", layers, range(len(self.table)))
+            pieces.add("layer_fingerprint", layers, self.table.common)
         self.batches.look_closely(pieces)
 
     def close(self) -> None:
@@ -298,3 +369,8 @@ class Observer:
             self._local.disarm()
         if self._activations is not None:
             self._activations.disarm()
+
+
+def _lie(layer: Layer) -> tuple[Any, ...]:
+    """What a layer keeps when its tensor is replaced or unfrozen."""
+    return layer.name, layer.numel, layer.placement, layer.replicas

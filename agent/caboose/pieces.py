@@ -40,15 +40,23 @@ class Pieces:
         self._values.append(value.reshape(1))
         self._parts.append(Part(name, (), 1))
 
-    def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> None:
+    def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> Part:
         """Many tensors of one element, alike, one per row."""
         self._values.append(torch.stack(tuple(values)))
         self._parts.append(Part(name, rows, 1))
+        return self._parts[-1]
 
-    def add(self, name: str, values: torch.Tensor, rows: Sequence[int]) -> None:
+    def add(self, name: str, values: torch.Tensor, rows: Sequence[int]) -> Part:
         """An array of one or two dimensions, with a row per entry of `rows`."""
         self._values.append(values.reshape(-1))
         self._parts.append(Part(name, rows, values.shape[1] if values.dim() == 2 else 1))
+        return self._parts[-1]
+
+    def drop(self, parts: Sequence[Part]) -> None:
+        """Takes back what was added as these parts."""
+        for part in parts:
+            number = next(i for i, known in enumerate(self._parts) if known is part)
+            del self._parts[number], self._values[number]
 
     def pack(self) -> "Vector | None":
         """Everything so far as one vector on its way to the host; None if there is nothing."""

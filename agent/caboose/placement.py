@@ -6,7 +6,8 @@ Only what is understood is summed. A plain tensor in a model without sharding is
 understood if every dimension of its mesh shards or replicates it and the mesh spans the whole job: then the squares
 over all ranks, divided by how often each shard occurs, are those of the whole. FSDP1 keeps shards of flat buffers;
 its handles say which, over how many ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
-tensor in a sharded model) is `unknown`: shown as blindness, never summed.
+tensor in a sharded model) is `unknown`: shown as blindness, never summed. So is a parameter that DDP was told to
+ignore: each rank has its own.
 """
 
 import sys
@@ -36,11 +37,14 @@ class Placements:
 
     def __init__(self, model: torch.nn.Module, world: int) -> None:
         self._world = world
+        self._ignored = _ignored_by_ddp(model)
         self._flat = _fsdp1_parameters(model, world)
         self._is_sharded = bool(self._flat) or any(_mesh(p) is not None for p in model.parameters())
 
     def of(self, parameter: torch.Tensor) -> Lie:
         """How this parameter lies."""
+        if id(parameter) in self._ignored:
+            return Lie("unknown", 1, parameter.numel())
         flat = self._flat.get(id(parameter))
         if flat is not None:
             return flat
@@ -51,6 +55,17 @@ class Placements:
         if self._is_sharded or not is_plain:
             return Lie("unknown", 1, parameter.numel())
         return Lie("replicated", self._world, parameter.numel())
+
+    def is_ignored(self, parameter: torch.Tensor) -> bool:
+        """Whether DDP leaves it alone: neither it nor its gradient is meant to be equal on all ranks."""
+        return id(parameter) in self._ignored
+
+
+def _ignored_by_ddp(model: torch.nn.Module) -> frozenset[int]:
+    bare = without_compile(model)
+    if not isinstance(bare, torch.nn.parallel.DistributedDataParallel):
+        return frozenset()
+    return frozenset(id(p) for name, p in bare.module.named_parameters() if name in bare.parameters_to_ignore)
 
 
 def without_compile(model: torch.nn.Module) -> torch.nn.Module:

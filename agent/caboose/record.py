@@ -1,16 +1,22 @@
 """One step's record between the two threads: filled on the training thread, made into a report by the sender."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from caboose.scalars import whole
 from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
-from caboose_wire.fields import Float32
+from caboose_wire.fields import MAX_SCALARS, Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
+
+logger = logging.getLogger("caboose")
 
 MISSING = np.float32(-1.0)
 """Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
@@ -30,8 +36,9 @@ class StepRecord:
     step: int
     model_step: int
     time: float
-    num_samples: int | None
-    num_tokens: int | None
+    num_samples: Any
+    num_tokens: Any
+    """Counts, or tensors on a device that hold them."""
     num_scheduler_steps: int | None
     phases: Phases
     metrics: dict[str, float]
@@ -61,8 +68,7 @@ class StepRecord:
         seen = self.seen
         values: Values = seen.vector.read() if seen.vector is not None else {}
         scale = _scalar(values, "scale")
-        if scale is not None and scale > 0:
-            _unscale(values, scale, is_scaled=seen.is_scaled)
+        _unscale(values, _scalar(values, "kept_scale") or scale or 1.0, is_clip_scaled=seen.is_clip_scaled)
         arrays, slices = self._arrays(values)
         loss = _scalar(values, "loss")
         report = StepReport(
@@ -72,17 +78,17 @@ class StepRecord:
             model_step=self.model_step,
             time=self.time,
             loss=seen.loss if loss is None else loss,
-            num_samples=self.num_samples,
-            num_tokens=self.num_tokens,
+            num_samples=whole(self.num_samples),
+            num_tokens=whole(self.num_tokens),
             lr=seen.lr,
             settings=seen.settings,
             num_scheduler_steps=self.num_scheduler_steps,
             phases=self._phases(),
-            metrics=self.metrics,
+            metrics=_told(self.metrics),
             grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
-            scaler=None if scale is None else Scaler(scale, seen.num_skipped or 0),
+            scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
             batch=self._batch(values),
             mode=seen.mode,
             host_bytes=self.host_bytes,
@@ -129,7 +135,10 @@ class StepRecord:
         clipped = self.seen.clipped
         if clipped.max_norm is None and clipped.max_value is None:
             return None
-        return Clipping(clipped.max_norm, _scalar(values, "clip_total_norm"), clipped.max_value)
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), clipped.max_value)
+
+    def _num_skipped(self, values: Values) -> int:
+        return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
 
     def _batch(self, values: Values) -> Batch | None:
         if self.batch is None or "batch_bad" not in values:
@@ -158,18 +167,33 @@ class Note:
         return self.content
 
 
+def _told(metrics: dict[str, float]) -> dict[str, float]:
+    """As many as may travel."""
+    if len(metrics) > MAX_SCALARS:
+        _warn_of_metrics(len(metrics))
+    return {name[:256]: value for name, value in islice(metrics.items(), MAX_SCALARS)}
+
+
+@cache
+def _warn_of_metrics(num: int) -> None:
+    logger.warning("caboose: a step with %d metrics, of which the first %d are reported", num, MAX_SCALARS)
+
+
 def _scalar(values: Values, name: str) -> float | None:
     found = values.get(name)
     return None if found is None else float(found[1][0])
 
 
-def _unscale(values: Values, scale: float, *, is_scaled: bool) -> None:
+def _unscale(values: Values, scale: float, *, is_clip_scaled: bool) -> None:
     """Takes a gradient scaler's scale out of what was read with it still inside."""
-    names = ["local_grad_norm", *(("grad_norm", "clip_total_norm") if is_scaled else ())]
-    for name in names:
+    for name in ("scaled_grad_norm", "local_grad_norm", *(("clip_total_norm",) if is_clip_scaled else ())):
         if name in values:
             rows, found = values[name]
             values[name] = (rows, found / np.float32(scale))
+    if "scaled_grad_norm" in values:
+        rows, found = values.pop("scaled_grad_norm")
+        others, unscaled = values.get("grad_norm", ((), np.empty(0, np.float32)))
+        values["grad_norm"] = ([*others, *rows], np.concatenate([unscaled, found]))
 
 
 def _spread(found: Float32, rows: Sequence[int], first: int, last: int) -> Float32:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from caboose_wire.fields import Scalar
+from caboose_wire.fields import MAX_COUNT, Scalar
 
 
 def plain(value: Any) -> Scalar:
@@ -26,3 +26,18 @@ def plain_item(value: Any) -> Scalar:
     except (ValueError, RuntimeError, TypeError):  # more than one element
         return str(value)[:256]
     return plain(item) if isinstance(item, bool | int | float) else str(item)[:256]
+
+
+def kept_count(value: Any) -> Any:
+    """A count as it is now; of a tensor on a device a copy there, which `whole` reads later, on another thread."""
+    device = getattr(value, "device", None)
+    return whole(value) if getattr(device, "type", "cpu") == "cpu" else value.detach().clone()
+
+
+def whole(value: Any) -> int | None:
+    """A count, however it was given; None for what is none. A tensor on a device is waited for."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if 0 <= number <= MAX_COUNT else None
