@@ -9,7 +9,8 @@ the first counts.
 
 For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
 the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a
-window of sampled steps: batch and tokens are subsampled, units never.
+window of sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks,
+this rank's own part is looked at (see `readable`).
 
 A model with compiled parts is not looked into: hooks would make it compile again, or would be ignored. That is
 stated.
@@ -24,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.layers import plain_name
+from caboose.readable import part
 from caboose.subsample import histogram, zero_fraction
 from caboose.subsample import row as sample_row
 from caboose_wire import Module
@@ -150,10 +152,12 @@ class Activations:
         self._see(row, output)
 
     def _see(self, row: int, output: Any) -> None:
-        tensor = _first_tensor(output)
-        if tensor is None or row in self._order or not tensor.is_floating_point() or not tensor.numel():
+        found = _first_tensor(output)
+        if found is None or row in self._order or not found.is_floating_point():
             return
-        tensor = tensor.detach()
+        tensor = part(found)
+        if tensor is None or not tensor.numel():
+            return
         self._order.append(row)
         self._extremes += torch.aminmax(tensor)
         self._samples.append(sample_row(tensor))

@@ -32,6 +32,7 @@ from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
 from caboose.pieces import Pieces, Vector
 from caboose.placement import own, without_compile
+from caboose.readable import whole
 from caboose.readback import Utilization, device_phases, memory_bytes
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
@@ -249,8 +250,9 @@ class Observer:
         if clipped.total_norm is not None:
             pieces.add_scalar("clip_total_norm", clipped.total_norm)
         if isinstance(loss, torch.Tensor):
-            detached = loss.detach()
-            pieces.add_scalar("loss", detached if detached.numel() == 1 else detached.mean())
+            value = whole(loss)
+            if value is not None:
+                pieces.add_scalar("loss", value if value.numel() == 1 else value.mean())
         self._state.add_scale(pieces)
         if self._is_sampled:
             self._look_closely(pieces)
