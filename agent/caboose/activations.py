@@ -17,6 +17,7 @@ stated.
 """
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ def reason_for_blindness(model: torch.nn.Module) -> str:
     """Why this model's activations cannot be seen; empty if they can."""
     for module in model.modules():
         is_compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
+        is_compiled |= any(
+            isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+            for value in vars(module).values()
+        )
         if is_compiled:
             return "inside a compiled graph"
         if isinstance(module, torch.jit.ScriptModule):
