@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.layers import plain_name
-from caboose.readable import part
+from caboose.readable import own_part
 from caboose.subsample import histogram, zero_fraction
 from caboose.subsample import row as sample_row
 from caboose_wire import Module
@@ -161,17 +161,18 @@ class Activations:
         found = _first_tensor(output)
         if found is None or row in self._order or not found.is_floating_point():
             return
-        tensor = part(found)
+        tensor = own_part(found, "an activation")
         if tensor is None or not tensor.numel():
             return
-        self._order.append(row)
-        self._extremes += torch.aminmax(tensor)
-        self._samples.append(sample_row(tensor))
+        extremes, elements = torch.aminmax(tensor), sample_row(tensor)
         if self.modules[row].kind in SILENT_KINDS and tensor.dim() >= 2:
             fired = (self._by_unit(tensor) != 0).any(dim=0)
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
             self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
+        self._order.append(row)  # last: an output that fails on the way leaves no half of itself behind
+        self._extremes += extremes
+        self._samples.append(elements)
 
     def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
         """Samples x units, with few enough samples to look at."""
@@ -180,6 +181,10 @@ class Activations:
         rows = tensor.movedim(channel, -1).reshape(-1, units)
         keep = max(1, MASK_ELEMENTS // units)
         return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
+
+    def forget(self) -> None:
+        """Drops what was seen and not taken."""
+        self._order, self._samples, self._extremes = [], [], []
 
     def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
         """The rows that were called, in the order of execution, and an array of each statistic for them."""

@@ -13,6 +13,7 @@ Where torch traces what it compiles, hooks are nothing: they could only break th
 """
 
 import contextlib
+import functools
 import logging
 import sys
 import time
@@ -22,6 +23,12 @@ from typing import Any
 logger = logging.getLogger("caboose")
 
 MAX_FAILURES = 10
+
+
+@functools.lru_cache(maxsize=256)
+def left_out(what: str) -> None:
+    """Logs, once, that something cannot be read and is left out of the reports. That is no failure of the agent."""
+    logger.warning("caboose: %s cannot be read and is left out", what)
 
 
 class Guard:

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,12 +22,12 @@ import msgspec
 
 from caboose.exits import close_at_exit
 from caboose.governor import Governor
-from caboose.guard import Guard
+from caboose.guard import Guard, left_out
 from caboose.identity import Identity
 from caboose.introduction import introduce
 from caboose.phases import PhaseClock
 from caboose.record import Note, StepRecord
-from caboose.scalars import plain, plain_item
+from caboose.scalars import as_count, as_number, plain, plain_item
 from caboose.sender import Sender
 from caboose.step_count import StepCount
 from caboose.watching import Skip, Watched
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 BROKEN_SECONDS = 5.0
 """How long a background save is waited for when the run ends by an error: its other ranks may be gone."""
+
+MAX_METRICS = 256
+"""Of one step: what fits into a report."""
 
 Batch = TypeVar("Batch")
 
@@ -189,6 +193,26 @@ class Monitor:
         observer, sender, identity = self._observer, self._sender, self.identity
         if observer is None or sender is None or identity is None:
             return
+        self._num_boundaries += 1
+        try:
+            self._report(observer, sender, identity, loss, metrics, num_samples, num_tokens)
+        finally:  # a step that could not be told is over all the same
+            is_suspicious, self._is_suspicious = self._is_suspicious, False
+            observer.begin(
+                is_sampled=is_suspicious or self._governor.is_sampled(self._num_boundaries),
+                takes_norms=is_suspicious or self._governor.takes_norms(self._num_boundaries),
+            )
+
+    def _report(
+        self,
+        observer: "Observer",
+        sender: Sender,
+        identity: Identity,
+        loss: "torch.Tensor | float | None",
+        metrics: Mapping[str, float] | None,
+        num_samples: int | None,
+        num_tokens: int | None,
+    ) -> None:
         self._seq += 1
         self._boundary = time.monotonic()
         phases = self.clock.take()
@@ -208,11 +232,11 @@ class Monitor:
             step=self._count.step,
             model_step=self.model_step,
             time=time.time(),
-            num_samples=num_samples,
-            num_tokens=num_tokens,
+            num_samples=as_count(num_samples, "num_samples"),
+            num_tokens=as_count(num_tokens, "num_tokens"),
             num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
             phases=phases,
-            metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},
+            metrics=_numbers(metrics) if metrics else {},
             agent_seconds=agent_seconds + other_seconds,
             sample_every=self._governor.sample_every,
             norm_every=self._governor.norm_every,
@@ -234,15 +258,8 @@ class Monitor:
         if observer.has_new_modules:
             self._introduce_again(modules=observer.modules)
         sender.put(record)
-        self._num_boundaries += 1
-        governor, number = self._governor, self._num_boundaries
         beside, self._sender_seconds = sender.cpu_seconds - self._sender_seconds, sender.cpu_seconds
-        governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)
-        is_suspicious, self._is_suspicious = self._is_suspicious, False
-        observer.begin(
-            is_sampled=is_suspicious or governor.is_sampled(number),
-            takes_norms=is_suspicious or governor.takes_norms(number),
-        )
+        self._governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)
 
     def _went_back(self, model_step: int) -> None:
         """All ranks have just gone back: what follows is a new attempt, with weights of that age."""
@@ -438,6 +455,14 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a step's metrics that are numbers."""
+    if len(metrics) > MAX_METRICS:
+        left_out(f"a metric beyond the first {MAX_METRICS} of a step")
+    found = {str(name)[:256]: as_number(value, "a metric") for name, value in islice(metrics.items(), MAX_METRICS)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _read(value: Any) -> Scalar:

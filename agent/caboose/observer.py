@@ -32,8 +32,9 @@ from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
 from caboose.pieces import Pieces, Vector
 from caboose.placement import own, without_compile
-from caboose.readable import whole
+from caboose.readable import mean
 from caboose.readback import Utilization, device_phases, memory_bytes
+from caboose.scalars import as_number
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
 from caboose_wire import Mode
@@ -166,10 +167,19 @@ class Observer:
 
     def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
         """A new step begins."""
+        if self._is_sampled:  # the step that ends was: what failed to be taken is not for another step
+            self._let_go()
         self._is_sampled = is_sampled
         self._pieces = Pieces()
         self._mode = None
         self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
+
+    def _let_go(self) -> None:
+        self._before_update.clear()
+        if self._local is not None and self._local.is_armed:
+            self._local.take()
+        if self._activations is not None:
+            self._activations.forget()
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         if not torch.is_grad_enabled():
@@ -250,16 +260,16 @@ class Observer:
         if clipped.total_norm is not None:
             pieces.add_scalar("clip_total_norm", clipped.total_norm)
         if isinstance(loss, torch.Tensor):
-            value = whole(loss)
+            value = mean(loss)
             if value is not None:
-                pieces.add_scalar("loss", value if value.numel() == 1 else value.mean())
+                pieces.add_scalar("loss", value)
         self._state.add_scale(pieces)
         if self._is_sampled:
             self._look_closely(pieces)
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         return Seen(
-            loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
+            loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
             settings=self._state.settings(is_wanted=self._is_sampled),
             clipped=clipped,
@@ -300,3 +310,8 @@ class Observer:
             self._local.disarm()
         if self._activations is not None:
             self._activations.disarm()
+
+
+def _mean(loss: Any) -> Any:
+    """A numpy array as its mean; anything else as it is."""
+    return loss.mean() if getattr(loss, "ndim", 0) and getattr(loss, "size", 0) else loss

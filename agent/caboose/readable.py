@@ -4,11 +4,12 @@ Design
 ------
 A statistic of a distributed tensor would be a collective, and the ranks do not look at the same steps: a rank that
 looked alone would wait for ever. So only what lies on this rank is read. What has no extremes to be asked for
-(eight-bit floats, sparse and nested tensors, those that `torch.func` wraps) is left out; that is no failure.
+(eight-bit floats, sparse and nested tensors, those that `torch.func` wraps) is left out, which is logged once a kind.
 """
 
 import torch
 
+from caboose.guard import left_out
 from caboose.placement import own
 
 REAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -16,16 +17,30 @@ ORDERED = REAL | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32,
 """What `aminmax` knows, on every kind of device."""
 
 
-def part(tensor: torch.Tensor) -> torch.Tensor | None:
+def own_part(tensor: torch.Tensor, what: str) -> torch.Tensor | None:
     """This rank's own part of it, complex numbers as pairs of real ones; None if it cannot be read."""
     if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
         return None  # a summand: its statistics say nothing about the sum
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        return None
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        left_out(f"{what} inside a torch.func transform")
         return None
-    mine = own(tensor.detach())
-    return mine if mine.dtype in ORDERED else None
+    if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized:
+        mine = own(tensor.detach())
+        if mine.dtype in ORDERED:
+            return mine
+    left_out(f"{what} of {tensor.dtype} in layout {'nested' if tensor.is_nested else tensor.layout}")
+    return None
+
+
+def mean(loss: torch.Tensor) -> torch.Tensor | None:
+    """A loss of any shape as one number; None if it cannot be read."""
+    value = whole(loss)
+    if value is None or value.is_complex():
+        return None
+    if value.numel() == 1 and value.layout is torch.strided:
+        return value
+    mine = own_part(value, "a loss")
+    return mine.mean(dtype=torch.float32) if mine is not None and mine.numel() else None
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor | None:

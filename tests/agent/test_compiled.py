@@ -1,4 +1,4 @@
-"""A run that compiles its model, or a part of it, compiles as often as without the agent, and whole graphs stay whole."""
+"""What a run compiles is compiled as often as without the agent, and whole graphs stay whole."""
 
 from collections.abc import Callable
 from typing import Any

@@ -65,7 +65,7 @@ def test_each_rank_tells_of_the_activations_it_has_itself_but_for_summands() -> 
     hello, by_step = reports("sharded")
     report = by_step[1][0]
     assert [module.name for module in hello.modules] == ["0", "1", "2"]
-    assert list(report.arrays["activation_order"]) == [0, 1, -1], "the last module's output is not yet summed over the ranks"
+    assert list(report.arrays["activation_order"]) == [0, 1, -1], "the last output is not yet summed over the ranks"
     assert report.arrays["activation_max"][0] > 0
     assert by_step[3][0].is_sampled
     assert not by_step[3][1].is_sampled

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 tensor_parallel.py OUT LAYOUT...
 
-Each layout is a job of its own name. OUT/rank<N>.json holds, for each, the losses, the gradient norm of each step as the
-job gathers it itself, how many collectives the steps took, and how often the agent failed.
+Each layout is a job of its own name. OUT/rank<N>.json holds, for each, the losses, the gradient norm of each step as
+the job gathers it itself, how many collectives the steps took, and how often the agent failed.
 """
 
 import argparse
