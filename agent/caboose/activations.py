@@ -3,8 +3,8 @@
 Design
 ------
 Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
-and a torch function mode go in when it begins and come out when it ends, also when it raises. Recomputation by
-activation checkpointing happens in the backward, after that, and so is not counted twice; of several micro-batches
+and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
+hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing happens in the backward, after that, and so is not counted twice; of several micro-batches
 the first counts.
 
 For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.layers import plain_name
@@ -122,7 +122,7 @@ class Activations:
             handle.remove()
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch gives no types
+            _take_off_the_stack(mode)
 
     def _add_site(self, key: Any, module: Module) -> int:
         row = len(self.modules)
@@ -236,6 +236,20 @@ class _Functions(TorchFunctionMode):
         if name is not None:
             self._tell(name, output)
         return output
+
+
+def _take_off_the_stack(mode: _Functions) -> None:
+    """Wherever it lies: torch's own exit takes what is on top, and after an interrupt that may be another."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
+        if top is mode:
+            break
+        above.append(top)
+    else:
+        del above[:1]  # a block that was left by the interrupt took ours for its own, and its own is still there
+    for other in reversed(above):
+        _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:

@@ -106,6 +106,8 @@ class Observer:
         self.utilization = Utilization(self._device)
         self._activations = self._activations_of(model, protect)
         self._before_update: dict[int, torch.Tensor] = {}
+        self._updated: set[int] = set()
+        """Optimizers whose update was looked at: of several in one step, or in a loop without boundaries, the first."""
         protect("warm-up", warm_up)(self._device)
         if self._clipping.is_blind:
             self.blind["clipping"] = "this torch's clippers are built in a way not understood"
@@ -174,28 +176,34 @@ class Observer:
         self._mode = None
         self._gradients.begin(self._step, self._pieces, is_sampled=is_sampled, takes_norms=takes_norms)
 
+    def _disarm(self) -> None:
+        if self._activations is not None and self._activations.is_armed:
+            self._activations.disarm()
+
     def _let_go(self) -> None:
+        self._disarm()
         self._before_update.clear()
+        self._updated.clear()
         if self._local is not None and self._local.is_armed:
             self._local.take()
         if self._activations is not None:
             self._activations.forget()
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
-        if not torch.is_grad_enabled():
-            return  # an evaluation inside the loop is not part of the step's forward
+        self._disarm()  # if an interrupt ended the forward before
+        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+            return  # an evaluation inside the loop, or an export, is not part of the step's forward
         if self._mode is None:
             self._mode = self._modes.look()
             if self._is_sampled:
                 if self._local is not None and not self._local.is_armed:
                     self._local.arm()
-                if self._activations is not None and not self._activations.is_armed:
+                if self._activations is not None:
                     self._activations.arm(module)
         self._clock.mark("forward")
 
     def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        if self._activations is not None and self._activations.is_armed:
-            self._activations.disarm()
+        self._disarm()
         if self._clock.current == "forward":
             self._clock.mark("backward")
 
@@ -234,7 +242,8 @@ class Observer:
             self._state.note_scaling()
             self._state.note_learning_rates()
             self._gradients.read(number)
-            if self._is_sampled:
+            if self._is_sampled and number not in self._updated:
+                self._updated.add(number)
                 rows, parameters = self._gradients.parameters(number)
                 if rows:
                     self._before_update[number] = sample_weights(parameters)
@@ -308,8 +317,7 @@ class Observer:
         self._clipping.close()
         if self._local is not None:
             self._local.disarm()
-        if self._activations is not None:
-            self._activations.disarm()
+        self._disarm()
 
 
 def _mean(loss: Any) -> Any:
