@@ -4,8 +4,8 @@ Design
 ------
 Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
 and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
-hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing happens in the backward, after that, and so is not counted twice; of several micro-batches
-the first counts.
+hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing
+happens in the backward, after that, and so is not counted twice; of several micro-batches the first counts.
 
 For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
 the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a

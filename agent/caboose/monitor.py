@@ -257,6 +257,9 @@ class Monitor:
             self._tell_of_checkpoints()
         if observer.has_new_modules:
             self._introduce_again(modules=observer.modules)
+        if observer.has_new_sight:
+            observer.has_new_sight = False
+            self._introduce_again(visible=observer.visible, blind=observer.blind)
         sender.put(record)
         beside, self._sender_seconds = sender.cpu_seconds - self._sender_seconds, sender.cpu_seconds
         self._governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)

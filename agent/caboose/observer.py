@@ -39,6 +39,10 @@ from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
 from caboose_wire import Mode
 
+MAX_UNCALLED = 8
+"""Steps without one forward of the attached module, from the first on, until that is told."""
+UNCALLED = "the attached module itself is never called, or only inside a compiled graph"
+
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
@@ -85,6 +89,11 @@ class Observer:
         self._step = 0
         self._is_sampled = False
         self._mode: Mode | None = None
+        self._num_uncalled = 0
+        """Steps so far, as long as the model was never called."""
+        self._was_called = False
+        self.has_new_sight = False
+        """Whether what can be seen is other than Hello has told; whoever tells it takes this back."""
         self._num_steps_taken = 0
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
@@ -156,16 +165,17 @@ class Observer:
     @property
     def visible(self) -> tuple[str, ...]:
         """What Hello says this agent sees."""
-        seen = ["loss", "lr", "phases", "weights", "modes"]
+        seen = ["loss", "lr", "phases", "weights"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
             seen.append("gradients")
         parts = {
+            "modes": self._modes,
             "local_gradients": self._local,
             "fingerprint": self._fingerprint,
             "activations": self._activations,
             "clipping": None if self._clipping.is_blind else self._clipping,
         }
-        return (*seen, *(name for name, part in parts.items() if part is not None))
+        return (*seen, *(name for name, part in parts.items() if part is not None and name not in self.blind))
 
     def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
         """A new step begins."""
@@ -191,16 +201,35 @@ class Observer:
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
         self._disarm()  # if an interrupt ended the forward before
-        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+        if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return  # an evaluation inside the loop, or an export, is not part of the step's forward
-        if self._mode is None:
-            self._mode = self._modes.look()
-            if self._is_sampled:
-                if self._local is not None and not self._local.is_armed:
-                    self._local.arm()
-                if self._activations is not None:
-                    self._activations.arm(module)
+        is_first, self._mode = self._mode is None, self._modes.look()
+        if not self._was_called:
+            self._note_called()
+        if is_first and self._is_sampled:
+            if self._local is not None and not self._local.is_armed:
+                self._local.arm()
+            if self._activations is not None:
+                self._activations.arm(module)
         self._clock.mark("forward")
+
+    def _note_called(self) -> None:
+        self._was_called = True
+        if self._num_uncalled >= MAX_UNCALLED:
+            self.blind = {what: why for what, why in self.blind.items() if why != UNCALLED}
+            self.has_new_sight = True
+
+    def _note_uncalled(self) -> None:
+        """A step of a model that was never called: after some, what its own forward would show is told as blindness.
+
+        Such a model is a container of those that are called, or is called inside a compiled function. The time of the
+        whole step and of its other phases is seen, so `phases` stays visible.
+        """
+        self._num_uncalled += 1
+        if self._num_uncalled == MAX_UNCALLED:
+            parts = ["activations", "modes", "phases", *(["local_gradients"] if self._local is not None else [])]
+            self.blind = {**dict.fromkeys(parts, UNCALLED), **self.blind}
+            self.has_new_sight = True
 
     def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
         self._disarm()
@@ -275,6 +304,8 @@ class Observer:
         self._state.add_scale(pieces)
         if self._is_sampled:
             self._look_closely(pieces)
+        if not self._was_called:
+            self._note_uncalled()
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         return Seen(
