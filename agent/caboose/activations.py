@@ -3,27 +3,30 @@
 Design
 ------
 Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
-and a torch function mode go in when it begins and come out when it ends, also when it raises. Recomputation by
-activation checkpointing happens in the backward, after that, and so is not counted twice; of several micro-batches
-the first counts.
+and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
+hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing
+happens in the backward, after that, and so is not counted twice; of several micro-batches the first counts.
 
 For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
 the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a
-window of sampled steps: batch and tokens are subsampled, units never.
+window of sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks,
+this rank's own part is looked at (see `readable`).
 
 A model with compiled parts is not looked into: hooks would make it compile again, or would be ignored. That is
 stated.
 """
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.layers import plain_name
+from caboose.readable import own_part
 from caboose.subsample import histogram, zero_fraction
 from caboose.subsample import row as sample_row
 from caboose_wire import Module
@@ -58,6 +61,11 @@ def reason_for_blindness(model: torch.nn.Module) -> str:
     """Why this model's activations cannot be seen; empty if they can."""
     for module in model.modules():
         is_compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
+        is_compiled |= any(
+            isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+            for value in vars(module).values()
+        )
         if is_compiled:
             return "inside a compiled graph"
         if isinstance(module, torch.jit.ScriptModule):
@@ -114,7 +122,7 @@ class Activations:
             handle.remove()
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch gives no types
+            _take_off_the_stack(mode)
 
     def _add_site(self, key: Any, module: Module) -> int:
         row = len(self.modules)
@@ -150,18 +158,21 @@ class Activations:
         self._see(row, output)
 
     def _see(self, row: int, output: Any) -> None:
-        tensor = _first_tensor(output)
-        if tensor is None or row in self._order or not tensor.is_floating_point() or not tensor.numel():
+        found = _first_tensor(output)
+        if found is None or row in self._order or not found.is_floating_point():
             return
-        tensor = tensor.detach()
-        self._order.append(row)
-        self._extremes += torch.aminmax(tensor)
-        self._samples.append(sample_row(tensor))
+        tensor = own_part(found, "an activation")
+        if tensor is None or not tensor.numel():
+            return
+        extremes, elements = torch.aminmax(tensor), sample_row(tensor)
         if self.modules[row].kind in SILENT_KINDS and tensor.dim() >= 2:
             fired = (self._by_unit(tensor) != 0).any(dim=0)
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
             self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
+        self._order.append(row)  # last: an output that fails on the way leaves no half of itself behind
+        self._extremes += extremes
+        self._samples.append(elements)
 
     def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
         """Samples x units, with few enough samples to look at."""
@@ -170,6 +181,10 @@ class Activations:
         rows = tensor.movedim(channel, -1).reshape(-1, units)
         keep = max(1, MASK_ELEMENTS // units)
         return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
+
+    def forget(self) -> None:
+        """Drops what was seen and not taken."""
+        self._order, self._samples, self._extremes = [], [], []
 
     def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
         """The rows that were called, in the order of execution, and an array of each statistic for them."""
@@ -221,6 +236,20 @@ class _Functions(TorchFunctionMode):
         if name is not None:
             self._tell(name, output)
         return output
+
+
+def _take_off_the_stack(mode: _Functions) -> None:
+    """Wherever it lies: torch's own exit takes what is on top, and after an interrupt that may be another."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
+        if top is mode:
+            break
+        above.append(top)
+    else:
+        del above[:1]  # a block that was left by the interrupt took ours for its own, and its own is still there
+    for other in reversed(above):
+        _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from caboose.pieces import Pieces
+from caboose.readable import own_part
 from caboose_wire import Batch
 
 MAX_DEPTH = 4
@@ -30,7 +31,7 @@ class Batches:
         """A batch is handed out."""
         self.index += 1
         tensor = _first_tensor(batch)
-        self._shape = tuple(tensor.shape) if tensor is not None else ()
+        self._shape = tuple(tensor.shape) if tensor is not None and not tensor.is_nested else ()
         self.held = weakref.ref(tensor) if tensor is not None else None
 
     def describe(self) -> Batch | None:
@@ -42,28 +43,32 @@ class Batches:
     def look_closely(self, pieces: Pieces) -> None:
         """Adds the range of the last batch and the number of its bad elements."""
         tensor = self.held() if self.held is not None else None
-        if tensor is not None and tensor.numel():
-            for name, value in zip(("batch_low", "batch_high", "batch_bad"), extent(tensor), strict=True):
+        found = extent(tensor) if tensor is not None else None
+        if found is not None:
+            for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):
                 pieces.add_scalar(name, value)
 
 
 def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
     """The batch with its range and bad elements, if it is still there; on the sender's thread, so it may wait."""
     tensor = held() if held is not None else None
-    if batch.num_bad is not None or tensor is None or not tensor.numel():
+    if batch.num_bad is not None or tensor is None:
         return batch
-    low, high, bad = extent(tensor)
+    found = extent(tensor)
+    if found is None:
+        return batch
+    low, high, bad = found
     return msgspec.structs.replace(batch, num_bad=int(bad), lowest=float(low), highest=float(high))
 
 
-def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Lowest and highest element, and how many are not finite."""
-    tensor = tensor.detach()
-    if not tensor.is_floating_point():
-        low, high = torch.aminmax(tensor)
-        return low, high, torch.zeros((), device=tensor.device)
-    low, high = torch.aminmax(tensor)
-    return low, high, (~torch.isfinite(tensor)).sum()
+def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Lowest and highest element of this rank's part, and how many are not finite; None if that cannot be read."""
+    mine = own_part(tensor, "a batch")
+    if mine is None or not mine.numel():
+        return None
+    low, high = torch.aminmax(mine)
+    bad = (~torch.isfinite(mine)).sum() if mine.is_floating_point() else torch.zeros((), device=mine.device)
+    return low, high, bad
 
 
 def _first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:

@@ -87,8 +87,8 @@ def _init_ratio(model: torch.nn.Module) -> str | None:
     he: list[float] = []
     xavier: list[float] = []
     for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if not isinstance(weight, torch.nn.Parameter) or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
+        weight = module._parameters.get("weight")  # as an attribute it may be computed, and that may change the model
+        if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
             continue
         if len(he) == MAX_INIT_LAYERS:
             break

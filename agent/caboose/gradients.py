@@ -44,7 +44,8 @@ class GradientReader:
         self._watched = [_watched(table, optimizer) for optimizer in optimizers]
         self._ids = [{id(p) for _, p in watched} for watched in self._watched]
         is_sharded = any(layer.placement == "sharded" for layer in table.layers)
-        self._is_plain = not is_sharded and not any(p.is_complex() for p in table.parameters)
+        is_special = any(p.is_complex() or hasattr(p, "device_mesh") for p in table.parameters)
+        self._is_plain = not is_sharded and not is_special
         self._by_part: dict[tuple[int, Part], tuple[list[int], list[torch.Tensor]]] = {}
         held = [row for watched in self._watched for row, _ in watched]
         self._is_disjoint = len(set(held)) == len(held)

@@ -8,10 +8,14 @@ the guard trips: the agent takes its hooks out and from then on does nothing, wh
 heartbeats. KeyboardInterrupt and SystemExit are the user's and pass.
 
 The guard also keeps the agent's own time on the training thread, because every entry passes here.
+
+Where torch traces what it compiles, hooks are nothing: they could only break the graph, or become part of it.
 """
 
 import contextlib
+import functools
 import logging
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +23,12 @@ from typing import Any
 logger = logging.getLogger("caboose")
 
 MAX_FAILURES = 10
+
+
+@functools.lru_cache(maxsize=256)
+def left_out(what: str) -> None:
+    """Logs, once, that something cannot be read and is left out of the reports. That is no failure of the agent."""
+    logger.warning("caboose: %s cannot be read and is left out", what)
 
 
 class Guard:
@@ -59,6 +69,10 @@ class Guard:
         return seconds
 
 
+def _never() -> bool:
+    return False
+
+
 class Protected:
     """A function behind the guard, fit to be a hook on someone's model.
 
@@ -67,16 +81,20 @@ class Protected:
     Caboose where it is loaded.
     """
 
-    __slots__ = ("_function", "_guard", "_where")
+    __slots__ = ("_function", "_guard", "_is_compiling", "_where")
     __torch_unserializable__ = True  # torch then drops it from pickled tensors without a warning
 
     def __init__(self, guard: Guard, where: str, function: Callable[..., Any]) -> None:
         self._guard = guard
         self._where = where
         self._function = function
+        # Looked up once: a hook is called several times a step. Before torch is imported nothing is compiled.
+        self._is_compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, if the guard lets it, and times it."""
+        if self._is_compiling():
+            return None
         guard = self._guard
         if guard.is_tripped:
             return None

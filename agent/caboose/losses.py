@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from caboose.patches import Patches
+from caboose.readable import whole
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -153,13 +154,8 @@ class BackwardLosses:
 def _micro_batch(loss: Any) -> MicroBatch | None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return None
-    value = loss.detach()
-    placements = getattr(value, "placements", None)
-    if placements is not None:
-        if not all(placement.is_replicate() for placement in placements):
-            return None  # to complete it would take a collective
-        value = value.to_local()  # type: ignore[attr-defined]  # a DTensor has placements, and this
-    return MicroBatch(value.reshape(()), _divisor(loss))
+    value = whole(loss)
+    return None if value is None else MicroBatch(value.reshape(()), _divisor(loss))
 
 
 def _divisor(loss: torch.Tensor) -> float:

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,17 +22,17 @@ import msgspec
 
 from caboose.exits import close_at_exit
 from caboose.governor import Governor
-from caboose.guard import Guard
+from caboose.guard import Guard, left_out
 from caboose.identity import Identity
 from caboose.introduction import introduce
 from caboose.phases import PhaseClock
 from caboose.record import Note, StepRecord
-from caboose.scalars import kept_count, plain, plain_item
+from caboose.scalars import as_number, kept_count, plain, plain_item
 from caboose.sender import Sender
 from caboose.step_count import StepCount
 from caboose.watching import Skip, Watched
 from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, StepReport, Terms
-from caboose_wire.fields import Scalar
+from caboose_wire.fields import MAX_SCALARS, Scalar
 from caboose_wire.rollback import RollbackMode
 
 if TYPE_CHECKING:
@@ -193,6 +194,26 @@ class Monitor:
         observer, sender, identity = self._observer, self._sender, self.identity
         if observer is None or sender is None or identity is None:
             return
+        self._num_boundaries += 1
+        try:
+            self._report(observer, sender, identity, loss, metrics, num_samples, num_tokens)
+        finally:  # a step that could not be told is over all the same
+            is_suspicious, self._is_suspicious = self._is_suspicious, False
+            observer.begin(
+                is_sampled=is_suspicious or self._governor.is_sampled(self._num_boundaries),
+                takes_norms=is_suspicious or self._governor.takes_norms(self._num_boundaries),
+            )
+
+    def _report(
+        self,
+        observer: "Observer",
+        sender: Sender,
+        identity: Identity,
+        loss: "torch.Tensor | float | None",
+        metrics: Mapping[str, float] | None,
+        num_samples: int | None,
+        num_tokens: int | None,
+    ) -> None:
         self._seq += 1
         self._boundary = time.monotonic()
         phases = self.clock.take()
@@ -216,7 +237,7 @@ class Monitor:
             num_tokens=kept_count(num_tokens),
             num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
             phases=phases,
-            metrics={str(name): float(value) for name, value in metrics.items()} if metrics else {},
+            metrics=_numbers(metrics) if metrics else {},
             agent_seconds=agent_seconds + other_seconds,
             sample_every=self._governor.sample_every,
             norm_every=self._governor.norm_every,
@@ -237,18 +258,15 @@ class Monitor:
             self._tell_of_checkpoints()
         if observer.take_news():
             self._introduce_again(
-                layers=observer.table.layers, groups=observer.groups, modules=observer.modules, blind=observer.blind
+                layers=observer.table.layers,
+                groups=observer.groups,
+                modules=observer.modules,
+                visible=observer.visible,
+                blind=observer.blind,
             )
         sender.put(record)
-        self._num_boundaries += 1
-        governor, number = self._governor, self._num_boundaries
         beside, self._sender_seconds = sender.cpu_seconds - self._sender_seconds, sender.cpu_seconds
-        governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)
-        is_suspicious, self._is_suspicious = self._is_suspicious, False
-        observer.begin(
-            is_sampled=is_suspicious or governor.is_sampled(number),
-            takes_norms=is_suspicious or governor.takes_norms(number),
-        )
+        self._governor.account(agent_seconds + beside, phases.total, was_sampled=seen.is_sampled)
 
     def _went_back(self, model_step: int) -> None:
         """All ranks have just gone back: what follows is a new attempt, with weights of that age."""
@@ -444,6 +462,14 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a step's metrics that are numbers."""
+    if len(metrics) > MAX_SCALARS:
+        left_out(f"a metric beyond the first {MAX_SCALARS} of a step")
+    found = {str(name)[:256]: as_number(value, "a metric") for name, value in islice(metrics.items(), MAX_SCALARS)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _read(value: Any) -> Scalar:

@@ -33,10 +33,16 @@ from caboose.optimizers import OptimizerState
 from caboose.phases import PhaseClock
 from caboose.pieces import Pieces, Vector
 from caboose.placement import own, without_compile
+from caboose.readable import mean
 from caboose.readback import Utilization, device_phases, memory_bytes
+from caboose.scalars import as_number
 from caboose.subsample import histogram, warm_up
 from caboose.weights import Fingerprint, sample_weights, update_ratio
 from caboose_wire import Layer, Mode
+
+MAX_UNCALLED = 8
+"""Steps without one forward of the attached module, from the first on, until that is told."""
+UNCALLED = "the attached module itself is never called, or only inside a compiled graph"
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -91,6 +97,9 @@ class Observer:
         self._is_sampled = False
         self._is_clip_scaled = False
         self._mode: Mode | None = None
+        self._num_uncalled = 0
+        """Steps so far, as long as the model was never called."""
+        self._was_called = False
         self._num_steps_taken = 0
         self._num_sparse = 0
         self._has_news = False
@@ -116,6 +125,8 @@ class Observer:
         self.utilization = Utilization(self._device)
         self._activations = self._activations_of(model, protect)
         self._before_update: dict[int, torch.Tensor] = {}
+        self._updated: set[int] = set()
+        """Optimizers whose update was looked at: of several in one step, or in a loop without boundaries, the first."""
         protect("warm-up", warm_up)(self._device)
         if self._clipping.is_blind:
             self.blind["clipping"] = "this torch's clippers are built in a way not understood"
@@ -201,19 +212,22 @@ class Observer:
     @property
     def visible(self) -> tuple[str, ...]:
         """What Hello says this agent sees."""
-        seen = ["loss", "lr", "phases", "weights", "modes"]
+        seen = ["loss", "lr", "phases", "weights"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
             seen.append("gradients")
         parts = {
+            "modes": self._modes,
             "local_gradients": self._local,
             "fingerprint": self._fingerprint,
             "activations": self._activations,
             "clipping": None if self._clipping.is_blind else self._clipping,
         }
-        return (*seen, *(name for name, part in parts.items() if part is not None))
+        return (*seen, *(name for name, part in parts.items() if part is not None and name not in self.blind))
 
     def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
         """A new step begins."""
+        if self._is_sampled:  # the step that ends was: what failed to be taken is not for another step
+            self._let_go()
         self._is_sampled = is_sampled
         self._pieces = Pieces()
         self._mode = None
@@ -225,24 +239,56 @@ class Observer:
     def _begin_gradients(self) -> None:
         self._gradients.begin(self._step, self._pieces, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
 
+    def _disarm(self) -> None:
+        if self._activations is not None and self._activations.is_armed:
+            self._activations.disarm()
+
+    def _let_go(self) -> None:
+        self._disarm()
+        self._before_update.clear()
+        self._updated.clear()
+        if self._local is not None and self._local.is_armed:
+            self._local.take()
+        if self._activations is not None:
+            self._activations.forget()
+
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
-        if not torch.is_grad_enabled():
-            return  # an evaluation inside the loop is not part of the step's forward
+        self._disarm()  # if an interrupt ended the forward before
+        if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
+            return  # an evaluation inside the loop, or an export, is not part of the step's forward
         self._look_at_holdings()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
-        if self._mode is None:
-            self._mode = self._modes.look()
-            if self._is_sampled:
-                if self._local is not None and not self._local.is_armed:
-                    self._local.arm()
-                if self._activations is not None and not self._activations.is_armed:
-                    self._activations.arm(module)
+        is_first, self._mode = self._mode is None, self._modes.look()
+        if not self._was_called:
+            self._note_called()
+        if is_first and self._is_sampled:
+            if self._local is not None and not self._local.is_armed:
+                self._local.arm()
+            if self._activations is not None:
+                self._activations.arm(module)
         self._clock.mark("forward")
 
+    def _note_called(self) -> None:
+        self._was_called = True
+        if self._num_uncalled >= MAX_UNCALLED:
+            self.blind = {what: why for what, why in self.blind.items() if why != UNCALLED}
+            self._has_news = True
+
+    def _note_uncalled(self) -> None:
+        """A step of a model that was never called: after some, what its own forward would show is told as blindness.
+
+        Such a model is a container of those that are called, or is called inside a compiled function. The time of the
+        whole step and of its other phases is seen, so `phases` stays visible.
+        """
+        self._num_uncalled += 1
+        if self._num_uncalled == MAX_UNCALLED:
+            parts = ["activations", "modes", "phases", *(["local_gradients"] if self._local is not None else [])]
+            self.blind = {**dict.fromkeys(parts, UNCALLED), **self.blind}
+            self._has_news = True
+
     def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        if self._activations is not None and self._activations.is_armed:
-            self._activations.disarm()
+        self._disarm()
         if self._clock.current == "forward":
             self._clock.mark("backward")
 
@@ -287,6 +333,8 @@ class Observer:
             self._clipping.totals.note_step()
             if self._is_sampled:
                 self._state.keep_scale()  # it is in the local gradients
+            if self._is_sampled and number not in self._updated:
+                self._updated.add(number)
                 rows, parameters = self._gradients.parameters(number)
                 if rows:
                     self._before_update[number] = sample_weights(parameters)
@@ -312,16 +360,19 @@ class Observer:
         for total in clipped.total_norms:
             pieces.add_scalar("clip_total_norm", total)
         if isinstance(loss, torch.Tensor):
-            detached = loss.detach()
-            pieces.add_scalar("loss", detached if detached.numel() == 1 else detached.mean())
+            value = mean(loss)
+            if value is not None:
+                pieces.add_scalar("loss", value)
         self._state.add_scale(pieces)
         if self._is_sampled:
             self._look_closely(pieces)
+        if not self._was_called:
+            self._note_uncalled()
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         self._tell_of_sparse_gradients()
         return Seen(
-            loss=None if loss is None or isinstance(loss, torch.Tensor) else float(loss),
+            loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
             settings=self._state.settings(is_wanted=self._is_sampled),
             clipped=clipped,
@@ -367,10 +418,14 @@ class Observer:
         self._clipping.close()
         if self._local is not None:
             self._local.disarm()
-        if self._activations is not None:
-            self._activations.disarm()
+        self._disarm()
 
 
 def _lie(layer: Layer) -> tuple[Any, ...]:
     """What a layer keeps when its tensor is replaced or unfrozen."""
     return layer.name, layer.numel, layer.placement, layer.replicas
+
+
+def _mean(loss: Any) -> Any:
+    """A numpy array as its mean; anything else as it is."""
+    return loss.mean() if getattr(loss, "ndim", 0) and getattr(loss, "size", 0) else loss

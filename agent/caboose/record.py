@@ -1,11 +1,8 @@
 """One step's record between the two threads: filled on the training thread, made into a report by the sender."""
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,10 +10,8 @@ import numpy as np
 
 from caboose.scalars import whole
 from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
-from caboose_wire.fields import MAX_SCALARS, Float32
+from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
-
-logger = logging.getLogger("caboose")
 
 MISSING = np.float32(-1.0)
 """Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
@@ -84,7 +79,7 @@ class StepRecord:
             settings=seen.settings,
             num_scheduler_steps=self.num_scheduler_steps,
             phases=self._phases(),
-            metrics=_told(self.metrics),
+            metrics=self.metrics,
             grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
@@ -165,18 +160,6 @@ class Note:
     def message(self, num_dropped: int) -> Message:
         """The message itself."""
         return self.content
-
-
-def _told(metrics: dict[str, float]) -> dict[str, float]:
-    """As many as may travel."""
-    if len(metrics) > MAX_SCALARS:
-        _warn_of_metrics(len(metrics))
-    return {name[:256]: value for name, value in islice(metrics.items(), MAX_SCALARS)}
-
-
-@cache
-def _warn_of_metrics(num: int) -> None:
-    logger.warning("caboose: a step with %d metrics, of which the first %d are reported", num, MAX_SCALARS)
 
 
 def _scalar(values: Values, name: str) -> float | None:

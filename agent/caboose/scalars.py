@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from caboose.guard import left_out
 from caboose_wire.fields import MAX_COUNT, Scalar
 
 
@@ -17,6 +18,15 @@ def plain(value: Any) -> Scalar:
     if getattr(device, "type", "cpu") != "cpu":
         return f"tensor on {device}"
     return plain_item(value) if hasattr(value, "item") else str(value)[:256]
+
+
+def as_number(value: Any, what: str) -> float | None:
+    """The value as a number; None, logged once, where it is none."""
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except Exception:  # noqa: BLE001 - a user's value may be of any kind, and raise anything
+        left_out(f"{what} of type {type(value).__name__}")
+        return None
 
 
 def plain_item(value: Any) -> Scalar:

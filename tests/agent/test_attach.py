@@ -45,6 +45,26 @@ def test_a_wrong_argument_raises_before_training_and_names_itself(
         caboose.attach(given.pop("model"), given.pop("optimizer"), **given)
 
 
+def test_a_weight_that_is_computed_is_not_computed_by_attaching(attach: Attach) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 8))
+    model = torch.nn.Sequential(layer, torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attach(model, sgd(model))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_weight_that_raises_is_left_alone(attach: Attach) -> None:
+    class Unready(torch.nn.Sequential):
+        @property
+        def weight(self) -> torch.Tensor:
+            raise RuntimeError("not ready")
+
+    model = Unready(torch.nn.Linear(4, 1))
+    assert attach(model, sgd(model)).is_active
+
+
 def test_a_disabled_monitor_does_nothing_and_needs_nothing(
     monkeypatch: pytest.MonkeyPatch, network: torch.nn.Module
 ) -> None:
