@@ -108,7 +108,9 @@ class StepSkipper:
             for p in group["params"]
         }
         self._gates = [NormGate("outlier" if mode == "outlier" else "nonfinite") for _ in optimizers]
-        self._totals: dict[int, list[torch.Tensor]] = {}
+        self._totals: dict[int, dict[int, torch.Tensor]] = {}
+        """By optimizer, and by the first parameter that was clipped: a loop that clips and goes on without a step clips
+        the same ones again, and the norm before is not the next step's."""
         self._num_without = 0
         self.num_skipped = 0
         self.last_reason = ""
@@ -134,7 +136,7 @@ class StepSkipper:
             self._switch_off("gradients are clipped with the scaler's scale in them: unscale_ them before clipping")
         elif total is not None:
             for number in numbers:
-                self._totals.setdefault(number, []).append(total)
+                self._totals.setdefault(number, {})[id(parameters[0])] = total
 
     def _is_scaled(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._scaler is None:
@@ -150,7 +152,7 @@ class StepSkipper:
                 self._miss(optimizer, args, kwargs)
                 return
             self._num_without = 0
-            norm = math.hypot(*(float(total) for total in totals))
+            norm = math.hypot(*(float(total) for total in totals.values()))
             reason = gate.objection(norm)
             if not reason:
                 return

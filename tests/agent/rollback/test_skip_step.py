@@ -141,6 +141,21 @@ def test_a_clipper_over_two_optimizers_stops_both(install: Install) -> None:
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
+def test_a_loop_that_looks_at_the_norm_itself_and_goes_on_loses_no_other_step(install: Install) -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    skipper = install("nonfinite", optimizer)
+    for x in (torch.full((2, 4), float("nan")), torch.ones(2, 4)):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        if not torch.isfinite(clip_grad_norm_(model.parameters(), 1.0)):
+            continue
+        optimizer.step()
+
+    assert skipper.num_skipped == 0
+    assert not torch.isnan(model.weight).any()
+
+
 def test_a_loop_that_never_clips_is_told_so_once(install: Install, caplog: pytest.LogCaptureFixture) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
