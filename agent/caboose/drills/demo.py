@@ -12,6 +12,7 @@ The bad batches belong to the data and the wrong rate to the step, so neither is
 import argparse
 import hashlib
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -30,6 +31,8 @@ from caboose.drills.transformer import Transformer
 
 VOCABULARY, LENGTH, BATCH = 64, 48, 16
 HELD_OUT_SEED, HELD_OUT_BATCHES = 999, 16
+PACED_AFTER = 5
+"""The step at which the ranks agree on how long one takes."""
 
 
 def main() -> None:
@@ -46,6 +49,7 @@ def main() -> None:
     shuffle = torch.Generator().manual_seed(3 + options.seed)
     began = time.perf_counter()
     losses: list[float] = []
+    work = math.inf  # seconds until all ranks are together in a step
 
     monitor = caboose.attach(
         model,
@@ -67,6 +71,9 @@ def main() -> None:
                 group["lr"] *= options.raise_lr
         loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives no types
+        together = time.perf_counter()
+        if step <= PACED_AFTER:
+            work = min(work, together - step_began) if step < PACED_AFTER else _most(work)
         optimizer.step()
         optimizer.zero_grad()
         monitor.step(loss, num_samples=BATCH)
@@ -74,7 +81,8 @@ def main() -> None:
             monitor.checkpoint()
         scheduler.step()  # sets the LR back to the schedule's
         losses.append(loss.item())
-        time.sleep(max(0.0, options.step_seconds - (time.perf_counter() - step_began)))
+        # Counted from where all ranks are together: from its own beginning, a rank that is behind once would stay so.
+        time.sleep(max(0.0, together + options.step_seconds - work - time.perf_counter()))
     seconds = time.perf_counter() - began
     num_rollbacks = monitor.num_rollbacks
     monitor.close()
@@ -84,6 +92,13 @@ def main() -> None:
         Path(f"{options.result}.{dist.get_rank()}").write_text(json.dumps(facts), encoding="utf-8")
     dist.barrier()  # all leave together: gloo may abort in a rank whose peers are gone before it is done with them
     dist.destroy_process_group()
+
+
+def _most(seconds: float) -> float:
+    """The largest of all ranks' numbers."""
+    shared = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)
 
 
 def _goes_wrong(step: int, options: argparse.Namespace) -> bool:
