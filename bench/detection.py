@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from caboose_daemon.config import Config, ConfigError, load
-from caboose_daemon.replay.logs import LogError, read_log
-from caboose_daemon.replay.player import play
+from caboose_daemon.offline.replay.logs import LogError, read_log
+from caboose_daemon.offline.replay.player import play
 
 ANY = "*"
 SLACK = 3

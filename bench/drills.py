@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from caboose_daemon.drills import catalogue, results, scores, tables
-from caboose_daemon.drills.conduct import conduct
+from caboose_daemon.ops.drills import catalogue, results, scores, tables
+from caboose_daemon.ops.drills.conduct import conduct
 
 
 def main() -> int:

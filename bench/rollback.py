@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caboose_daemon.processes import end, start, start_daemon, tail
+from caboose_daemon.ops.processes import end, start, start_daemon, tail
 
 BAD_STEPS = 8
 SNAPSHOT_EVERY = 20

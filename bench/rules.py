@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from caboose_daemon.aligned import AlignedStep, combine
 from caboose_daemon.config import Config
 from caboose_daemon.rules import RULES, AnyRule
-from caboose_daemon.view import JobView, RankView
+from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.view import JobView, RankView
 from caboose_wire import Batch, Clipping, Layer, Mode, Module, Phases, StepReport
 from caboose_wire.messages import HISTOGRAM_BINS
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from caboose_daemon.verifying.quantity import compare_levels, pair
-from caboose_daemon.verifying.stretch import Floats
+from caboose_daemon.offline.verifying.quantity import compare_levels, pair
+from caboose_daemon.offline.verifying.stretch import Floats
 
 NUM, NOISE, RESOLUTION = 500, 0.025, 0.02
 DROPS = (0.0, 0.02, 0.03, 0.05, 0.1)

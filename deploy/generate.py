@@ -19,7 +19,7 @@ import yaml
 from caboose_daemon import assets
 from caboose_daemon.config import SECTIONS, Config
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.describe import describe, field_docs
+from caboose_daemon.rules.parts.describe import describe, field_docs
 
 DEPLOY = Path(__file__).parent
 HEAD = """\

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from caboose_daemon.diagnosis.causes import CAUSES
-from caboose_daemon.metrics.table import SECTIONS, Section
+from caboose_daemon.out.metrics.table import SECTIONS, Section
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.describe import Description, describe
+from caboose_daemon.rules.parts.describe import Description, describe
 
 DOCS = Path(__file__).parent
 ALERTS = DOCS.parent / "dashboards" / "alerts"

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from caboose_daemon.rollback.settings import RollbackConfig
+from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, split_tcp
 
 S = TypeVar("S")

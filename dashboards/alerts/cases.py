@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from catalogue import CATALOGUE, Words
 from incident_alerts import BRIDGED, RUNBOOKS
 
-from caboose_daemon.rules.describe import alert_name
+from caboose_daemon.rules.parts.describe import alert_name
 
 TICK = 30
 """Seconds between two evaluations, and between two samples."""

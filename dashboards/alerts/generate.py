@@ -18,8 +18,8 @@ from cases import training_cases
 from catalogue import CATALOGUE
 from incident_alerts import training
 
+from caboose_daemon.ops.stack.inhibitions import INHIBITIONS
 from caboose_daemon.rules import RULES
-from caboose_daemon.stack.inhibitions import INHIBITIONS
 
 HERE = Path(__file__).parent
 HEAD = "# Written by `make docs` from dashboards/alerts/catalogue.py; do not edit.\n"
@@ -55,7 +55,7 @@ def written(content: Mapping[str, object]) -> str:
 
 def inhibited(text: str) -> str:
     """An Alertmanager configuration with the inhibitions in their place; what is around them stays."""
-    lines = ["# Written by `make docs` from daemon/caboose_daemon/stack/inhibitions.py; do not edit."]
+    lines = ["# Written by `make docs` from daemon/caboose_daemon/ops/stack/inhibitions.py; do not edit."]
     for one in INHIBITIONS:
         lines += [f"# {line}" for line in textwrap.wrap(one.why, 116)]
         for start, (key, values) in zip(("- ", "  ", "  "), one.config().items(), strict=False):

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from catalogue import CATALOGUE, Words
 
-from caboose_daemon.rules.describe import alert_name
+from caboose_daemon.rules.parts.describe import alert_name
 
 RUNBOOKS = "https://runbooks.example/caboose"
 """Stands for the place where your people find dashboards/runbooks; docs/alerts.md says how to change it."""

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.cog import builder as cogbuilder
 from grafana_foundation_sdk.models import dashboard as model
 
-from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.rules import RULES
 
 BLUE, ORANGE, GREEN, YELLOW = "#0072B2", "#E69F00", "#009E73", "#F0E442"

@@ -12,7 +12,7 @@ at all of it, where the plain value would show one scrape and miss the spike.
 
 from collections.abc import Sequence
 
-from caboose_daemon.metrics.table import ENTRIES, JOB
+from caboose_daemon.out.metrics.table import ENTRIES, JOB
 
 ONE_JOB = f'{JOB}="$job"'
 ANY_JOB = f'{JOB}=~"$job"'

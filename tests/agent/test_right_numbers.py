@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.aligned import AlignedStep, combine
+from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_wire import Hello, StepReport
 from support.collector import Collector, collector
 from support.training import JOBS, finish, training

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caboose_daemon.aligned import combine
+from caboose_daemon.steps.aligned import combine
 from caboose_wire import Hello, StepReport
 from support.collector import Collector, collector
 from support.training import JOBS, finish, training

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from playwright.sync_api import BrowserContext, Page, expect
 
 from caboose_daemon.cli import caboose
-from caboose_daemon.html_report.document import render
-from caboose_daemon.runs.run import Run
+from caboose_daemon.offline.html_report.document import render
+from caboose_daemon.offline.runs.run import Run
 from caboose_wire import Layer, Module
 from support.browser import CHROMIUM, Watched
 from support.processes import wait_until

@@ -1,7 +1,7 @@
 """Who a Hello is: the same rank again, one more rank, a new launch, or somebody else under the same name."""
 
-from caboose_daemon.admission import PATIENCE_SECONDS
-from caboose_daemon.receiver import Reply
+from caboose_daemon.ingest.admission import PATIENCE_SECONDS
+from caboose_daemon.ingest.receiver import Reply
 from caboose_wire import Bye, Heartbeat, Hello, Layer, Module, Refused
 from support.ranks import a_hello, a_report
 from support.recorder import Core

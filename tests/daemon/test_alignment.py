@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from caboose_daemon.aligned import AlignedStep, combine
-from caboose_daemon.alignment import MAX_OPEN, Aligner
+from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.alignment import MAX_OPEN, Aligner
 from caboose_wire import Phases
 from support.ranks import LAYERS, a_report
 

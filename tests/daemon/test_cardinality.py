@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from caboose_daemon.metrics.collector import MAX_JOBS, StateCollector
-from caboose_daemon.metrics.incidents import MAX_A_DAY
-from caboose_daemon.metrics.layers import NUM_WORST
-from caboose_daemon.metrics.names import FORGET_SECONDS, Names
-from caboose_daemon.metrics.ranks import MAX_RANKS
-from caboose_daemon.metrics.slots import HOLD_SECONDS, Slots
-from caboose_daemon.state import State
+from caboose_daemon.jobs.state import State
+from caboose_daemon.out.metrics.collector import MAX_JOBS, StateCollector
+from caboose_daemon.out.metrics.incidents import MAX_A_DAY
+from caboose_daemon.out.metrics.layers import NUM_WORST
+from caboose_daemon.out.metrics.names import FORGET_SECONDS, Names
+from caboose_daemon.out.metrics.ranks import MAX_RANKS
+from caboose_daemon.out.metrics.slots import HOLD_SECONDS, Slots
 from caboose_wire import Bye, Event, Group, Heartbeat, Layer, Module
 from caboose_wire.fields import Scalar
 from support.ranks import a_hello, a_report

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.aligned import AlignedStep, combine
-from caboose_daemon.summary import summarize
+from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.summary import summarize
 from caboose_wire import Batch, Layer, Mode, Phases, Scaler, StepReport
 from support.ranks import a_report
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.app import Daemon
+from caboose_daemon.app.app import Daemon
 from caboose_daemon.config import SECTIONS, Config, ConfigError, DaemonConfig, MetricsConfig, load
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
 from caboose_daemon.rules.rank_silent import RankSilentConfig

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from caboose_daemon import keys as key_files
+from caboose_daemon.app import keys as key_files
 from caboose_daemon.cli import caboose
-from caboose_daemon.client import Client
-from caboose_daemon.doctor.daemon import check_agents, check_daemon
+from caboose_daemon.ops.doctor.daemon import check_agents, check_daemon
+from caboose_daemon.out.api.client import Client
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 

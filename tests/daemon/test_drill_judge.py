@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from caboose_daemon.drills import results, scores, tables
-from caboose_daemon.drills.catalogue import Catalogue, Drill
-from caboose_daemon.drills.judge import Outcome, judge
-from caboose_daemon.drills.results import Result
+from caboose_daemon.ops.drills import results, scores, tables
+from caboose_daemon.ops.drills.catalogue import Catalogue, Drill
+from caboose_daemon.ops.drills.judge import Outcome, judge
+from caboose_daemon.ops.drills.results import Result
 
 
 def a_drill(**changes: Any) -> Drill:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from caboose_daemon.episodes import MAX_KEPT, Episode, EpisodeLog
-from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.incidents.episodes import MAX_KEPT, Episode, EpisodeLog
+from caboose_daemon.rules.parts.finding import Finding, Severity
 
 
 def a_finding(step: int = 10, **changes: Any) -> Finding:

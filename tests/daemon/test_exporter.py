@@ -16,19 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 
-from caboose_daemon.app import Daemon
+from caboose_daemon.app.app import Daemon
 from caboose_daemon.config import Config, DaemonConfig
-from caboose_daemon.metrics.collector import StateCollector
-from caboose_daemon.metrics.ranks import MAX_RANKS
-from caboose_daemon.metrics.samples import label
-from caboose_daemon.metrics.table import ENTRIES
-from caboose_daemon.metrics.units import UNITS, unit_in_name
-from caboose_daemon.outbox import Tally
-from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.jobs.state import ExportCounts, State
+from caboose_daemon.out.metrics.collector import StateCollector
+from caboose_daemon.out.metrics.ranks import MAX_RANKS
+from caboose_daemon.out.metrics.samples import label
+from caboose_daemon.out.metrics.table import ENTRIES
+from caboose_daemon.out.metrics.units import UNITS, unit_in_name
+from caboose_daemon.out.web.api import Api
+from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
-from caboose_daemon.state import State
-from caboose_daemon.web.api import Api
 from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Scaler
 from support.ranks import a_hello, a_report
 from support.scenario import NAN, Scenario, scenario
@@ -83,7 +82,7 @@ def a_full_state() -> tuple[State, float]:
     core.state.started = 900.0
     core.state.turn_seconds, core.state.lag_seconds, core.state.scrape_seconds = 0.001, 0.25, 0.125
     core.state.journal_bytes, core.state.journal_failures, core.state.journal_lost = 4096, 2, 1
-    core.state.exports["tensorboard"] = Tally(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
+    core.state.exports["tensorboard"] = ExportCounts(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
     for number, stats in enumerate(core.state.rule_stats.values()):
         stats.seconds, stats.failures = 0.25 * (number + 1), number
     return core.state, story.now + 0.5

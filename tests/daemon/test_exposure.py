@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from caboose_daemon.app import Daemon, StartError
+from caboose_daemon.app.app import Daemon, StartError
+from caboose_daemon.app.keys import make
 from caboose_daemon.config import Config, DaemonConfig
-from caboose_daemon.keys import make
 from caboose_wire import encode
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello

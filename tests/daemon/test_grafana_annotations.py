@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from caboose_daemon import shapes
-from caboose_daemon.grafana.annotations import of_attempt, of_incident, of_rollback
-from caboose_daemon.grafana.connection import Connection
-from caboose_daemon.grafana.poster import Poster
-from caboose_daemon.incident import Incident
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.out.grafana.annotations import of_attempt, of_incident, of_rollback
+from caboose_daemon.out.grafana.connection import Connection
+from caboose_daemon.out.grafana.poster import Poster
 from support.grafana import TOKEN, StandIn, standing_in
 from support.guarded import guarded
 from support.obedient import obedient_ranks
@@ -191,7 +191,7 @@ def test_what_could_not_be_posted_is_made_good_with_the_next_change(poster: Post
 
 def test_the_text_tells_who_where_and_why_and_cannot_be_html() -> None:
     story = scenario(ranks=2, about="non_finite").nan_loss(1, at=3)
-    incident = shapes.incident(incidents(story)[-1])
+    incident = json_shapes.incident(incidents(story)[-1])
     incident["witness"]["host"] = "<b>node</b>"
 
     text = of_incident("train", incident).text

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
-from caboose_daemon.guided.questions import QUESTIONS
-from caboose_daemon.guided.symptoms import SYMPTOMS
-from caboose_daemon.kinship import BRINGS_ABOUT
+from caboose_daemon.incidents.causal_links import BRINGS_ABOUT
+from caboose_daemon.offline.guided.questions import QUESTIONS
+from caboose_daemon.offline.guided.symptoms import SYMPTOMS
 from support.scenario import JournaledCore, scenario
 from support.written_logs import falling, written
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.describe import alert_name
+from caboose_daemon.rules.parts.describe import alert_name
 from caboose_wire import Event, Group, Refused
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello, a_report, simulated_ranks

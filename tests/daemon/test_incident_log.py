@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from caboose_daemon.episodes import Episode
-from caboose_daemon.incident import Acknowledgement, Incident
-from caboose_daemon.incidents import MAX_KEPT, MAX_MEMBERS, IncidentLog, Moment
-from caboose_daemon.kinship import BRINGS_ABOUT, SAYS_THE_SAME, WARNS_OF, are_kin
+from caboose_daemon.incidents.causal_links import BRINGS_ABOUT, SAYS_THE_SAME, WARNS_OF, are_kin
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Acknowledgement, Incident
+from caboose_daemon.incidents.incident_log import MAX_KEPT, MAX_MEMBERS, IncidentLog, Moment
 from caboose_daemon.rules import RULES, config_advice
-from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.rules.parts.finding import Finding, Severity
 from support.scenario import JournaledCore
 
 Make = Callable[..., JournaledCore]

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from caboose_daemon import shapes
 from caboose_daemon.config import Config
-from caboose_daemon.incident import Acknowledgement, Incident
-from caboose_daemon.incidents import MAX_KEPT
+from caboose_daemon.incidents.incident import Acknowledgement, Incident
+from caboose_daemon.incidents.incident_log import MAX_KEPT
+from caboose_daemon.out.api import json_shapes
 from caboose_wire import Event, Group
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
@@ -300,7 +300,7 @@ def test_a_warning_in_hand_that_turns_critical_pages(journaled: Make) -> None:
 
     story.wait(0.5).daemon_restarts().nan_loss(0, 1, at=42, steps=5, spreads=True).daemon_restarts()
 
-    told = shapes.incident(one(story))
+    told = json_shapes.incident(one(story))
     assert (told["state"], told["severity"], told["acknowledged"]) == ("open", "critical", None)
     assert (told["outgrown"]["by"], told["outgrown"]["severity"]) == ("ada", "warning")
 

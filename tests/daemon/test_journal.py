@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from caboose_daemon import journal as journal_module
 from caboose_daemon.config import Config
-from caboose_daemon.history import HistoryReader
-from caboose_daemon.journal import Journal, JournalError
-from caboose_daemon.state import State
+from caboose_daemon.jobs.state import State
+from caboose_daemon.store import journal as journal_module
+from caboose_daemon.store.history import HistoryReader
+from caboose_daemon.store.journal import Journal, JournalError
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
 from support.scenario import INF, NAN, JournaledCore, scenario, watching

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.lingering import NOTICE_SECONDS, has_more_to_tell
+from caboose_daemon.app.shutdown import NOTICE_SECONDS, has_more_to_tell
 from caboose_wire import Bye
 from support.processes import running_daemon, wait_until
 from support.ranks import simulated_ranks

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from caboose_daemon import journal as journal_module
 from caboose_daemon.cli import caboose
-from caboose_daemon.looks import keeping
-from caboose_daemon.looks.keeping import MAX_BYTES, MAX_LOOKS, NUM_NEWEST, superfluous
-from caboose_daemon.looks.map import layer_history, layer_map
-from caboose_daemon.looks.reading import LookReader
-from caboose_daemon.looks.stats import STATS
+from caboose_daemon.out.api.layer_map import layer_history, layer_map
+from caboose_daemon.steps.samples.stats import STATS
+from caboose_daemon.store import journal as journal_module
+from caboose_daemon.store import sample_retention
+from caboose_daemon.store.sample_history import LookReader
+from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_LOOKS, NUM_NEWEST, superfluous
 from caboose_wire import Layer, Module
 from support.ranks import LAYERS
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
@@ -158,9 +158,9 @@ def test_a_look_of_a_large_model_counts_by_its_bytes() -> None:
 def test_the_journal_stays_within_its_bounds_and_numbers_go_on_after_a_restart(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "MAX_LOOKS", 40)
-    monkeypatch.setattr(keeping, "NUM_NEWEST", 10)
-    monkeypatch.setattr(keeping, "NUM_OLDER", 20)
+    monkeypatch.setattr(sample_retention, "MAX_LOOKS", 40)
+    monkeypatch.setattr(sample_retention, "NUM_NEWEST", 10)
+    monkeypatch.setattr(sample_retention, "NUM_OLDER", 20)
     story = a_story(journaled(), about="none").sampled(120, weight_norm=[1.0] * 4)
     story.daemon_restarts()
     story.sampled(120, weight_norm=[2.0] * 4)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from caboose_daemon.config import Config, ExportConfig
-from caboose_daemon.export.exports import Exports, make_exports
-from caboose_daemon.export.items import MAX_LENT
-from caboose_daemon.export.runs import FILE, RunBook, folder_name
-from caboose_daemon.state import State
+from caboose_daemon.jobs.state import State
+from caboose_daemon.out.export.exports import Exports, make_exports
+from caboose_daemon.out.export.items import MAX_LENT
+from caboose_daemon.out.export.runs import FILE, RunBook, folder_name
 from caboose_wire import Clipping, Event, Module, Phases, Scaler
 from support.guarded import guarded
 from support.mirrored import MirroredCore, Quiet
@@ -348,8 +348,8 @@ def test_a_mirror_does_not_pull_torch_in(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from caboose_daemon.config import Config, ExportConfig\n"
-        "from caboose_daemon.export.exports import make_exports\n"
-        "from caboose_daemon.state import State\n"
+        "from caboose_daemon.out.export.exports import make_exports\n"
+        "from caboose_daemon.jobs.state import State\n"
         "config = Config(export=ExportConfig(tensorboard_dir='x', wandb_project='y'))\n"
         "make_exports(config, State(rule_configs={}, started=0.0), Path('.'))\n"
         "assert 'tensorboardX' in sys.modules and 'torch' not in sys.modules\n"

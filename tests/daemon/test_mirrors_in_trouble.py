@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from caboose_daemon.export.exports import Exports
-from caboose_daemon.export.items import EDGES, Curves, histograms
-from caboose_daemon.export.mirror import MAX_BOOKS, MAX_OPEN, Mirror
-from caboose_daemon.export.runs import Run
-from caboose_daemon.export.tensorboard import EventFile
-from caboose_daemon.outbox import Outbox, Tally
+from caboose_daemon.jobs.state import ExportCounts
+from caboose_daemon.out.export.exports import Exports
+from caboose_daemon.out.export.items import EDGES, Curves, histograms
+from caboose_daemon.out.export.mirror import MAX_BOOKS, MAX_OPEN, Mirror
+from caboose_daemon.out.export.outbox import Outbox
+from caboose_daemon.out.export.runs import Run
+from caboose_daemon.out.export.tensorboard import EventFile
 from support.mirrored import MirroredCore
 from support.processes import wait_until
 from support.scenario import scenario
@@ -61,8 +62,8 @@ def pen() -> Iterator[Pen]:
     made.has_ink.set()
 
 
-def penned(pen: Pen, tmp_path: Path, capacity: int = 2000) -> tuple[Exports, Tally]:
-    tally = Tally()
+def penned(pen: Pen, tmp_path: Path, capacity: int = 2000) -> tuple[Exports, ExportCounts]:
+    tally = ExportCounts()
     mirror = Mirror("pen", tmp_path, lambda directory, run: pen, tally)
     return Exports(mirrors=[Outbox(mirror, tally, capacity=capacity)], curves=Curves(1, 0.0)), tally
 
@@ -119,7 +120,7 @@ def test_of_many_jobs_only_some_files_are_open(tmp_path: Path) -> None:
         opened[-1].has_ink.set()
         return opened[-1]
 
-    mirror = Mirror("pens", tmp_path, open_pen, Tally())
+    mirror = Mirror("pens", tmp_path, open_pen, ExportCounts())
     for number in range(MAX_OPEN + 3):
         story = scenario(ranks=1, job=f"job-{number}").healthy(1)
         item = Curves().pick(story.job, story.job.recent[-1])
@@ -137,7 +138,7 @@ def test_jobs_without_end_are_forgotten_and_found_again_on_disk(tmp_path: Path) 
         pen.has_ink.set()
         return pen
 
-    mirror = Mirror("pens", tmp_path, open_pen, Tally())
+    mirror = Mirror("pens", tmp_path, open_pen, ExportCounts())
     first = scenario(ranks=1, job="job-0").healthy(2)
     summaries = list(first.job.recent)
     story = scenario(ranks=1, job="job-0").healthy(1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.engine import RuleStats
-from caboose_daemon.replay.logs import Column, Log
-from caboose_daemon.replay.player import PROGRESS_ROWS, Judged, play, rows
-from caboose_daemon.rules.finding import Finding
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.jobs.engine import RuleStats
+from caboose_daemon.offline.replay.logs import Column, Log
+from caboose_daemon.offline.replay.player import PROGRESS_ROWS, Judged, play, rows
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Event
 from support.curves import falling, flat, noisy
 from support.scenario import INF, NAN, watching
@@ -68,7 +68,7 @@ def seen(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[JobView]:
 
 
 def seen_by(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, JobView]]:
-    monkeypatch.setattr("caboose_daemon.engine.RULES", (Seeing,))
+    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Seeing,))
     monkeypatch.setattr(Seeing, "seen", [])
     play(log, {"seeing": SeeingConfig()})
     return Seeing.seen

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caboose_daemon import receiver
-from caboose_daemon.receiver import ASK_AGAIN_SECONDS, FORGET_SECONDS, MAX_HELD_PER_PEER, Reply
+from caboose_daemon.ingest import receiver
+from caboose_daemon.ingest.receiver import ASK_AGAIN_SECONDS, FORGET_SECONDS, MAX_HELD_PER_PEER, Reply
 from caboose_wire import Ack, Bye, Command, Event, Heartbeat, HelloRequest, Layer, Refused, WireError, encode
 from caboose_wire.errors import REASONS
 from support.ranks import LAYERS, a_hello, a_report

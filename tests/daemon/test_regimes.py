@@ -2,7 +2,7 @@
 
 import pytest
 
-from caboose_daemon.regimes import COMPILE_STEPS, SETTLING_STEPS, STARTUP_STEPS, Regime, RegimeTracker
+from caboose_daemon.steps.regimes import COMPILE_STEPS, SETTLING_STEPS, STARTUP_STEPS, Regime, RegimeTracker
 from caboose_wire import Event
 
 

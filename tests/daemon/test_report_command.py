@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
-from caboose_daemon.html_report.figures import figures
-from caboose_daemon.rollback.decision import Decision
-from caboose_daemon.rollback.ledger import Entry
-from caboose_daemon.runs.run import Run
+from caboose_daemon.offline.html_report.figures import figures
+from caboose_daemon.offline.runs.run import Run
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
 from caboose_wire import Batch, Event, Layer, Module, Phases
 from support.scenario import JournaledCore, scenario
 from support.written_logs import falling, written

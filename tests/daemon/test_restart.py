@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon import journal as journal_module
-from caboose_daemon.job import Job
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.store import journal as journal_module
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks

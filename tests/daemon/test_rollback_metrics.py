@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from caboose_daemon.metrics.collector import StateCollector
-from caboose_daemon.rollback.by_hand import Request
-from caboose_daemon.rollback.record import MAX_DECISIONS
+from caboose_daemon.out.metrics.collector import StateCollector
+from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback_state.record import MAX_DECISIONS
 from caboose_wire import Event, Held
 from support.guarded import Guarded, guarded
 

@@ -8,13 +8,13 @@ import httpx
 import numpy as np
 import pytest
 
-from caboose_daemon.client import Client
-from caboose_daemon.incident import Incident
-from caboose_daemon.runs.from_daemon import from_daemon
-from caboose_daemon.runs.from_journal import from_journal
-from caboose_daemon.runs.from_log import from_log
-from caboose_daemon.runs.opening import open_runs
-from caboose_daemon.runs.run import RunError
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.offline.runs.from_daemon import from_daemon
+from caboose_daemon.offline.runs.from_journal import from_journal
+from caboose_daemon.offline.runs.from_log import from_log
+from caboose_daemon.offline.runs.opening import open_runs
+from caboose_daemon.offline.runs.run import RunError
+from caboose_daemon.out.api.client import Client
 from support.processes import running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 from support.scenario import JournaledCore, scenario

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.history import HistoryReader, restore
-from caboose_daemon.journal import Journal
-from caboose_daemon.pipeline import Pipeline
-from caboose_daemon.state import State
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.store.history import HistoryReader, restore
+from caboose_daemon.store.journal import Journal
 from caboose_wire import Phases
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, send_steps, simulated_ranks

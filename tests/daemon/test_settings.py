@@ -2,7 +2,7 @@
 
 import pytest
 
-from caboose_daemon.settings import number
+from caboose_daemon.steps.settings import number
 from caboose_wire.fields import Scalar
 from support.scenario import scenario
 

@@ -11,13 +11,13 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from caboose_daemon.context import Context
-from caboose_daemon.history import HistoryReader
-from caboose_daemon.live import MAX_BACKLOG, Broker
-from caboose_daemon.thresholds import Thresholds
-from caboose_daemon.web.rank_columns import FIELDS, LATELY_SECONDS, RankColumns, Row
-from caboose_daemon.web.status import MAX_KEPT, StatusBoard
-from caboose_daemon.web.stream import Stream
+from caboose_daemon.jobs.thresholds import Thresholds
+from caboose_daemon.out.api.live import MAX_BACKLOG, Broker
+from caboose_daemon.out.web.context import Context
+from caboose_daemon.out.web.rank_columns import FIELDS, LATELY_SECONDS, RankColumns, Row
+from caboose_daemon.out.web.status import MAX_KEPT, StatusBoard
+from caboose_daemon.out.web.stream import Stream
+from caboose_daemon.store.history import HistoryReader
 from caboose_wire import Bye, Event
 from support.ranks import a_hello, a_report
 from support.recorder import Core

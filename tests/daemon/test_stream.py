@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caboose_daemon.live import MAX_BACKLOG, MAX_LISTENERS, Broker, Listener
+from caboose_daemon.out.api.live import MAX_BACKLOG, MAX_LISTENERS, Broker, Listener
 from caboose_wire import Event
 from support.processes import DaemonProcess
 from support.ranks import SimulatedRank, a_report, simulated_ranks

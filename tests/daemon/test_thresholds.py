@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from caboose_daemon.config import Config, ConfigError, load
+from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.rules.loss_spike import LossSpike, LossSpikeConfig
-from caboose_daemon.thresholds import Thresholds
 from support.processes import DaemonProcess, caboose_command, clean_environment, running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
 from support.recorder import Core

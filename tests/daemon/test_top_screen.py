@@ -21,7 +21,7 @@ from caboose_daemon.cli.jobs import jobs_table
 from caboose_daemon.cli.keyboard import Keyboard
 from caboose_daemon.cli.top_pages import screen
 from caboose_daemon.cli.top_view import View
-from caboose_daemon.client import Client
+from caboose_daemon.out.api.client import Client
 from support.processes import DaemonProcess, caboose_command, clean_environment, end, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 

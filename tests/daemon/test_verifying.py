@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.verifying.quantity import (
+from caboose_daemon.offline.verifying.quantity import (
     Comparison,
     compare_levels,
     compare_rates,
@@ -13,8 +13,8 @@ from caboose_daemon.verifying.quantity import (
     compare_states,
     pair,
 )
-from caboose_daemon.verifying.stretch import Floats, measure, student
-from caboose_daemon.verifying.verdict import Verdict, judge
+from caboose_daemon.offline.verifying.stretch import Floats, measure, student
+from caboose_daemon.offline.verifying.verdict import Verdict, judge
 
 NUM = 300
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from caboose_daemon.stack import configs
+from caboose_daemon.ops.stack import configs
 from support.alerts import DASHBOARDS, rules
 from support.pager import Pager, a_pager
 from support.processes import end, wait_until

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from caboose_daemon.config import MetricsConfig
-from caboose_daemon.metrics.collector import StateCollector
-from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.out.metrics.collector import StateCollector
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.rules import RULES
 from support.alerts import ALERTS, RULE_FILES, Rule, rules, selectors
 from support.processes import clean_environment

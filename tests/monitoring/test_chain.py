@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from caboose_daemon import assets
-from caboose_daemon.drills import catalogue
-from caboose_daemon.drills.through import judged
-from caboose_daemon.stack import stack as stacks
+from caboose_daemon.ops.drills import catalogue
+from caboose_daemon.ops.drills.through import judged
+from caboose_daemon.ops.stack import stack as stacks
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
 

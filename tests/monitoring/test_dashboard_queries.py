@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.out.metrics.table import ENTRIES
 from support.dashboards import Query, chosen, filled, queries
 from support.fleet import BIG, CRASHED, DONE, QUIET, REAL
 from support.prometheus import Store

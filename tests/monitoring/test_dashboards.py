@@ -10,8 +10,8 @@ from typing import Any
 import promql_parser
 import pytest
 
-from caboose_daemon.grafana.annotations import of_attempt
-from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.out.grafana.annotations import of_attempt
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.rules import RULES
 from support.dashboards import FOLDER, Query, chosen, dashboards, filled, panels, queries
 from support.processes import clean_environment

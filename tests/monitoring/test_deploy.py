@@ -21,7 +21,7 @@ import yaml
 from caboose_daemon import assets
 from caboose_daemon.cli.daemon import daemon as daemon_command
 from caboose_daemon.config import SECTIONS, Config, load
-from caboose_daemon.grafana.push import FOLDER_UID, SOURCE_NAME, SOURCE_UID
+from caboose_daemon.ops.grafana_push import FOLDER_UID, SOURCE_NAME, SOURCE_UID
 from caboose_daemon.rules import RULES
 from support.processes import clean_environment, wait_until
 

@@ -8,7 +8,7 @@ import promql_parser
 import pytest
 
 from caboose_daemon.cli import command as named
-from caboose_daemon.metrics.table import ENTRIES
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.rules import RULES
 from support.alerts import DASHBOARDS, RUNBOOKS, rules, selectors
 

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from caboose_daemon.rules.baseline import BELOW, CLIP, MEMORY, NORMAL_TAIL, WARMUP, Baseline
+from caboose_daemon.rules.parts.baseline import BELOW, CLIP, MEMORY, NORMAL_TAIL, WARMUP, Baseline
 
 
 def learned(*values: float) -> Baseline:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.aligned import combine
-from caboose_daemon.regimes import Regime
 from caboose_daemon.rules.batch_size import BatchSize, BatchSizeConfig
-from caboose_daemon.rules.finding import Finding
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.steps.aligned import combine
+from caboose_daemon.steps.regimes import Regime
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Layer, StepReport
 
 SIZE = 400

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caboose_daemon.rules.curve import CAPACITY, Curve, trend
+from caboose_daemon.rules.parts.curve import CAPACITY, Curve, trend
 
 
 def test_a_short_run_is_kept_as_it_is() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from caboose_daemon.rules import RULES, AnyRule
-from caboose_daemon.rules.describe import describe
 from caboose_daemon.rules.loss_spike import LossSpike
+from caboose_daemon.rules.parts.describe import describe
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -7,13 +7,13 @@ from typing import ClassVar
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.engine import Engine
-from caboose_daemon.regimes import STARTUP_STEPS
+from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.finding import Finding, Severity
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.regimes import STARTUP_STEPS
+from caboose_daemon.steps.view import JobView
 from support.curves import flat, views
 from support.recorder import Core
 from support.scenario import scenario
@@ -40,7 +40,7 @@ class Broken(Rule[BrokenConfig]):
 
 @pytest.fixture
 def core_with_broken_rule(monkeypatch: pytest.MonkeyPatch) -> Core:
-    monkeypatch.setattr("caboose_daemon.engine.RULES", (Broken, *RULES))
+    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Broken, *RULES))
     return Core(Config(rules={"broken": BrokenConfig(), **Config().rules}))
 
 
@@ -128,7 +128,7 @@ class Counting(Rule[CountingConfig]):
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr("caboose_daemon.engine.RULES", (Counting,))
+    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Counting,))
     return Engine({"counting": CountingConfig()}, {})
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.replay.logs import Column, Log
-from caboose_daemon.replay.player import play
+from caboose_daemon.offline.replay.logs import Column, Log
+from caboose_daemon.offline.replay.player import play
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, views
 from support.scenario import INF, NAN, heavy_tailed
 

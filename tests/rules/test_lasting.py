@@ -1,6 +1,6 @@
 """A condition that has to last, and to be gone for a while."""
 
-from caboose_daemon.rules.lasting import Lasting
+from caboose_daemon.rules.parts.lasting import Lasting
 
 
 def judged(lasting: Lasting, *verdicts: bool, first: int = 0) -> list[str]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import combine
-from caboose_daemon.rules.finding import Finding
+from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.rank_outlier import RankOutlier, RankOutlierConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.steps.aligned import combine
+from caboose_daemon.steps.view import JobView
 from caboose_wire import StepReport
 from support.scenario import Noise, heavy_tailed, normal
 from support.scenario import scenario as of_all_rules

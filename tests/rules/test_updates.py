@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from caboose_daemon.rules.updates import MIN_ELEMENTS, Updates
+from caboose_daemon.rules.parts.updates import MIN_ELEMENTS, Updates
 from caboose_wire import Layer
 from support.curves import views
 

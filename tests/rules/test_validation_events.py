@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from caboose_daemon.rules.validation import Validation, of_events
+from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_wire import Event
 from caboose_wire.fields import Scalar
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.verdict import Diagnosis, RankedCause
-from caboose_daemon.episodes import Episode
-from caboose_daemon.incident import Incident
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.summary import StepSummary
+from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Group
 
 CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds")

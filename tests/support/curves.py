@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from caboose_daemon.aligned import AlignedStep, combine
 from caboose_daemon.config import Config
-from caboose_daemon.engine import Engine
-from caboose_daemon.episodes import Episode, EpisodeLog
-from caboose_daemon.regimes import RegimeTracker
-from caboose_daemon.rules.finding import Finding
-from caboose_daemon.view import JobView, RankView
+from caboose_daemon.incidents.episodes import Episode, EpisodeLog
+from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.regimes import RegimeTracker
+from caboose_daemon.steps.view import JobView, RankView
 from caboose_wire import Event, Layer, StepReport
 from support.scenario import Noise, normal, watching
 

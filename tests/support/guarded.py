@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from caboose_daemon.config import Config
-from caboose_daemon.rollback.decision import Decision
-from caboose_daemon.rollback.settings import RollbackConfig
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_wire import Ack, Command, Held, Holdings
 from support.recorder import Core
 from support.scenario import JournaledCore, Scenario, watching

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from caboose_daemon.config import Config
-from caboose_daemon.job import Job
-from caboose_daemon.journal import Journal
-from caboose_daemon.pipeline import Pipeline
-from caboose_daemon.state import State
-from caboose_daemon.summary import StepSummary
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.store.journal import Journal
 from caboose_wire import Phases
 from support.ranks import SimulatedRank, a_hello, a_report, simulated_ranks
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from caboose_daemon.export.exports import Exports
+from caboose_daemon.out.export.exports import Exports
 from support.recorder import Core
 from support.scenario import Both
 

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field
 
 from caboose_daemon.config import Config
-from caboose_daemon.episodes import Episode
-from caboose_daemon.incident import Incident
-from caboose_daemon.job import Job, Member
-from caboose_daemon.pipeline import Pipeline, Sink
-from caboose_daemon.receiver import Receiver, Reply
-from caboose_daemon.rollback.by_hand import ByHand
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.ingest.receiver import Receiver, Reply
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
+from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.commander import Commander, Order
-from caboose_daemon.rollback.decision import Decision
-from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.state import State
-from caboose_daemon.summary import StepSummary
+from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Message, encode
 
 

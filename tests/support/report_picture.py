@@ -5,8 +5,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from caboose_daemon.html_report.document import render
-from caboose_daemon.runs.from_journal import from_journal
+from caboose_daemon.offline.html_report.document import render
+from caboose_daemon.offline.runs.from_journal import from_journal
 
 
 def report_picture(browser: Browser, path: Path, journal: Path, job: str) -> None:

@@ -19,13 +19,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon import history
 from caboose_daemon.config import Config
-from caboose_daemon.episodes import Episode
-from caboose_daemon.job import Job, Member
-from caboose_daemon.journal import Journal
-from caboose_daemon.pipeline import Sink
-from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.jobs.pipeline import Sink
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.store import history
+from caboose_daemon.store.journal import Journal
 from caboose_wire import Bye, Event, Heartbeat, Hello, HelloRequest, Message
 from support.ranks import LAYERS, a_hello, a_report
 from support.recorder import Core

@@ -12,10 +12,10 @@ import click
 from caboose_daemon.version import __version__
 
 HOMES = {
-    "ack": "telling",
+    "ack": "incident_commands",
     "apply": "rollback",
     "checkpoint": "rollback",
-    "note": "telling",
+    "note": "incident_commands",
     "snapshot": "rollback",
 }
 """The file a command is in, where that is not named after it."""

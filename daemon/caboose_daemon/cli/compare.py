@@ -5,9 +5,9 @@ import json
 import click
 
 from caboose_daemon.cli.comparison_pages import page
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.run_loading import console, load_runs
-from caboose_daemon.comparing.comparison import compare as compared
+from caboose_daemon.offline.comparing.comparison import compare as compared
 
 MAX_RUNS = 100
 

@@ -15,10 +15,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.comparing.comparison import Comparison
-from caboose_daemon.comparing.evidence import shown
-from caboose_daemon.comparing.levels import Level
-from caboose_daemon.comparing.measures import Measures
+from caboose_daemon.offline.comparing.comparison import Comparison
+from caboose_daemon.offline.comparing.evidence import shown
+from caboose_daemon.offline.comparing.levels import Level
+from caboose_daemon.offline.comparing.measures import Measures
 
 BARS = "▁▂▃▄▅▆▇█"
 LABEL_WIDTH = 24

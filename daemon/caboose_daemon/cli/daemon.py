@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from caboose_daemon.app import Daemon, StartError
+from caboose_daemon.app.app import Daemon, StartError
 from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
 

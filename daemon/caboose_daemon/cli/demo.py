@@ -13,12 +13,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.failing import fail
-from caboose_daemon.demo.incident import news, opening
-from caboose_daemon.demo.job import start_job
-from caboose_daemon.demo.screen import screen, summary
-from caboose_daemon.demo.watcher import Watcher
-from caboose_daemon.processes import ProcessError, end, start_daemon, tail
+from caboose_daemon.cli.exits import fail
+from caboose_daemon.ops.demo.incident import news, opening
+from caboose_daemon.ops.demo.job import start_job
+from caboose_daemon.ops.demo.screen import screen, summary
+from caboose_daemon.ops.demo.watcher import Watcher
+from caboose_daemon.ops.processes import ProcessError, end, start_daemon, tail
 
 JOB = "demo"
 SPIKE_SHARE = 0.6

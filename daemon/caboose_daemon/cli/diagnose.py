@@ -11,15 +11,15 @@ from urllib.parse import quote
 import click
 from rich.console import Console
 
-from caboose_daemon import shapes
 from caboose_daemon.cli.config_file import configured_file
 from caboose_daemon.cli.diagnosis_pages import page
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.guided import interview
-from caboose_daemon.client import Client, ClientError
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.replay.logs import LogError, read_logs
-from caboose_daemon.replay.player import play
+from caboose_daemon.offline.replay.logs import LogError, read_logs
+from caboose_daemon.offline.replay.player import play
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.out.api.client import Client, ClientError
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 PIPED_WIDTH = 120
@@ -122,7 +122,7 @@ def _replayed(path: Path) -> Iterator[dict[str, Any]]:
                 "health": "ok" if worst is None else str(worst),
                 "step": int(log.steps[-1]) if len(log.steps) else 0,
                 "num_open": sum(incident.is_open for incident in judged.incidents),
-                "incidents": [shapes.incident(incident) for incident in reversed(judged.incidents)],
+                "incidents": [json_shapes.incident(incident) for incident in reversed(judged.incidents)],
             }
     except (ConfigError, LogError) as error:
         fail(str(error))

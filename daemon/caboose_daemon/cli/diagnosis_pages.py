@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.witness_words import witness
+from caboose_daemon.format import witness
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
 BAR = 20

@@ -12,16 +12,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.asking import connect, token_of
 from caboose_daemon.cli.config_file import configured_file
+from caboose_daemon.cli.request_client import connect, token_of
 from caboose_daemon.cli.sources import daemon_option, json_option, make_console, print_json, token_option
-from caboose_daemon.client import ClientError
 from caboose_daemon.config import Config
-from caboose_daemon.doctor.check import Check
-from caboose_daemon.doctor.daemon import OtherVersion, ask_about, check_daemon, check_token
-from caboose_daemon.doctor.machine import check_config, check_data_dir, check_ports
-from caboose_daemon.doctor.reports import check_keys, check_reports
-from caboose_daemon.words import plural
+from caboose_daemon.format import plural
+from caboose_daemon.ops.doctor.check import Check
+from caboose_daemon.ops.doctor.daemon import OtherVersion, ask_about, check_daemon, check_token
+from caboose_daemon.ops.doctor.machine import check_config, check_data_dir, check_ports
+from caboose_daemon.ops.doctor.reports import check_keys, check_reports
+from caboose_daemon.out.api.client import ClientError
 from caboose_wire.endpoints import DEFAULT_ENDPOINT
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "cross": ("✗", "bold red"), "unknown": ("?", "dim")}

@@ -10,12 +10,12 @@ import click
 import msgspec
 from rich.console import Console
 
-from caboose_daemon.cli.failing import fail
-from caboose_daemon.drills import catalogue, scores, tables, through
-from caboose_daemon.drills.conduct import conduct
-from caboose_daemon.drills.results import Result
-from caboose_daemon.processes import ProcessError
-from caboose_daemon.stack import stack as stacks
+from caboose_daemon.cli.exits import fail
+from caboose_daemon.ops.drills import catalogue, scores, tables, through
+from caboose_daemon.ops.drills.conduct import conduct
+from caboose_daemon.ops.drills.results import Result
+from caboose_daemon.ops.processes import ProcessError
+from caboose_daemon.ops.stack import stack as stacks
 
 WAITS = {
     "daemon": "waiting for the daemon to find it",

@@ -12,9 +12,9 @@ import click
 
 from caboose_daemon import assets
 from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.failing import fail
-from caboose_daemon.client import Client, ClientError
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.config import ConfigError, load
+from caboose_daemon.out.api.client import Client, ClientError
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 EXIT_FAILED = 1
@@ -87,8 +87,8 @@ def push(
     Exit codes: 0 all is as it should be, 1 Grafana or the daemon did not do what was asked, 2 cannot be done as asked.
     """
     try:  # only this command needs them, and they take a while to import
-        from caboose_daemon.grafana.connection import Connection, GrafanaError, check_url, read_token
-        from caboose_daemon.grafana.push import Wanted, plan
+        from caboose_daemon.ops.grafana_push import Wanted, plan
+        from caboose_daemon.out.grafana.connection import Connection, GrafanaError, check_url, read_token
     except ModuleNotFoundError as error:
         fail(f"this needs {error.name}, which the daemon's extra installs: pip install 'caboose[daemon]'")
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.run_loading import load_runs
-from caboose_daemon.guided.interview import Interview
+from caboose_daemon.offline.guided.interview import Interview
 
 WHICH = "Which run? A job, FILE.sqlite:JOB or a log; nothing for none"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.history_pages import page
 from caboose_daemon.cli.sources import (
     daemon_option,
@@ -18,7 +18,7 @@ from caboose_daemon.cli.sources import (
     print_json,
     source,
 )
-from caboose_daemon.records.past import remember
+from caboose_daemon.offline.records.past import remember
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.words import COLOURS, MARKS, duration, plural
+from caboose_daemon.cli.style import COLOURS, MARKS
+from caboose_daemon.format import duration, plural
 
 Json = dict[str, Any]
 MAX_CAUSES = 8

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.asking import Asked, options
+from caboose_daemon.cli.request_client import Asked, options
 from caboose_daemon.cli.rollback import EXIT_CODES, carry_out
 
 

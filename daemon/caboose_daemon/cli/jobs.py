@@ -18,7 +18,8 @@ from caboose_daemon.cli.sources import (
     print_json,
     source,
 )
-from caboose_daemon.words import duration, figure, health, state
+from caboose_daemon.cli.style import health, state
+from caboose_daemon.format import duration, figure
 
 NUMBERS = ("step", "loss", "ranks", "heard")
 COLUMNS = ("health", "state", *NUMBERS, "rollback")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from caboose_daemon import keys as key_files
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.app import keys as key_files
+from caboose_daemon.cli.exits import fail
 
 
 @click.group()

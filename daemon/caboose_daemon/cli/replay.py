@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.failing import EXIT_USAGE, fail
+from caboose_daemon.cli.exits import EXIT_USAGE, fail
 from caboose_daemon.cli.progress import progress_bar
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.replay import comparison, report
-from caboose_daemon.replay.logs import Log, LogError, read_logs
-from caboose_daemon.replay.player import Judged, play
-from caboose_daemon.rules.rule import RuleConfig
+from caboose_daemon.offline.replay import comparison, report
+from caboose_daemon.offline.replay.logs import Log, LogError, read_logs
+from caboose_daemon.offline.replay.player import Judged, play
+from caboose_daemon.rules.parts.rule import RuleConfig
 
 Configs = Mapping[str, RuleConfig]
 PIPED_WIDTH = 200

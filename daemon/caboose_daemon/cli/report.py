@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.run_loading import load_runs
-from caboose_daemon.html_report.document import render
-from caboose_daemon.html_report.picture import PictureError, find_browser, take_picture
-from caboose_daemon.runs.run import Run
+from caboose_daemon.offline.html_report.document import render
+from caboose_daemon.offline.html_report.picture import PictureError, find_browser, take_picture
+from caboose_daemon.offline.runs.run import Run
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.asking import Asked, connect, decisions, follow, options, sender
+from caboose_daemon.cli.request_client import Asked, connect, decisions, follow, options, sender
 
 DONE, NOT_DONE = 0, 1
 EXIT_CODES = "Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or nothing heard, 2 cannot ask."

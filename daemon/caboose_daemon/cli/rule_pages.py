@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.rules.describe import RUNBOOKS, Description
+from caboose_daemon.rules.parts.describe import RUNBOOKS, Description
 
 COMMON = ("enabled", "severity")
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from caboose_daemon import rule_shapes
 from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.rule_pages import listed, one_page, plain_list
-from caboose_daemon.client import Client, ClientError
 from caboose_daemon.config import ConfigError, load
+from caboose_daemon.jobs.thresholds import origins
+from caboose_daemon.out.api import rule_shapes
+from caboose_daemon.out.api.client import Client, ClientError
 from caboose_daemon.rules import RULES
-from caboose_daemon.rules.describe import describe
-from caboose_daemon.thresholds import origins
+from caboose_daemon.rules.parts.describe import describe
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from caboose_daemon.cli.asking import connect
 from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.progress import progress_bar
+from caboose_daemon.cli.request_client import connect
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.runs.opening import open_runs
-from caboose_daemon.runs.run import Run, RunError
+from caboose_daemon.offline.runs.opening import open_runs
+from caboose_daemon.offline.runs.run import Run, RunError
 
 PIPED_WIDTH = 120
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from caboose_daemon.cli.asking import connect
-from caboose_daemon.cli.failing import fail
-from caboose_daemon.client import ClientError
-from caboose_daemon.records.source import JournalSource, LiveSource, Source, SourceError
+from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.request_client import connect
+from caboose_daemon.offline.records.source import JournalSource, LiveSource, Source, SourceError
+from caboose_daemon.out.api.client import ClientError
 
 F = TypeVar("F", bound=Callable[..., None])
 PIPED_WIDTH = 120

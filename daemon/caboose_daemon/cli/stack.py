@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from caboose_daemon import assets
-from caboose_daemon.cli.failing import fail
-from caboose_daemon.stack import stack as stacks
-from caboose_daemon.stack.binaries import BinaryError
+from caboose_daemon.cli.exits import fail
+from caboose_daemon.ops.stack import stack as stacks
+from caboose_daemon.ops.stack.binaries import BinaryError
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 DIRECTORY = click.option(

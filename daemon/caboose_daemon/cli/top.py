@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.asking import connect
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.keyboard import keyboard
+from caboose_daemon.cli.request_client import connect
 from caboose_daemon.cli.sources import daemon_option, print_json
 from caboose_daemon.cli.top_pages import plain_lines, screen
 from caboose_daemon.cli.top_view import View

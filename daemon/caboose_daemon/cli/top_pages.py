@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from caboose_daemon.cli.jobs import jobs_table
+from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.cli.top_view import View
-from caboose_daemon.demo.incident import cause_in_words, first_cause
-from caboose_daemon.demo.plot import plot
-from caboose_daemon.demo.watcher import to_float
-from caboose_daemon.words import COLOURS, MARKS, duration, figure, health, plural, state
+from caboose_daemon.format import duration, figure, plural, to_float
+from caboose_daemon.ops.demo.incident import cause_in_words, first_cause
+from caboose_daemon.ops.demo.plot import plot
 
 Json = dict[str, Any]
 GUTTER = 10

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from caboose_daemon.client import Client, ClientError
-from caboose_daemon.demo.watcher import to_float
+from caboose_daemon.format import to_float
+from caboose_daemon.out.api.client import Client, ClientError
 
 Json = dict[str, Any]
 POINTS = 600

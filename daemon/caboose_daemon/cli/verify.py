@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.failing import fail
+from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.sources import (
     daemon_option,
     journal_option,
@@ -18,9 +18,9 @@ from caboose_daemon.cli.sources import (
     source,
 )
 from caboose_daemon.cli.verify_pages import change_in_words, page
-from caboose_daemon.records.around import MAX_STEPS
-from caboose_daemon.records.source import Source
-from caboose_daemon.verifying.verdict import SETTLING_STEPS, judge
+from caboose_daemon.offline.records.source import Source
+from caboose_daemon.offline.verifying.verdict import SETTLING_STEPS, judge
+from caboose_daemon.out.api.steps_around import MAX_STEPS
 
 KINDS = ("fix", "note")
 EXIT_CODES = {"helped": 0, "hurt": 1, "same": 1, "mixed": 1, "faster": 3, "unknown": 3}

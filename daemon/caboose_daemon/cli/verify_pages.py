@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.words import figure, plural
+from caboose_daemon.format import figure, plural
 
 Json = dict[str, Any]
 HEADLINES = {

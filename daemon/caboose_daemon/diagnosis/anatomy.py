@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.rules.depth import is_matrix
+from caboose_daemon.rules.parts.depth import is_matrix
 
 HALF_MAX = 65504.0
 """The largest number float16 holds."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.rules.thrown import BEYOND_NOISE, CALM, NOTHING_LEARNED, is_back
+from caboose_daemon.rules.parts.blown_up_start import BEYOND_NOISE, CALM, NOTHING_LEARNED, is_back
 
 EARLY = 300
 """Points that count as the beginning."""

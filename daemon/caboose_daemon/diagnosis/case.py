@@ -16,17 +16,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import AlignedStep
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
-from caboose_daemon.episodes import Episode
-from caboose_daemon.incident import Incident
-from caboose_daemon.rules.curve import trend
-from caboose_daemon.rules.finding import Finding
-from caboose_daemon.rules.updates import Updates
-from caboose_daemon.rules.validation import Validation, of_events
-from caboose_daemon.settings import number
-from caboose_daemon.summary import StepSummary
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.rules.parts.curve import trend
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.rules.parts.updates import Updates
+from caboose_daemon.rules.parts.validation import Validation, of_events
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.settings import number
+from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.evidence import Evidence
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 
 class Cause(ABC):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.kinship import STANDS_STILL
+from caboose_daemon.incidents.causal_links import STANDS_STILL
 
 
 def missing(case: Case) -> Iterator[str]:

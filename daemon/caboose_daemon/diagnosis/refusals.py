@@ -11,7 +11,7 @@ call for it and stay below that bar are left to what is unknown.
 from collections.abc import Mapping, Sequence
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.verdict import RankedCause, Refusal
+from caboose_daemon.incidents.diagnosis_record import RankedCause, Refusal
 
 OPTIMIZER, EPOCHS, SIZE = "another optimizer", "more epochs", "a bigger model"
 CALLS_FOR: Mapping[str, str] = {

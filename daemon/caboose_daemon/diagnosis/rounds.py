@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.weighing import diagnose
-from caboose_daemon.incident import Incident
-from caboose_daemon.incidents import IncidentLog
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.incidents.incident_log import IncidentLog
 
 MIN_LOOK = 10
 """Steps after which an incident that only lasts is looked at again, for the first time."""

@@ -19,7 +19,7 @@ from caboose_daemon.diagnosis.causes import CAUSES
 from caboose_daemon.diagnosis.evidence import Evidence
 from caboose_daemon.diagnosis.missing import missing
 from caboose_daemon.diagnosis.refusals import refuse
-from caboose_daemon.diagnosis.verdict import Diagnosis, RankedCause
+from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
 
 logger = logging.getLogger("caboose.daemon")
 

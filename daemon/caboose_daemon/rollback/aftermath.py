@@ -9,11 +9,11 @@ is. So it is triaged here, against the level from before the snapshot.
 
 import math
 
-from caboose_daemon.job import Attempt, Job
-from caboose_daemon.pipeline import Pipeline, Sink
-from caboose_daemon.rollback import troubles
-from caboose_daemon.rollback.continuity import Continuity, level_at, look
-from caboose_daemon.rollback.triage import Losses, Triage, judge
+from caboose_daemon.jobs.job import Attempt, Job
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
+from caboose_daemon.rollback import bad_spans
+from caboose_daemon.rollback_state.continuity import Continuity, level_at, look
+from caboose_daemon.rollback_state.triage import Losses, Triage, judge
 
 
 class Aftermath:
@@ -40,7 +40,7 @@ class Aftermath:
         if amended is not None:
             self._sink.decision_changed(job, amended)
         if check.state == "ok":
-            for number in troubles.cut_before(job, attempt.number):
+            for number in bad_spans.cut_before(job, attempt.number):
                 self._pipeline.overcome(job, number, check.text)
         if check.state == "ok" or not decision.trigger:
             return None

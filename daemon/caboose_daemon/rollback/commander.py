@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from caboose_daemon.job import Job
-from caboose_daemon.pipeline import Sink
-from caboose_daemon.rollback.decision import MAX_NAMED, Answer, Decision, DecisionState, told
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.pipeline import Sink
+from caboose_daemon.rollback_state.decision import MAX_NAMED, Answer, Decision, DecisionState, told
 from caboose_wire import Ack, Command, sign
 
 MIN_LIFE_SECONDS = 30.0

@@ -11,8 +11,8 @@ the weights that the batch was run on, not a place that is safe to go on from. W
 weights as they are, which still finds what is wrong with the batch.
 """
 
-from caboose_daemon.incident import Incident
-from caboose_daemon.job import Attempt, Job
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.rollback.target import common
 
 RULE = "non_finite"

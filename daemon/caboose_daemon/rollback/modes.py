@@ -1,6 +1,6 @@
 """Which mode is in force for a job: the lower of what its owner and the daemon allow."""
 
-from caboose_daemon.job import Job
+from caboose_daemon.jobs.job import Job
 from caboose_wire.rollback import RollbackMode
 
 ORDER: tuple[RollbackMode, ...] = ("off", "advise", "auto")

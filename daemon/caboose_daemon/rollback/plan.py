@@ -14,7 +14,7 @@ checkpoint on: what was dropped in process lies between the steps, and moves all
 
 from collections.abc import Callable, Sequence
 
-from caboose_daemon.rollback.ledger import Entry, Ledger, Trouble
+from caboose_daemon.rollback_state.ledger import Entry, Ledger, Trouble
 from caboose_wire import Plan, PlannedCheckpoint
 
 MAX_PLANNED = 100

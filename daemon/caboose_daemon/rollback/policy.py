@@ -17,21 +17,21 @@ from dataclasses import dataclass
 
 import msgspec
 
-from caboose_daemon.job import Attempt, Job
-from caboose_daemon.pipeline import Pipeline, Sink
-from caboose_daemon.rollback import hunting, troubles
+from caboose_daemon.jobs.job import Attempt, Job
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
+from caboose_daemon.jobs.state import State
+from caboose_daemon.rollback import bad_spans, hunting
 from caboose_daemon.rollback.aftermath import Aftermath
 from caboose_daemon.rollback.commander import NO_TRAIL, Commander
-from caboose_daemon.rollback.cost import weigh
-from caboose_daemon.rollback.decision import Decision
-from caboose_daemon.rollback.ladder import Rung, climb, spent
-from caboose_daemon.rollback.ledger import Entry
 from caboose_daemon.rollback.modes import effective, owners_mode
 from caboose_daemon.rollback.plan import make_plan
-from caboose_daemon.rollback.settings import RollbackConfig
 from caboose_daemon.rollback.target import ahead, choose, notice, on_all, pace, stride
-from caboose_daemon.rollback.triage import Losses, Triage, judge
-from caboose_daemon.state import State
+from caboose_daemon.rollback_state.cost import weigh
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ladder import Rung, climb, spent
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.settings import RollbackConfig
+from caboose_daemon.rollback_state.triage import Losses, Triage, judge
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
 
 LOOK_SECONDS = 1.0
@@ -114,7 +114,7 @@ class Policy:
         return make_plan(
             job.name,
             record.ledger,
-            troubles.not_overcome(job),
+            bad_spans.not_overcome(job),
             exhausted=record.exhausted,
             lr_scale_of=lr_scale_of,
             drops=[(d.boundary or 0, d.skip) for d in done if d.skip],
@@ -197,21 +197,21 @@ class Policy:
             return
         record.next_judging = now + LOOK_SECONDS
         step = job.recent[-1].step if job.recent else 0
-        record.ledger.judge(troubles.of(job), step, margin=self.config.margin_steps, quiet=self.config.quiet_steps)
+        record.ledger.judge(bad_spans.of(job), step, margin=self.config.margin_steps, quiet=self.config.quiet_steps)
         for entry in record.ledger.take_changes():
             self._sink.ledger_changed(job, entry)
 
     def _cases(self, job: Job, attempt: Attempt) -> Iterator[_Case]:
         """The troubles of this attempt that are open and moved the loss, the worst first."""
         record = job.rollback
-        open_now = [i for i in job.incidents.open if troubles.open_members(i, attempt.number)]
+        open_now = [i for i in job.incidents.open if bad_spans.open_members(i, attempt.number)]
         record.triages = {}
         record.notes = {}
         losses = Losses.of(job.recent, attempt.number) if open_now else None
         for incident in open_now:
             assert losses is not None, "made where there is something to judge"
-            members = troubles.open_members(incident, attempt.number)
-            triage = judge(losses, troubles.onset(incident, attempt.number), num_skipped=record.num_skipped)
+            members = bad_spans.open_members(incident, attempt.number)
+            triage = judge(losses, bad_spans.onset(incident, attempt.number), num_skipped=record.num_skipped)
             record.triages[incident.number] = triage
             if triage.verdict != "unmoved":
                 since = min(member.detected_time for member in members)

@@ -24,11 +24,11 @@ from caboose_daemon.rules.non_finite import NonFinite
 from caboose_daemon.rules.not_learning import NotLearning
 from caboose_daemon.rules.oscillation import Oscillation
 from caboose_daemon.rules.overfitting import Overfitting
+from caboose_daemon.rules.parts.rule import AnyRule
 from caboose_daemon.rules.plateau import Plateau
 from caboose_daemon.rules.rank_outlier import RankOutlier
 from caboose_daemon.rules.rank_silent import RankSilent
 from caboose_daemon.rules.replica_desync import ReplicaDesync
-from caboose_daemon.rules.rule import AnyRule
 from caboose_daemon.rules.saturation import Saturation
 from caboose_daemon.rules.straggler import Straggler
 from caboose_daemon.rules.throughput_regression import ThroughputRegression

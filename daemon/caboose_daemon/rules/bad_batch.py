@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.baseline import Baseline
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.rules.scaling import SkippedSteps
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.baseline import Baseline
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Batch, StepReport
 
 MIN_LOOKS = 3

@@ -13,12 +13,12 @@ falls: noise is then what the run is made of, and a larger batch or a lower lear
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.noise import NoiseScale
-from caboose_daemon.rules.curve import Curve, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.curve import Curve, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.noise import NoiseScale
+from caboose_daemon.steps.view import JobView
 
 SIGMAS = 2.0
 TREND_BUCKETS = 8

@@ -12,10 +12,10 @@ waits for may be far above what the run has.
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps.view import JobView
 
 EASIER = 0.9
 """It is over only below this part of the threshold."""

@@ -11,11 +11,11 @@ warm-up.
 
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Group
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})

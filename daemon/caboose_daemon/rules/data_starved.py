@@ -14,10 +14,10 @@ would be a tenth. It never pages: a slow run is not a lost one.
 
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import PHASES, AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import PHASES, AlignedStep
+from caboose_daemon.steps.view import JobView
 
 DATA = PHASES.index("data")
 CLIP = 10.0

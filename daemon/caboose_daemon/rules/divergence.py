@@ -26,14 +26,14 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from caboose_daemon.rules.baseline import Baseline
-from caboose_daemon.rules.curve import Curve, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.healed import Healed
-from caboose_daemon.rules.lasting import Lasting
-from caboose_daemon.rules.progress import Progress
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.baseline import Baseline
+from caboose_daemon.rules.parts.curve import Curve, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.past_spikes import Healed
+from caboose_daemon.rules.parts.progress import Progress
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 RECENT = 9
 MEDIAN_ERROR = 1.2533 / math.sqrt(RECENT)

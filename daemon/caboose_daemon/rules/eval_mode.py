@@ -14,12 +14,12 @@ only wastes memory, and is an information.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule
-from caboose_daemon.rules.origins import in_words
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.origins import in_words
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Layer, Mode
 
 

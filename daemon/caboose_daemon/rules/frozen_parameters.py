@@ -23,14 +23,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.merging import MISSING
-from caboose_daemon.rules.depth import is_matrix
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule, named
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.rules.scaling import SkippedSteps
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.depth import is_matrix
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.reduce_ranks import MISSING
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Group, Layer
 
 ASIDE = frozenset({"expert", "experts", "moe", "adapter", "adapters", "ema", "teacher", "target", "momentum"})

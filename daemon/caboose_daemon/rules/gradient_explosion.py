@@ -17,11 +17,11 @@ warm-up of the learning rate is followed.
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.baseline import Baseline
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting import Lasting
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.baseline import Baseline
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 DOUBLED = math.log(2.0)
 MIN_SCALE = 0.05

@@ -20,9 +20,9 @@ the patience of the warning: hung jobs do not come back, and every hour of a who
 
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView, RankView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView, RankView
 
 SILENT_SECONDS = 10.0
 """A rank not heard for so long is rank_silent's."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.rules.scaling import SkippedSteps
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.steps.view import JobView
 
 MEMORY = 200.0
 """Steps over which a halving is forgotten."""

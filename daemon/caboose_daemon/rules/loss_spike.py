@@ -21,12 +21,12 @@ way that the run has come (see `progress`).
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.baseline import Baseline
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.healed import Healed
-from caboose_daemon.rules.progress import Progress
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.baseline import Baseline
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.past_spikes import Healed
+from caboose_daemon.rules.parts.progress import Progress
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 WITNESS_STEPS = 5
 """How long before the loss a jump of the gradient norm still counts as its witness."""

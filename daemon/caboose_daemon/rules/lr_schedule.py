@@ -25,10 +25,10 @@ batch ramps and data switches are left alone. It is a warning: what a wrong rate
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 
 DECLARED = frozenset({"restart", "batch_ramp", "data_switch"})
 RISE = 0.25

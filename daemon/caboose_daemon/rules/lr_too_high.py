@@ -21,15 +21,15 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.beginning import is_in_sight
-from caboose_daemon.rules.chance import known
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting import Lasting
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.thrown import FALLS, Peak, Thrown
-from caboose_daemon.rules.updates import Updates
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.beginning import is_in_sight
+from caboose_daemon.rules.parts.blown_up_start import FALLS, Peak, Thrown
+from caboose_daemon.rules.parts.chance import known
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.updates import Updates
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 
 LEVEL_MEMORY = 8.0
 JUMPS = 15

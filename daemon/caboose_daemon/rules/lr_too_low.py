@@ -19,12 +19,12 @@ alone has too many causes.
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.curve import Curve, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.updates import Updates
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.curve import Curve, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.updates import Updates
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 16
 KNOWN = 0.01

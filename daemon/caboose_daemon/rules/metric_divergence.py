@@ -17,10 +17,10 @@ the finding's values.
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.validation import Validation, of_events
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.validation import Validation, of_events
+from caboose_daemon.steps.view import JobView
 
 CEILING = 0.95
 """A score above this has little room to move."""

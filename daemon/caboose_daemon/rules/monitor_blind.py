@@ -14,9 +14,9 @@ counts) and what came after its step was closed. It never pages: the run is as w
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 MEMORY = 60
 """Looks, about a second apart, over which reports are counted."""

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.origins import (
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.origins import (
     BadModule,
     Origin,
     WatchedModules,
@@ -35,9 +34,10 @@ from caboose_daemon.rules.origins import (
     module_name,
     where,
 )
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.scaling import SkippedSteps
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 
 CIRCUMSTANCES = ("was_looked_into", "bad_inputs", "loss_is_infinite", "largest_activation")
 

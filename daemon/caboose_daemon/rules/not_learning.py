@@ -28,13 +28,13 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from caboose_daemon.rules.beginning import is_in_sight
-from caboose_daemon.rules.chance import known, likely
-from caboose_daemon.rules.curve import Curve, Trend, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.validation import of_events
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.beginning import is_in_sight
+from caboose_daemon.rules.parts.chance import known, likely
+from caboose_daemon.rules.parts.curve import Curve, Trend, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.validation import of_events
+from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 24
 MIN_EVALUATIONS = 3

@@ -19,10 +19,10 @@ units of the scatter around them, or a run's first fall, which is steeper than a
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting import Lasting
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 LEVEL_MEMORY = 32.0
 CLIP = 3.0

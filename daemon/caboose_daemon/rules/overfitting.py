@@ -20,11 +20,11 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.progress import Progress
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.validation import of_events
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.progress import Progress
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.validation import of_events
+from caboose_daemon.steps.view import JobView
 
 TRAIN_MEMORY = 50.0
 SCATTER_MEMORY = 16

@@ -19,11 +19,11 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from caboose_daemon.rules.beginning import is_in_sight
-from caboose_daemon.rules.curve import Curve, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.beginning import is_in_sight
+from caboose_daemon.rules.parts.curve import Curve, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 32
 START_POINTS = 5

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import AlignedStep, Float64, middle
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep, Float64, middle
+from caboose_daemon.steps.view import JobView
 
 CLIP = 4.0
 TO_SIGMA = 1.4826

@@ -15,9 +15,9 @@ long as silence takes to show, nothing is said if nobody else can be named yet.
 import re
 from dataclasses import dataclass
 
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView, RankView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.view import JobView, RankView
 
 OWN_GAP_SECONDS = 5.0
 LOST_PEER = re.compile(

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 
 MAX_NAMED = 64
 """Ranks a finding lists at most."""

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.aligned import AlignedStep
-from caboose_daemon.rules.depth import Matrices
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting_rule import LastingRule, named
-from caboose_daemon.rules.rule import RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.depth import Matrices
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Module
 
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caboose_daemon.aligned import PHASES, AlignedStep, Float64, middle
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import PHASES, AlignedStep, Float64, middle
+from caboose_daemon.steps.view import JobView
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("data", "forward", "backward", "optimizer"))
 PARTS = ("data", "forward", "optimizer", "other")

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caboose_daemon.aligned import PHASES, AlignedStep
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.lasting import Lasting
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import PHASES, AlignedStep
+from caboose_daemon.steps.view import JobView
 
 CLIP = math.log(3.0)
 SIGMAS = 6.0

@@ -18,12 +18,12 @@ more; the training loss alone must merely not be seen to fall.
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.chance import known
-from caboose_daemon.rules.curve import Curve, Trend, trend
-from caboose_daemon.rules.finding import Finding, Severity
-from caboose_daemon.rules.rule import Rule, RuleConfig
-from caboose_daemon.rules.validation import of_events
-from caboose_daemon.view import JobView
+from caboose_daemon.rules.parts.chance import known
+from caboose_daemon.rules.parts.curve import Curve, Trend, trend
+from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.validation import of_events
+from caboose_daemon.steps.view import JobView
 
 START_POINTS = 3
 FELL = 0.97

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.verdict import Diagnosis
 from caboose_daemon.diagnosis.weighing import diagnose
-from caboose_daemon.rules.finding import Severity
+from caboose_daemon.incidents.diagnosis_record import Diagnosis
+from caboose_daemon.rules.parts.finding import Severity
 from support.cases import a_case, a_finding, a_group, a_validation, order, told
 from support.curves import views
 from support.ranks import EVERYTHING, LAYERS

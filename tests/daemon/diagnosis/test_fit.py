@@ -14,8 +14,8 @@ from caboose_daemon.diagnosis.causes.too_little_capacity import TooLittleCapacit
 from caboose_daemon.diagnosis.causes.weights_decay_away import WeightsDecayAway
 from caboose_daemon.diagnosis.refusals import CALLS_FOR
 from caboose_daemon.diagnosis.shape import rise
-from caboose_daemon.diagnosis.verdict import Diagnosis
 from caboose_daemon.diagnosis.weighing import diagnose
+from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_wire import Layer, Module
 from support.cases import a_case, a_finding, a_group, a_validation, order, told
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.verdict import Diagnosis
 from caboose_daemon.diagnosis.weighing import diagnose
-from caboose_daemon.rules.finding import Severity
+from caboose_daemon.incidents.diagnosis_record import Diagnosis
+from caboose_daemon.rules.parts.finding import Severity
 from caboose_wire import Batch, Layer, Module
 from support.cases import a_case, a_finding, a_group, order, told
 from support.scenario import Scenario, scenario

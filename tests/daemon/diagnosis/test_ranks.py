@@ -9,8 +9,8 @@ from msgspec.structs import replace as changed
 from caboose_daemon.diagnosis.case import Case, MemoryUse
 from caboose_daemon.diagnosis.causes import CAUSES
 from caboose_daemon.diagnosis.weighing import diagnose
-from caboose_daemon.incident import Witness
-from caboose_daemon.rules.finding import Finding, Severity
+from caboose_daemon.incidents.incident import Witness
+from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_wire import Layer
 from support.cases import a_case, a_finding, order, told
 from support.scenario import scenario

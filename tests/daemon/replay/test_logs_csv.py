@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caboose_daemon.replay.logs import Log, read_log
+from caboose_daemon.offline.replay.logs import Log, read_log
 
 
 def a_log(tmp_path: Path, text: str | bytes, name: str = "run.csv") -> Log:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.replay.logs import Log, LogError, read_log
+from caboose_daemon.offline.replay.logs import Log, LogError, read_log
 
 pytest.importorskip("tensorboard", reason="event files are written and read with it")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_daemon.replay.logs import Log, read_log
+from caboose_daemon.offline.replay.logs import Log, read_log
 
 
 def a_log(tmp_path: Path, text: str | bytes, name: str = "run.json") -> Log:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caboose_daemon.replay.logs import LogError, read_log
+from caboose_daemon.offline.replay.logs import LogError, read_log
 
 NEEDED = "every row needs its step"
 BAD_INPUTS: dict[str, tuple[str | bytes, str]] = {

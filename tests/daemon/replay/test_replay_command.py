@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.replay.logs import read_log, read_logs
-from caboose_daemon.replay.player import play
+from caboose_daemon.offline.replay.logs import read_log, read_logs
+from caboose_daemon.offline.replay.player import play
 from caboose_wire import Event
 from support.processes import caboose_command, clean_environment
 from support.ranks import a_hello, a_report

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from caboose_daemon import history
 from caboose_daemon.config import Config
-from caboose_daemon.journal import Journal
-from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.commander import Commander
-from caboose_daemon.rollback.decision import MAX_ANSWERS
-from caboose_daemon.state import State
+from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback_state.decision import MAX_ANSWERS
+from caboose_daemon.store import history
+from caboose_daemon.store.journal import Journal
 from caboose_wire import Ack, Event, PlanRequest, is_signed
 from support.guarded import Guarded, guarded
 from support.old_journals import make_old

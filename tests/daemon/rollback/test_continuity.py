@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from caboose_daemon.rollback.continuity import FIRST_STEPS, Continuity, level_at, look
-from caboose_daemon.rollback.triage import Level, Losses
-from caboose_daemon.summary import StepSummary
+from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, look
+from caboose_daemon.rollback_state.triage import Level, Losses
+from caboose_daemon.steps.summary import StepSummary
 
 BEFORE = Level(2.0, 0.05, 64)
 

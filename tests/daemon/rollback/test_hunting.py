@@ -1,8 +1,8 @@
 """When the ranks are asked for a hunt: before the rollback of a number that broke, once, and never unasked for."""
 
-from caboose_daemon.rollback.by_hand import Request
-from caboose_daemon.rollback.decision import Decision
 from caboose_daemon.rollback.hunting import ANSWER_SECONDS
+from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback_state.decision import Decision
 from caboose_wire import Ack
 from support.guarded import Guarded, guarded
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from caboose_daemon.rollback.decision import Decision
-from caboose_daemon.rollback.ladder import MAX_SKIP, Rung, climb, spent
-from caboose_daemon.rollback.settings import RollbackConfig
-from caboose_daemon.rollback.triage import Triage
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ladder import MAX_SKIP, Rung, climb, spent
+from caboose_daemon.rollback_state.settings import RollbackConfig
+from caboose_daemon.rollback_state.triage import Triage
 
 CONFIG = RollbackConfig(horizon_steps=500, lr_scale=0.5)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from caboose_daemon.rollback.ledger import MAX_CHECKPOINTS, Ledger, Trouble
 from caboose_daemon.rollback.plan import MAX_PLANNED, make_plan
+from caboose_daemon.rollback_state.ledger import MAX_CHECKPOINTS, Ledger, Trouble
 from caboose_wire import Event, Held
 
 

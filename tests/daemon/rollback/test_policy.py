@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from caboose_daemon.incident import Acknowledgement
-from caboose_daemon.rollback.by_hand import Request
+from caboose_daemon.incidents.incident import Acknowledgement
+from caboose_daemon.rollback.requests import Request
 from caboose_wire import Ack, Event, Held, Holdings, PlanRequest, Scaler
 from support.guarded import Guarded, guarded
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from caboose_daemon.admission import ROLLBACK_SECONDS
+from caboose_daemon.ingest.admission import ROLLBACK_SECONDS
 from caboose_wire import Hello, HelloRequest, Holdings, Plan, PlanRequest, Refused, Terms
 from support.ranks import a_hello, a_report
 from support.recorder import Core

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from caboose_daemon.rollback.cost import weigh
-from caboose_daemon.rollback.triage import HOPELESS, Losses, Triage, judge, level_of
+from caboose_daemon.rollback_state.cost import weigh
+from caboose_daemon.rollback_state.triage import HOPELESS, Losses, Triage, judge, level_of
 
 LEVEL, NOISE = 2.0, 0.02
 NAN = float("nan")

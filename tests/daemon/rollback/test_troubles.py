@@ -4,9 +4,9 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from caboose_daemon.job import Job
-from caboose_daemon.rollback import troubles
-from caboose_daemon.rollback.triage import Triage
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.rollback import bad_spans
+from caboose_daemon.rollback_state.triage import Triage
 from support.cases import a_case, a_finding
 
 
@@ -27,7 +27,7 @@ def a_job(*spans: tuple[int, int | None]) -> Job:
 
 
 def spans_of(job: Job) -> list[tuple[int, int | None]]:
-    return [(trouble.began, trouble.ended) for trouble in troubles.of(job)]
+    return [(trouble.began, trouble.ended) for trouble in bad_spans.of(job)]
 
 
 def test_two_breaks_far_apart_are_two_stretches() -> None:

@@ -6,8 +6,8 @@ from caboose_daemon.diagnosis import anatomy
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 LARGE = 2.5
 """Standard deviation over He's that nobody means; torch's own defaults lie at 0.4, He at 1."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 FEW_UPDATES = 20.0
 

@@ -7,8 +7,8 @@ import numpy as np
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import STANDS_STILL
+from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 STEADY = 3.0
 """Times the median that nine of ten norms stay below, where there is nothing to guard against."""

@@ -8,7 +8,7 @@ from caboose_daemon.diagnosis import beginnings
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 SUDDEN, GRADUAL = 0.5, 0.15
 """Largest share of a rise in one step, of one that came at once, and of one that crept up."""

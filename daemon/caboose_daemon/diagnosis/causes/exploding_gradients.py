@@ -8,9 +8,9 @@ from caboose_daemon.diagnosis import anatomy, beginnings, growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.episodes import Episode
-from caboose_daemon.kinship import BREAKS
+from caboose_daemon.incidents.causal_links import BREAKS
+from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.incidents.episodes import Episode
 
 SUDDEN = 1.5
 """A norm that stood below so many times its level until the step before jumped out of calm."""

@@ -8,8 +8,8 @@ from caboose_daemon.diagnosis import anatomy
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import STANDS_STILL
+from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 MANY = 0.5
 """Share of the layers without a gradient at which the graph is cut near its end."""

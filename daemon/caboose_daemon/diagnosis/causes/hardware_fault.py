@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import BREAKS
+from caboose_daemon.incidents.causal_links import BREAKS
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 FEW_LAYERS = 0.25
 """Share of the layers up to which a difference is one place, and not the whole update."""

@@ -6,8 +6,8 @@ from caboose_daemon.diagnosis import growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import BREAKS
+from caboose_daemon.incidents.causal_links import BREAKS
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 
 class InputNotFinite(Cause):

@@ -6,7 +6,7 @@ from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 LEARNED = 0.9
 """Share of chance below which a loss shows that something is learned."""

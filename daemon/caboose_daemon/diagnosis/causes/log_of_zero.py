@@ -8,7 +8,7 @@ from caboose_daemon.diagnosis import anatomy, growth
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 CALM = 2.0
 """A norm below so many times its median was as usual."""

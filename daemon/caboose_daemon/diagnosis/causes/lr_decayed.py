@@ -7,8 +7,8 @@ import numpy as np
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import STANDS_STILL
+from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 GONE, HEALTHY = 0.02, 0.3
 """Shares of its peak at which a rate is next to nothing, and at which a standstill is not its fault."""

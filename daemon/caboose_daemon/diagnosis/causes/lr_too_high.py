@@ -8,8 +8,8 @@ from caboose_daemon.diagnosis import anatomy, beginnings, growth, lines
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 ADAM_USUAL = 1e-2
 """Above this an Adam-family rate is unusual for anything."""

@@ -7,8 +7,8 @@ from caboose_daemon.diagnosis import beginnings, lines
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import STANDS_STILL
+from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 SMALL_UPDATE, USUAL_UPDATE = 1e-5, 3e-4
 """Shares of itself that a weight matrix moves by in a step: too little to learn from within a run, and usual."""

@@ -8,7 +8,7 @@ import numpy as np
 from caboose_daemon.diagnosis.case import Case, Floats
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 FULL, ROOMY = 0.9, 0.6
 """Shares of all there is at which memory is scarce, and at which there is room."""

@@ -7,9 +7,9 @@ import numpy as np
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import STANDS_STILL
-from caboose_daemon.rules.depth import is_matrix
+from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.rules.parts.depth import is_matrix
 
 UNEQUAL = 100.0
 """Times by which the layers' relative updates differ, from which on no single rate suits them all."""

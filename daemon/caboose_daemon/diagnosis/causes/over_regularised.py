@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 STRONG_L2 = 5e-3
 """A decay that is added to the gradient; 1e-4 to 5e-4 are usual."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, STRONG, Evidence, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 NAMES = ("fp16_without_scaler", "low_lr", "high_lr", "adam_l2", "no_clipping", "no_warmup")
 """What the rule advises on, the worst first."""

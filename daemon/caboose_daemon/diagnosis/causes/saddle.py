@@ -8,7 +8,7 @@ import numpy as np
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 HEALTHY_LR = 0.3
 ALIKE = 0.01

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.verdict import Advice
-from caboose_daemon.kinship import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.diagnosis_record import Advice
 
 
 class ScheduleJump(Cause):

@@ -1,0 +1,332 @@
+"""The daemon as a whole: builds the parts, starts them, says when it is ready, and stops them again.
+
+Design
+------
+Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. Whatever is
+handed to Grafana or to a mirror has a thread of its own (see `outbox`). `Daemon` can be embedded: construct, `start`,
+use `endpoint` and `url`, `serve` until something sets `stop`. Ports may be 0.
+
+SIGHUP reads the file's thresholds again. It is also what a terminal sends, when it closes, to the daemon that runs in
+it, and that still ends it: the two are told apart by whether the terminal is still there.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+import zmq
+
+from caboose_daemon.app import keys
+from caboose_daemon.app.clock import SteadyClock
+from caboose_daemon.app.loop import Loop, Outlet
+from caboose_daemon.app.shutdown import has_more_to_tell
+from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
+from caboose_daemon.ingest.receiver import Receiver
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.jobs.thresholds import Thresholds
+from caboose_daemon.out.api.live import Broker
+from caboose_daemon.out.export.exports import ExportError, make_exports
+from caboose_daemon.out.web.application import make_application
+from caboose_daemon.out.web.context import Context
+from caboose_daemon.out.web.security import read_or_make_token
+from caboose_daemon.rollback.commander import Commander
+from caboose_daemon.rollback.policy import Policy
+from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.store import history
+from caboose_daemon.store.history import HistoryReader
+from caboose_daemon.store.journal import Journal, JournalError
+from caboose_wire import read_secret
+from caboose_wire.endpoints import is_loopback, split_http, split_tcp
+
+logger = logging.getLogger("caboose.daemon")
+
+
+class StartError(RuntimeError):
+    """The daemon cannot start; the message is one line that says why and what to do."""
+
+
+class Daemon:
+    """A whole daemon, embeddable; `reread` gives the configuration as it would be if it were started now."""
+
+    def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
+        self._config = config
+        self._reread = reread
+        self._check_exposure()
+        self._check_promises()
+        if zmq.zmq_version_info() < (4, 3, 5):
+            raise StartError(f"libzmq {zmq.zmq_version()} has known holes; upgrade pyzmq to one with 4.3.5 or later")
+        self._data_dir = self._open_data_dir()
+        self._lock = self._lock_data_dir()
+        clock = SteadyClock()
+        self.state = State(rule_configs=config.rules, started=clock())
+        try:
+            self._exports = make_exports(config, self.state, self._data_dir)
+        except ExportError as error:
+            raise StartError(str(error)) from None
+        journal_path = self._data_dir / "journal.sqlite"
+        try:
+            self._journal = Journal(
+                journal_path,
+                self.state,
+                max_steps=config.journal.max_steps,
+                retention_days=config.journal.retention_days,
+            )
+        except JournalError as error:
+            raise StartError(str(error)) from None
+        self._broker = Broker()
+        outlet = Outlet(self._journal, self._broker, self._exports)
+        pipeline = Pipeline(
+            self.state,
+            outlet,
+            min_deadline=config.alignment.min_deadline_seconds,
+            deadline_steps=config.alignment.deadline_steps,
+            abandoned_seconds=config.daemon.abandoned_seconds,
+        )
+        try:
+            history.restore(journal_path, self.state, pipeline, clock())
+        except JournalError as error:
+            raise StartError(str(error)) from None
+        self._clock = clock
+        self._thresholds = Thresholds(config, self.state, pipeline, clock)
+        commander = Commander(outlet, self._secret())
+        policy = Policy(self.state, pipeline, outlet, config.rollback, commander)
+        receiver = Receiver(self.state, pipeline, policy)
+        self._loop = Loop(self.state, receiver, pipeline, policy, outlet, keys=self._keys(), clock=clock)
+        self._history = HistoryReader(journal_path)
+        self._context = Context(
+            state=self.state,
+            pipeline=pipeline,
+            thresholds=self._thresholds,
+            broker=self._broker,
+            history=self._history,
+            clock=clock,
+            is_receiving=lambda: self._loop.failure is None,
+            incident_seconds=config.metrics.incident_seconds,
+            by_hand=ByHand(self.state, commander),
+            rollback=config.rollback,
+        )
+        self._ending_since: float | None = None
+        """When SIGTERM came, while it lingers."""
+        self._server: _Server | None = None
+        self._http_socket: socket.socket | None = None
+        self.endpoint = ""
+        self.url = ""
+
+    def _check_promises(self) -> None:
+        seconds = self._config.metrics.incident_seconds
+        if seconds < SAFE_INCIDENT_SECONDS:
+            logger.warning(
+                "incident_seconds = %g under [metrics]: an incident that is over soon may be gone before Prometheus "
+                "has seen it, and nobody is told; alerts are promised %g",
+                seconds,
+                SAFE_INCIDENT_SECONDS,
+            )
+
+    def _check_exposure(self) -> None:
+        daemon = self._config.daemon
+        if daemon.insecure:
+            return
+        if not is_loopback(split_tcp(daemon.listen)[0]) and not daemon.keys:
+            raise StartError(
+                f"--listen {daemon.listen} can be reached from other machines, and no keys are set: make some with "
+                "`caboose keys new DIR` and pass --keys DIR (or --insecure on a network you trust)"
+            )
+        if not is_loopback(split_http(daemon.http)[0]) and not daemon.token_file:
+            raise StartError(
+                f"--http {daemon.http} can be reached from other machines, and no token is set: put one into a file "
+                "and pass --token-file FILE (or --insecure on a network you trust)"
+            )
+
+    def _open_data_dir(self) -> Path:
+        path = Path(self._config.daemon.data_dir).expanduser().resolve()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"--data-dir {path}: {error.strerror}") from None
+        return path
+
+    def _lock_data_dir(self) -> int:
+        path = self._data_dir / "lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}; choose another --data-dir") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise StartError(f"another daemon uses {self._data_dir}; stop it, or choose another --data-dir") from None
+        return descriptor
+
+    def _keys(self) -> keys.DaemonKeys | None:
+        directory = self._config.daemon.keys
+        if not directory:
+            return None
+        try:
+            return keys.load(Path(directory).expanduser())
+        except keys.KeysError as error:
+            raise StartError(str(error)) from None
+
+    def _secret(self) -> bytes | None:
+        path = self._config.rollback.secret_file
+        if not path:
+            if self._config.rollback.mode == "auto" and not is_loopback(split_tcp(self._config.daemon.listen)[0]):
+                logger.warning(
+                    "rollback is auto without --secret-file: ranks on other machines obey signed commands only"
+                )
+            return None
+        try:
+            return read_secret(path)
+        except ValueError as error:
+            raise StartError(str(error)) from None
+
+    def start(self) -> None:
+        """Binds both ports and begins to receive."""
+        daemon = self._config.daemon
+        try:
+            self.endpoint = self._loop.bind(daemon.listen)
+        except zmq.ZMQError as error:
+            raise StartError(f"--listen {daemon.listen}: {error.strerror}") from None
+        host, port = split_http(daemon.http)
+        self._http_socket = _bind_http(host, port)
+        real_port = self._http_socket.getsockname()[1]
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
+        self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
+        self._server = _Server(
+            uvicorn.Config(
+                make_application(self._context, token=self._token(), host=host, allowed_hosts=daemon.allowed_hosts),
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._exports.start()
+        self._loop.start()
+
+    def _token(self) -> str:
+        given = self._config.daemon.token_file
+        path = Path(given).expanduser() if given else self._data_dir / "token"
+        try:
+            return read_or_make_token(path)
+        except (OSError, ValueError) as error:
+            raise StartError(f"token: {error}") from None
+
+    def serve(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serves HTTP on this thread until `stop`, SIGTERM or SIGINT; then stops everything."""
+        try:
+            asyncio.run(self._serve(on_ready))
+        finally:
+            self.close()
+        if self._loop.failure is not None:
+            raise RuntimeError("the receiving loop failed") from self._loop.failure
+
+    async def _serve(self, on_ready: Callable[[], None]) -> None:
+        assert self._server is not None, "start comes before serve"
+        assert self._http_socket is not None, "start comes before serve"
+        loop = asyncio.get_running_loop()
+        self._broker.bind(loop)
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
+            loop.add_signal_handler(signal.SIGINT, self.stop)
+            loop.add_signal_handler(signal.SIGTERM, self._terminate)
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up, os.isatty(0))
+        serving = asyncio.create_task(self._server.serve(sockets=[self._http_socket]))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            on_ready()
+        while not serving.done():
+            if self._loop.failure is not None or self._has_lingered():
+                self.stop()
+            await asyncio.wait([serving], timeout=0.5)
+        await serving
+
+    def _terminate(self) -> None:
+        seconds = self._config.daemon.linger_seconds
+        if not seconds or self._ending_since is not None:
+            self.stop()
+            return
+        self._ending_since = self._clock()
+        logger.info("told to end; staying up to %g s, until what was found is scraped", seconds)
+
+    def _has_lingered(self) -> bool:
+        since, now = self._ending_since, self._clock()
+        if since is None:
+            return False
+        if now - since >= self._config.daemon.linger_seconds:
+            return True
+        with self.state.lock:
+            jobs = self.state.jobs.values()
+            return not has_more_to_tell(jobs, now, since, self._config.metrics.incident_seconds)
+
+    def _hang_up(self, had_terminal: bool) -> None:
+        if had_terminal and not os.isatty(0):
+            self.stop()
+        else:
+            self.reload()
+
+    def reload(self) -> None:
+        """Reads the configuration again: the rules' thresholds count at once, all else at the next start."""
+        if self._reread is None:
+            return
+        try:
+            config = self._reread()
+            self._thresholds.replace_file(config)
+        except ConfigError as error:
+            logger.error("%s; the thresholds stay as they were", error)
+            return
+        changed = changed_keys(self._config, config)
+        if changed:
+            logger.warning("%s: %s changed; that needs a restart", config.file or "configuration", ", ".join(changed))
+
+    def stop(self) -> None:
+        """Asks `serve` to return; safe to call twice."""
+        self._broker.close()
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def close(self) -> None:
+        """Stops the loop and closes every file and socket."""
+        self._loop.stop()
+        if self._http_socket is not None:
+            self._http_socket.close()
+        self._history.close()
+        self._journal.close(self._clock())
+        self._exports.close()
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the daemon has them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind_http(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"--http {host}:{port}: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        hint = f"; is another daemon running? Choose another port, or --http {host}:0" if port else ""
+        raise StartError(f"--http {host}:{port}: {error.strerror}{hint}") from None
+    return listener

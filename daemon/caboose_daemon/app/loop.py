@@ -1,0 +1,246 @@
+"""Drives the receiver: the thread that owns the ROUTER socket, and the only writer of the state.
+
+Design
+------
+One turn: take what has arrived (bounded, so that time also passes under load), let time pass, commit the journal,
+post the live updates, and only then send the commands that were decided on: what was sent is always known afterwards.
+The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
+be sent is dropped, the peer will ask again. A command that cannot be sent to a rank is noted, and the rank has it from
+the others.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+import zmq.auth.thread
+
+from caboose_daemon.app.keys import DaemonKeys
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.ingest.receiver import Receiver
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.out.api.live import Broker
+from caboose_daemon.out.export.exports import Exports
+from caboose_daemon.rollback.commander import Order
+from caboose_daemon.rollback.policy import Policy
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.store.journal import Journal
+from caboose_wire import Event, encode
+from caboose_wire.codec import MAX_FRAME_BYTES
+
+logger = logging.getLogger("caboose.daemon")
+
+POLL_MS = 100
+MAX_PER_TURN = 500
+
+
+class Outlet:
+    """The pipeline's sink in a running daemon: everything goes to the journal, to open pages, and to the exports."""
+
+    def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._exports = exports or Exports()
+        self._updates: list[tuple[str, str, Any]] = []
+
+    def attempt_began(self, job: Job) -> None:
+        """To the journal, and pages load again."""
+        self._journal.attempt_began(job)
+        self._exports.attempt_began(job)
+        self._updates.append((job.name, "attempt", {"attempt": job.num_attempts}))
+
+    def member_changed(self, job: Job, member: Member) -> None:
+        """To the journal; pages see ranks in the regular status."""
+        self._journal.member_changed(job, member)
+
+    def step_closed(self, job: Job, summary: StepSummary) -> None:
+        """To all."""
+        self._journal.step_closed(job, summary)
+        self._exports.step_closed(job, summary)
+        if self._broker.has_listeners:
+            self._updates.append((job.name, "step", json_shapes.step(summary)))
+            if job.meters.look is not None:
+                self._updates.append((job.name, "closeup", {"attempt": summary.attempt, "step": summary.step}))
+
+    def episode_changed(self, job: Job, episode: Episode) -> None:
+        """To both."""
+        self._journal.episode_changed(job, episode)
+        if self._broker.has_listeners:
+            self._updates.append((job.name, "finding", json_shapes.episode(episode)))
+
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """To all."""
+        self._journal.incident_changed(job, incident)
+        self._exports.incident_changed(job, incident)
+        if self._broker.has_listeners:
+            self._updates.append((job.name, "incident", json_shapes.incident(incident)))
+
+    def event_declared(self, job: Job, event: Event) -> None:
+        """To all."""
+        self._journal.event_declared(job, event)
+        self._exports.event_declared(job, event)
+        self._updates.append((job.name, "event", json_shapes.event(event)))
+
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        """To all."""
+        self._journal.decision_changed(job, decision)
+        self._exports.decision_changed(job, decision)
+        self._updates.append((job.name, "decision", json_shapes.decision(decision)))
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        """To the journal and to pages."""
+        self._journal.ledger_changed(job, entry)
+        self._updates.append((job.name, "ledger", json_shapes.entry(entry)))
+
+    def flush(self, now: float) -> None:
+        """Ends a turn: commits, posts."""
+        self._journal.commit(now)
+        updates, self._updates = self._updates, []
+        self._broker.post(updates)
+
+
+class Loop:
+    """The receiving thread."""
+
+    def __init__(
+        self,
+        state: State,
+        receiver: Receiver,
+        pipeline: Pipeline,
+        policy: Policy,
+        outlet: Outlet,
+        *,
+        keys: DaemonKeys | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._state = state
+        self._receiver = receiver
+        self._pipeline = pipeline
+        self._policy = policy
+        self._outlet = outlet
+        self._clock = clock
+        self._context = zmq.Context()
+        self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._configure(keys)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="caboose-loop")
+        self.failure: BaseException | None = None
+
+    def _configure(self, keys: DaemonKeys | None) -> None:
+        socket = self._socket
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.setsockopt(zmq.RCVHWM, 1_000)
+        socket.setsockopt(zmq.SNDHWM, 1_000)
+        socket.setsockopt(zmq.BACKLOG, 4096)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
+        if keys is not None:
+            self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
+            self._authenticator.start()
+            self._authenticator.configure_curve(domain="*", location=str(keys.agents_dir))
+            socket.curve_publickey = keys.public
+            socket.curve_secretkey = keys.secret
+            socket.curve_server = True
+
+    def bind(self, endpoint: str) -> str:
+        """Binds, and returns the real endpoint (port 0 becomes a free one)."""
+        if endpoint.startswith("tcp://["):
+            self._socket.setsockopt(zmq.IPV6, 1)
+        self._socket.bind(endpoint)
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        except BaseException as error:
+            logger.exception("the receiving loop failed")
+            self.failure = error
+
+    def _turn(self) -> None:
+        has_mail = self._socket.poll(POLL_MS)
+        start = time.perf_counter()
+        if has_mail:
+            with self._state.lock:
+                self._take(self._clock())
+        with self._state.lock:
+            now = self._clock()
+            for peer, message in self._receiver.advance(now):
+                self._reply(peer, encode(message))
+            self._pipeline.advance(now)
+            for job, terms in self._policy.advance(now):
+                self._send_all(job, encode(terms))
+            self._outlet.flush(now)
+            for order in self._policy.commander.take(has_trail=not self._state.journal_error):
+                self._command(order)
+            self._state.turn_seconds = time.perf_counter() - start
+
+    def _take(self, now: float) -> None:
+        for _ in range(MAX_PER_TURN):
+            try:
+                peer, *frames = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            for to, message in self._receiver.handle(peer, frames, now):
+                self._reply(to, encode(message))
+
+    def _command(self, order: Order) -> None:
+        command = order.command
+        logger.info(
+            "command %d to %s: %s at step %d (decision %d)",
+            command.number,
+            order.job.name,
+            command.kind,
+            command.boundary,
+            order.decision,
+        )
+        unreached = self._send_all(order.job, encode(command))
+        if unreached:
+            self._policy.commander.unreached(order, unreached)
+
+    def _send_all(self, job: Job, frames: list[bytes]) -> list[int]:
+        """Sends to every rank that wants to hear of rollback; returns those that could not be reached."""
+        members = job.attempt.members if job.attempt is not None else {}
+        unreached = []
+        for rank, member in members.items():
+            if member.hello.rollback == "off":
+                continue
+            peer = self._receiver.peer_of(member)
+            if peer is None or not self._reply(peer, frames):
+                unreached.append(rank)
+        return unreached
+
+    def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
+        """Whether it could be sent; a peer that is gone or not reading will ask again."""
+        with contextlib.suppress(zmq.Again, zmq.ZMQError):
+            self._socket.send_multipart([peer, *frames], flags=zmq.NOBLOCK)
+            return True
+        return False
+
+    def stop(self) -> None:
+        """Ends the thread after its current turn and closes the socket."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.close(linger=0)
+        self._context.term()

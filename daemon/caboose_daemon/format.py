@@ -1,0 +1,57 @@
+"""Numbers, times and places as text: what every page of the terminal, the HTML report and log lines share."""
+
+import math
+from typing import Any
+
+PARSED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+MAX_LAYERS = 3
+MAX_RANKS = 8
+
+
+def to_float(value: Any) -> float:
+    """A number from the API; NaN where there was none."""
+    if value is None:
+        return float("nan")
+    return PARSED[value] if isinstance(value, str) else float(value)
+
+
+def figure(value: Any, digits: int = 4) -> str:
+    """A number from the API; NaN and infinity by name, nothing where there was none."""
+    if value is None:
+        return "-"
+    number = to_float(value)
+    return f"{number:.{digits}g}" if math.isfinite(number) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """About how long, in one unit."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 10 and unit != "s" else f"{value:.0f} {unit}"
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "now"
+
+
+def plural(num: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{num:,} {noun}{'' if num == 1 else 's'}"
+
+
+def witness(found: dict[str, Any]) -> str:
+    """The first witness in words."""
+    ranks, layers, lead = found["ranks"], found["layers"], found["steps_before_loss"]
+    parts = []
+    if ranks:
+        named = ", ".join(map(str, ranks[:MAX_RANKS])) + (" ..." if len(ranks) > MAX_RANKS else "")
+        host = f" on {found['host']}" if found["host"] else ""
+        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {named}{host}")
+    if layers:
+        more = f" and {len(layers) - MAX_LAYERS} more" if len(layers) > MAX_LAYERS else ""
+        parts.append(", ".join(layers[:MAX_LAYERS]) + more)
+    if found["phase"]:
+        parts.append(f"in the {found['phase']}")
+    if lead:
+        parts.append(f"{lead} step{'s' if lead > 1 else ''} before the loss moved")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Findings joined over time: episodes, and the incidents that have one cause."""

@@ -1,0 +1,118 @@
+"""Joins a rule's findings on consecutive steps into one episode, so that what lasts is told once.
+
+Design
+------
+A rule returns a finding at every step of a lasting condition, with the same onset. Those belong to one episode: it
+keeps the first and the last finding, the highest severity, and counts. It ends when the rule says `resolved`, when
+a finding with another onset begins the next, or when its attempt does. Episodes are what pages, metrics and the
+journal show; per-step findings pass through.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from caboose_daemon.rules.parts.finding import Finding, Severity
+
+MAX_KEPT = 200
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One condition, from its first finding to its last."""
+
+    id: int
+    attempt: int
+    first: Finding
+    last: Finding
+    severity: Severity
+    num_findings: int
+    detected_time: float
+    last_time: float
+    is_open: bool
+    worst: Finding
+    """The first finding at the highest severity: what it was told for."""
+    told_step: int
+    """The step of the first finding above info; of the first finding while there is none."""
+
+    @property
+    def rule(self) -> str:
+        """The rule that raised it."""
+        return self.first.rule
+
+
+class EpisodeLog:
+    """The episodes of one job: the open one of each rule, and the recent closed ones."""
+
+    def __init__(self, next_id: int = 1) -> None:
+        self._next_id = next_id
+        self._open: dict[str, Episode] = {}
+        self._closed: deque[Episode] = deque(maxlen=MAX_KEPT)
+
+    def add(self, finding: Finding, attempt: int, now: float) -> list[Episode]:
+        """Takes a finding; returns the episodes that changed."""
+        current = self._open.get(finding.rule)
+        changed = []
+        if current is not None and (current.first.onset_step, current.attempt) != (finding.onset_step, attempt):
+            changed.append(self._close(current))
+            current = None
+        if current is None:
+            if finding.state == "resolved":
+                return changed  # the end of something that was already closed
+            current = Episode(
+                id=self._next_id,
+                attempt=attempt,
+                first=finding,
+                last=finding,
+                severity=finding.severity,
+                num_findings=1,
+                detected_time=now,
+                last_time=now,
+                is_open=True,
+                worst=finding,
+                told_step=finding.step,
+            )
+            self._next_id += 1
+        else:
+            is_worse = finding.severity.rank > current.severity.rank
+            current = replace(
+                current,
+                last=finding,
+                severity=finding.severity if is_worse else current.severity,
+                num_findings=current.num_findings + 1,
+                last_time=now,
+                worst=finding if is_worse else current.worst,
+                told_step=finding.step if is_worse and current.severity is Severity.INFO else current.told_step,
+            )
+        self._open[finding.rule] = current
+        changed.append(self._close(current) if finding.state == "resolved" else current)
+        return changed
+
+    def close_all(self) -> list[Episode]:
+        """Ends what is open, because its attempt has ended."""
+        return [self._close(episode) for episode in list(self._open.values())]
+
+    def restore(self, episodes: list[Episode]) -> None:
+        """Puts back what a journal kept, oldest first."""
+        for episode in episodes:
+            self._next_id = max(self._next_id, episode.id + 1)
+            if episode.is_open:
+                self._open[episode.rule] = episode
+            else:
+                self._closed.append(episode)
+
+    def _close(self, episode: Episode) -> Episode:
+        closed = replace(episode, is_open=False)
+        self._open.pop(episode.rule, None)
+        self._closed.append(closed)
+        return closed
+
+    @property
+    def open(self) -> list[Episode]:
+        """What is going on now, the worst first."""
+        return sorted(self._open.values(), key=lambda e: (-e.severity.rank, e.id))
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Newest first, open ones before closed ones."""
+        yield from sorted(self._open.values(), key=lambda e: -e.id)
+        yield from reversed(self._closed)

@@ -1,0 +1,1 @@
+"""From the socket to the job: decoding, admission, and what is refused."""

@@ -1,0 +1,352 @@
+"""Decodes a frame and applies it to the state: the whole of what agents can do to the daemon.
+
+Design
+------
+No socket and no loop in here: `handle` takes the bytes a peer sent and the time, and returns what to answer, so
+every case can be tested by calling it. Whatever a peer sends, nothing is raised: what cannot be taken is counted
+under a reason from a closed set, and the peer is kept.
+
+A peer that was not introduced (the daemon was restarted, or a Hello is on its way) is asked for its Hello, and what it
+sends meanwhile is held back, within bounds, and applied afterwards. A peer whose Hello claims a job that someone
+else is living in waits the same way (see `admission`), and so do ranks that rolled back, until all have said so. A
+process that is about to resume may ask for a plan; it need not say who it is.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from caboose_daemon.ingest import admission
+from caboose_daemon.jobs.job import Attempt, Job, Member
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.rollback.policy import Policy
+from caboose_daemon.version import __version__
+from caboose_wire import (
+    Ack,
+    Bye,
+    Event,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Holdings,
+    Message,
+    PlanRequest,
+    Refused,
+    StepReport,
+    WireError,
+    decode,
+)
+from caboose_wire.messages import LAYER_ARRAYS
+
+Reply = tuple[bytes, Message]
+
+MAX_JOBS = 1000
+MAX_PEERS = 20_000
+MAX_HELD_PER_PEER = 1200
+"""A little more than an agent's own queue: what it kept while the daemon was away arrives at once."""
+MAX_HELD_BYTES = 256 * 1024 * 1024
+ASK_AGAIN_SECONDS = 2.0
+FORGET_SECONDS = 600.0
+
+
+@dataclass
+class _Peer:
+    job: Job
+    attempt: Attempt
+    member: Member
+    asked: float = -math.inf
+    """When it was last asked for a new Hello."""
+
+
+@dataclass
+class _Stranger:
+    """A peer that has no place yet; `hello` is set if it waits for one, `has_rolled_back` if for the other ranks."""
+
+    asked: float = -math.inf
+    last_seen: float = 0.0
+    hello: Hello | None = None
+    since: float = 0.0
+    has_rolled_back: bool = False
+    held: deque[tuple[Message, int]] = field(default_factory=deque)
+    """What it sent so far, with the size of each."""
+
+
+class Receiver:
+    """Knows which peer is which rank, and what a peer may do."""
+
+    def __init__(self, state: State, pipeline: Pipeline, policy: Policy) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._policy = policy
+        self._peers: dict[bytes, _Peer] = {}
+        self._peer_of: dict[str, bytes] = {}
+        self._strangers: dict[bytes, _Stranger] = {}
+        self._rolled_back: dict[str, dict[int, bytes]] = {}
+        """Peers that wait for the other ranks of their job to say that they rolled back too, by job and rank."""
+        self._held_bytes = 0
+        self._next_sweep = 0.0
+
+    def handle(self, peer: bytes, frames: Sequence[bytes], now: float) -> list[Reply]:
+        """Applies one message; returns what to answer, if anything."""
+        size = sum(len(frame) for frame in frames)
+        self._state.num_bytes += size
+        try:
+            message = decode(frames)
+            return self._apply(peer, message, size, now)
+        except WireError as error:
+            return self._refuse(peer, error)
+
+    def _refuse(self, peer: bytes, error: WireError) -> list[Reply]:
+        self._state.num_refused[error.reason] += 1
+        if error.reason == "unknown_peer":
+            return []
+        return [(peer, Refused(reason=error.reason, detail=error.detail))]
+
+    def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
+        if isinstance(message, Hello):
+            return self._introduce(peer, message, now)
+        if isinstance(message, PlanRequest):
+            self._state.num_frames["PlanRequest"] += 1
+            return [(peer, self._policy.plan(message))]
+        known = self._peers.get(peer)
+        if known is None:
+            return self._hold(peer, message, size, now)
+        if known.job.attempt is not known.attempt and _was_left_behind(known):
+            return self._drop_late(peer, known, message, now)
+        self._accept(known, message, now)
+        return []
+
+    def _drop_late(self, peer: bytes, known: _Peer, message: Message, now: float) -> list[Reply]:
+        """A rank speaks of the attempt before the rollback, and the others are in the next: it is asked where it is."""
+        attempt = known.job.attempt
+        assert attempt is not None, "it has been left behind by one"
+        if isinstance(message, StepReport):
+            attempt.aligner.num_late += 1
+        elif isinstance(message, Ack):
+            self._policy.answered(known.job, known.member.hello.rank, message, now)
+        if now - known.asked < ASK_AGAIN_SECONDS:
+            return []
+        known.asked = now
+        return [(peer, HelloRequest(daemon_version=__version__))]
+
+    def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
+        if hello.rank >= hello.world:
+            raise WireError("malformed", f"rank {hello.rank} in a world of {hello.world}")
+        if len(self._peers) >= MAX_PEERS and peer not in self._peers:
+            raise WireError("capacity", f"this daemon serves {MAX_PEERS} ranks already")
+        job = self._state.jobs.get(hello.job)
+        if job is None:
+            self._make_room_for_a_job(now)
+            job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
+        verdict = admission.judge(job, hello, now)
+        if verdict in ("waits", "rolled_back"):
+            stranger = self._stranger(peer, now)
+            if verdict == "rolled_back":
+                self._peers.pop(peer, None)  # what it sends from now on is of the next attempt
+                self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
+                stranger.has_rolled_back = True
+            stranger.hello, stranger.since = hello, now
+            return []
+        if verdict == "begins":
+            self._pipeline.begin_attempt(job, hello, now)
+        return self._admit(peer, job, hello, now)
+
+    def _admit(self, peer: bytes, job: Job, hello: Hello, now: float) -> list[Reply]:
+        self._state.num_frames["Hello"] += 1
+        member = self._pipeline.admit(job, hello, now)
+        assert job.attempt is not None, "a judged Hello has an attempt to join"
+        self._peers.pop(self._peer_of.get(hello.incarnation, b""), None)  # its connection before this one
+        self._peer_of[hello.incarnation] = peer
+        self._peers[peer] = _Peer(job, job.attempt, member)
+        self._state.num_peers = len(self._peers)
+        self._release(peer, now)
+        terms = self._policy.welcome(job, hello)
+        return [] if terms is None else [(peer, terms)]
+
+    def peer_of(self, member: Member) -> bytes | None:
+        """The connection of a rank, if it has one."""
+        return self._peer_of.get(member.hello.incarnation)
+
+    def _make_room_for_a_job(self, now: float) -> None:
+        """Beyond the limit, the job that was silent for the longest leaves the memory; the journal keeps it."""
+        jobs = self._state.jobs
+        if len(jobs) < MAX_JOBS:
+            return
+        idle = [job for job in jobs.values() if job.attempt is None or not admission.is_alive(job.attempt, now)]
+        if not idle:
+            raise WireError("capacity", f"this daemon watches {MAX_JOBS} running jobs already")
+        gone = min(idle, key=lambda job: job.last_seen)
+        del jobs[gone.name]
+        self._forget([peer for peer, known in self._peers.items() if known.job is gone])
+
+    def _forget(self, peers: Sequence[bytes]) -> None:
+        for peer in peers:
+            self._peer_of.pop(self._peers.pop(peer).member.hello.incarnation, None)
+        self._state.num_peers = len(self._peers)
+
+    def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
+        stranger = self._stranger(peer, now)
+        stranger.last_seen = now
+        if isinstance(message, StepReport | Event | Bye | Holdings | Ack):
+            if self._held_bytes + size > MAX_HELD_BYTES:
+                raise WireError("unknown_peer", "too much is held back already")
+            if len(stranger.held) == MAX_HELD_PER_PEER:
+                self._held_bytes -= stranger.held.popleft()[1]
+                self._state.num_refused["unknown_peer"] += 1
+            stranger.held.append((message, size))
+            self._held_bytes += size
+        if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
+            stranger.asked = now
+            return [(peer, HelloRequest(daemon_version=__version__))]
+        return []
+
+    def _stranger(self, peer: bytes, now: float) -> _Stranger:
+        stranger = self._strangers.get(peer)
+        if stranger is None:
+            if len(self._strangers) >= MAX_PEERS:
+                raise WireError("capacity", "too many peers wait to be introduced")
+            stranger = self._strangers[peer] = _Stranger(last_seen=now)
+        return stranger
+
+    def _release(self, peer: bytes, now: float) -> None:
+        stranger = self._strangers.pop(peer, None)
+        if stranger is None:
+            return
+        known = self._peers.get(peer)
+        for message, size in stranger.held:
+            self._held_bytes -= size
+            try:
+                if known is None:
+                    raise WireError("unknown_peer", "it never found its place")
+                self._accept(known, message, now)
+            except WireError as error:
+                self._state.num_refused[error.reason] += 1
+
+    def _accept(self, known: _Peer, message: Message, now: float) -> None:
+        member = known.member
+        if known.job.attempt is not known.attempt:
+            raise WireError("duplicate_job", f"a newer launch of {known.job.name!r} has taken over")
+        if isinstance(message, StepReport):
+            self._accept_report(known, message, now)
+        elif isinstance(message, Heartbeat):
+            member.since_step_seconds = message.since_step_seconds
+            member.num_dropped = message.num_dropped
+            member.num_failures = message.num_failures
+            member.agent_state = message.state
+            member.phase = message.phase
+            member.step = max(member.step, message.step)
+        elif isinstance(message, Event):
+            self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
+        elif isinstance(message, Bye):
+            self._pipeline.leave(known.job, member, message.error)
+        elif isinstance(message, Holdings):
+            self._policy.held(known.job, member.hello.rank, message)
+        elif isinstance(message, Ack):
+            self._policy.answered(known.job, member.hello.rank, message, now)
+        else:
+            raise WireError("type", f"{type(message).__name__} is for the daemon to send")
+        member.last_seen = now
+        self._state.num_frames[type(message).__name__] += 1
+
+    def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
+        member = known.member
+        _check_layer_arrays(report, len(known.job.layers))
+        if member.last_seq and report.seq > member.last_seq + 1:
+            member.num_missed += report.seq - member.last_seq - 1
+        member.last_seq = max(member.last_seq, report.seq)
+        member.step = max(member.step, report.step)
+        member.num_dropped = report.num_dropped
+        member.since_step_seconds = 0.0
+        member.phase = ""
+        member.loss = report.loss
+        member.step_seconds = report.phases.total if report.phases else None
+        known.attempt.aligner.add(member.hello.rank, report, now)
+
+    def advance(self, now: float) -> list[Reply]:
+        """Lets time pass: those who wait for a place get it or are refused, and strangers are forgotten."""
+        replies: list[Reply] = []
+        if now >= self._next_sweep:
+            self._next_sweep = now + FORGET_SECONDS
+            self._sweep(now)
+        for name in list(self._rolled_back):
+            replies += self._go_on_together(name, now)
+        for peer, stranger in list(self._strangers.items()):
+            if stranger.has_rolled_back:
+                continue
+            if stranger.hello is not None:
+                try:
+                    replies += self._decide(peer, stranger, stranger.hello, now)
+                except WireError as error:
+                    self._release(peer, now)
+                    replies += self._refuse(peer, error)
+            elif now - stranger.last_seen > FORGET_SECONDS:
+                self._release(peer, now)
+        return replies
+
+    def _go_on_together(self, name: str, now: float) -> list[Reply]:
+        """Begins the attempt after a rollback, when all live ranks have said that it happened or it took too long."""
+        job, peers = self._state.jobs.get(name), self._rolled_back[name]
+        waiting = {rank: (peer, self._strangers[peer]) for rank, peer in peers.items() if peer in self._strangers}
+        hellos = {rank: s.hello for rank, (_, s) in waiting.items() if s.has_rolled_back and s.hello is not None}
+        if job is None or job.attempt is None or not hellos:
+            self._give_up_waiting(name, now)
+            return []
+        heard = {rank for rank, member in job.attempt.members.items() if member.state in ("live", "expected")}
+        first = min(waiting[rank][1].since for rank in hellos)
+        if not heard <= hellos.keys() and now - first < admission.ROLLBACK_SECONDS:
+            return []
+        del self._rolled_back[name]
+        replies: list[Reply] = []
+        for rank, hello in sorted(hellos.items()):
+            if admission.judge(job, hello, now) == "rolled_back":
+                self._pipeline.begin_attempt(job, hello, now, is_rollback=True)
+            waiting[rank][1].has_rolled_back = False
+            try:
+                replies += self._introduce(waiting[rank][0], hello, now)
+            except WireError as error:
+                self._release(waiting[rank][0], now)
+                replies += self._refuse(waiting[rank][0], error)
+        return replies
+
+    def _give_up_waiting(self, name: str, now: float) -> None:
+        for peer in self._rolled_back.pop(name).values():
+            self._release(peer, now)
+
+    def _sweep(self, now: float) -> None:
+        over = []
+        for peer, known in self._peers.items():
+            is_over = known.attempt.is_over or known.member.state != "live" or known.job.attempt is not known.attempt
+            if is_over and now - known.member.last_seen > FORGET_SECONDS:
+                over.append(peer)
+        self._forget(over)
+
+    def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
+        job = self._state.jobs.get(hello.job)
+        if job is None or admission.judge(job, hello, now) != "waits":
+            return self._introduce(peer, hello, now)
+        if job.last_seen > stranger.since + 1.0:  # a second, for what was still on its way when the old launch died
+            job.num_refused += 1
+            job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
+            raise WireError(
+                "duplicate_job",
+                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart",
+            )
+        return []
+
+
+def _was_left_behind(known: _Peer) -> bool:
+    attempt = known.job.attempt
+    return attempt is not None and attempt.reason == "rollback" and attempt.number == known.attempt.number + 1
+
+
+def _check_layer_arrays(report: StepReport, num_layers: int) -> None:
+    for name in LAYER_ARRAYS & report.arrays.keys():
+        array = report.arrays[name]
+        start, stride = report.slices.get(name, (0, 1))
+        is_whole = name in report.slices or len(array) == num_layers
+        if not stride or not is_whole or start + (len(array) - 1) * stride >= num_layers:
+            raise WireError("layer_count", f"{name} has shape {array.shape}, the job has {num_layers} layers")

@@ -1,0 +1,283 @@
+"""A job as the daemon knows it: its attempts, ranks, layers, and what was found.
+
+Design
+------
+State only: messages are applied to it by `receiver`, time passes in `pipeline`. A job has one current attempt. A
+rank belongs to an attempt by its incarnation; which Hello begins a new attempt is decided in `admission`.
+"""
+
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+
+import msgspec
+
+from caboose_daemon.diagnosis.case import Case, MemoryUse
+from caboose_daemon.incidents.episodes import EpisodeLog
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.incidents.incident_log import IncidentLog
+from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.jobs.meters import Meters
+from caboose_daemon.rollback_state.record import Record
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
+from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.view import AlignmentFacts, JobView, RankState, RankView
+from caboose_wire import Event, Group, Hello, Layer, Module
+from caboose_wire.fields import Scalar
+
+RECENT_STEPS = 2048
+RECENT_EVENTS = 200
+RECENT_LOOKS = 512
+NORM_MEMORY = 32
+"""Steps after which a gradient norm is too old to be shown as the job's."""
+
+
+@dataclass
+class Member:
+    """One rank of the current attempt."""
+
+    hello: Hello
+    last_seen: float
+    state: RankState = "live"
+    step: int = 0
+    last_seq: int = 0
+    num_missed: int = 0
+    """Reports that never arrived: gaps in the sequence numbers."""
+    num_dropped: int = 0
+    num_failures: int = 0
+    since_step_seconds: float = 0.0
+    loss: float | None = None
+    step_seconds: float | None = None
+    agent_state: str = "training"
+    phase: str = ""
+    error: str = ""
+
+    def view(self) -> RankView:
+        """What rules may see of it."""
+        return RankView(
+            rank=self.hello.rank,
+            state=self.state,
+            host=self.hello.host,
+            step=self.step,
+            last_seen=self.last_seen,
+            since_step_seconds=self.since_step_seconds,
+            num_dropped=self.num_dropped,
+            error=self.error,
+            agent_state=self.agent_state,
+            phase=self.phase,
+        )
+
+
+@dataclass
+class Attempt:
+    """One launch of a job, or what follows a rollback."""
+
+    number: int
+    began: float
+    world: int
+    launch: str
+    agent_attempt: int
+    aligner: Aligner
+    engine: Engine
+    regimes: RegimeTracker
+    members: dict[int, Member] = field(default_factory=dict)
+    is_over: bool = False
+    """Whether it ended, or was not heard of for so long that nobody waits for it."""
+    reason: str = ""
+    """rollback, where the same processes went back; empty for a launch."""
+    start_step: int = 0
+    """The step after which it began."""
+
+    def host_of(self, rank: int) -> str:
+        """Where a rank runs; empty where that is not known."""
+        member = self.members.get(rank)
+        return "" if member is None else member.hello.host
+
+    def is_live(self, member: Member, now: float) -> bool:
+        """Whether a rank has not left and is not silent, as rank_silent understands that."""
+        return member.state == "live" and now - member.last_seen < self.engine.silence_seconds
+
+    @property
+    def alignment(self) -> AlignmentFacts:
+        """What went wrong in bringing the ranks' reports together."""
+        return AlignmentFacts(
+            num_late=self.aligner.num_late,
+            num_duplicate=self.aligner.num_duplicate,
+            num_incomplete=self.aligner.num_incomplete,
+            num_missed=sum(member.num_missed for member in self.members.values()),
+            num_dropped=sum(member.num_dropped for member in self.members.values()),
+        )
+
+    @property
+    def expected(self) -> set[int]:
+        """Ranks whose report a step waits for."""
+        gone = {rank for rank, member in self.members.items() if member.state in ("left", "failed")}
+        return set(range(self.world)) - gone
+
+
+@dataclass
+class Job:
+    """Everything the daemon keeps in memory about one job."""
+
+    name: str
+    created: float
+    attempt: Attempt | None = None
+    num_attempts: int = 0
+    layers: tuple[Layer, ...] = ()
+    groups: tuple[Group, ...] = ()
+    visible: frozenset[str] = frozenset()
+    blind: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Scalar] = field(default_factory=dict)
+    facts: dict[str, Scalar] = field(default_factory=dict)
+    modules: tuple[Module, ...] = ()
+    wrapper: str = ""
+    last: AlignedStep | None = None
+    last_sampled: AlignedStep | None = None
+    """The last step with a closer look; a diagnosis may want to see it."""
+    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_LOOKS))
+    """What the attempt's closer looks said of memory."""
+    recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
+    pending_events: list[Event] = field(default_factory=list)
+    episodes: EpisodeLog = field(default_factory=EpisodeLog)
+    incidents: IncidentLog = field(init=False)
+    incident_counts: dict[str, int] = field(default_factory=dict)
+    """Incidents opened, by lead rule."""
+    meters: Meters = field(default_factory=Meters)
+    num_steps: int = 0
+    num_non_finite: int = 0
+    finding_counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    num_refused: int = 0
+    refused_detail: str = ""
+    """Who else claimed to be this job, if anyone did."""
+    previous_lr: float | None = None
+    """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
+    rollback: Record = field(default_factory=Record)
+
+    def __post_init__(self) -> None:
+        self.incidents = IncidentLog(self.name)
+
+    def describe(self, hello: Hello) -> None:
+        """Takes over what a rank says of the model, the settings and what can be seen."""
+        self.layers, self.groups = hello.layers, hello.groups
+        self.visible, self.blind = frozenset(hello.visible), dict(hello.blind)
+        self.config, self.wrapper = dict(hello.config), hello.wrapper
+        self.facts, self.modules = dict(hello.facts), hello.modules
+
+    def share(self, hello: Hello) -> Hello:
+        """The same introduction, holding the job's own tables where they are equal: so thousands of ranks have one."""
+        own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
+        return msgspec.structs.replace(hello, **{name: it for name, it in own.items() if getattr(hello, name) == it})
+
+    def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
+        """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
+        return tuple(event for event in self.pending_events if step is None or event.step < step.step)
+
+    def view(self, now: float, step: AlignedStep | None = None, regime: Regime = NONE) -> JobView:
+        """A read-only look at this job now."""
+        attempt = self.attempt
+        assert attempt is not None, "a job is looked at once it has an attempt"
+        return JobView(
+            job=self.name,
+            attempt=attempt.number,
+            world=attempt.world,
+            now=now,
+            attempt_began=attempt.began,
+            look_at_ranks=lambda: {rank: member.view() for rank, member in attempt.members.items()},
+            layers=self.layers,
+            groups=self.groups,
+            visible=self.visible,
+            step=step,
+            events=self.declared(step),
+            modules=self.modules,
+            facts=self.facts,
+            config=self.config,
+            blind=self.blind,
+            regime=regime,
+            alignment=attempt.alignment,
+            start_step=attempt.start_step,
+            previous_lr=self.previous_lr,
+            look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
+        )
+
+    def case(self, incident: Incident) -> Case:
+        """What is known around one of its incidents."""
+        attempt = self.attempt
+        assert attempt is not None, "a job with an incident has an attempt"
+        number = max(member.attempt for member in incident.members)
+        return Case(
+            incident=incident,
+            recent=[summary for summary in self.recent if summary.attempt == number],
+            world=attempt.world,
+            groups=self.groups,
+            layers=self.layers,
+            modules=self.modules,
+            facts=self.facts,
+            config=self.config,
+            events=self.events,
+            visible=self.visible,
+            abstaining=attempt.engine.abstaining(self.visible),
+            sampled=self.last_sampled,
+            is_on=attempt.engine.is_on,
+            memory_use=[use for use in self.memory if use.attempt == number],
+        )
+
+    def lr_at(self, step: int) -> float | None:
+        """The first group's learning rate at a step, by whichever attempt took it last, or just before it."""
+        known = (s for s in reversed(self.recent) if s.step <= step and s.lr is not None)
+        return next((summary.lr for summary in known), None)
+
+    @property
+    def state(self) -> str:
+        """running, ended, failed, lost (killed, it seems); or known, after a restart, until a rank is heard."""
+        members = self.attempt.members.values() if self.attempt else ()
+        states = {member.state for member in members}
+        if "failed" in states:
+            return "failed"
+        if states == {"left"}:
+            return "ended"
+        if self.attempt is not None and self.attempt.is_over:
+            return "lost"
+        return "running" if "live" in states else "known"
+
+    def num_live(self, now: float) -> int:
+        """Ranks that have not left and were heard lately: a process that is killed says no good-bye."""
+        attempt = self.attempt
+        return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
+
+    def num_missing(self, now: float) -> int:
+        """Ranks that should speak and do not; none once all have left, or nobody waits for the job any more."""
+        attempt = self.attempt
+        if attempt is None or attempt.is_over:
+            return 0
+        states = [member.state for member in attempt.members.values()]
+        if all(state in ("left", "failed") for state in states):
+            return 0
+        return max(0, attempt.world - states.count("left") - self.num_live(now))
+
+    @property
+    def latest_step(self) -> int:
+        """The newest step of this attempt; where it has none yet, the one it began after."""
+        if self.recent and self.recent[-1].attempt == self.num_attempts:
+            return self.recent[-1].step
+        return self.attempt.start_step if self.attempt else 0
+
+    @property
+    def latest_grad_norm(self) -> float | None:
+        """The last gradient norm that was taken; an agent over its budget takes it on every few steps only."""
+        recent = itertools.islice(reversed(self.recent), NORM_MEMORY)
+        return next((summary.grad_norm for summary in recent if summary.grad_norm is not None), None)
+
+    @property
+    def last_seen(self) -> float:
+        """When any of its ranks was last heard."""
+        members = self.attempt.members.values() if self.attempt else ()
+        return max((member.last_seen for member in members), default=self.created)
+
+    @property
+    def health(self) -> str:
+        """The severity of the worst open incident, or ok."""
+        incidents = self.incidents.open
+        return str(incidents[0].severity) if incidents else "ok"

@@ -1,0 +1,45 @@
+"""What a job's metrics remember from step to step: counts that only grow, and what the last closer look showed."""
+
+from collections import Counter
+
+from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.noise import NoiseScale
+from caboose_daemon.steps.samples.latest import Closeup, look_closely
+from caboose_daemon.steps.samples.sample import Look, Looker
+
+
+class Meters:
+    """Of one job; `restart` begins a new attempt, in which only the counts go on."""
+
+    def __init__(self) -> None:
+        self.num_clipped = 0
+        self.num_skipped = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """A new attempt: nothing is known of its layers and replicas yet."""
+        self.closeup: Closeup | None = None
+        self.look: Look | None = None
+        """What the last step showed of the layers; None where it was not looked at closely."""
+        self._looker = Looker()
+        self.noise = NoiseScale()
+        self.replicas: tuple[int, int] | None = None
+        """How many were compared at the last closer look, and how many of them differ from the majority."""
+        self._skipped = SkippedSteps()
+
+    def observe(self, step: AlignedStep) -> None:
+        """Takes an aligned step."""
+        ratio = step.clip_ratio
+        self.num_clipped += ratio is not None and ratio < 1.0
+        self.num_skipped += step.scaler is not None and self._skipped.observe(step)
+        if step.is_sampled:
+            self.closeup = look_closely(step, self.closeup)
+        self.look = self._looker.observe(step, self.closeup)
+        if not step.is_sampled:
+            return
+        self.noise.observe(step)
+        prints = [report.fingerprint for report in step.reports.values() if report.fingerprint is not None]
+        if len(prints) >= 2:
+            votes = Counter(prints).most_common(1)[0][1]
+            self.replicas = (len(prints), len(prints) - votes)

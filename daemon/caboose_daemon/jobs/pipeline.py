@@ -1,0 +1,283 @@
+"""Takes an aligned step through its stations: summary, rules, episodes, incidents, diagnosis, journal, live stream.
+
+Design
+------
+Called on the loop's thread with the state's lock held; time is an argument. What it produces for others (journal
+rows, live updates) is handed to a `Sink`, so the same pipeline runs under a daemon, a replay and a test.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from caboose_daemon.diagnosis import hunts
+from caboose_daemon.diagnosis.case import MemoryUse
+from caboose_daemon.diagnosis.rounds import visit
+from caboose_daemon.format import duration
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Acknowledgement, Incident
+from caboose_daemon.incidents.incident_log import Moment
+from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.jobs.job import Attempt, Job, Member
+from caboose_daemon.jobs.state import State
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.regimes import RegimeTracker
+from caboose_daemon.steps.summary import StepSummary, summarize
+from caboose_wire import Event, Hello
+
+TICK_SECONDS = 1.0
+ABANDONED_SECONDS = 3600.0
+"""After this long without a word from any rank nobody waits for a job any more: its incidents close."""
+OWN_GAP_SECONDS = 5.0
+"""Between two ticks; more than that, and the daemon itself was away."""
+AWAKE_SECONDS = 60.0
+"""For so long after it was away, the daemon gives jobs up for nobody's silence: their agents have to find it again."""
+
+ENDED = "the run ended"
+
+
+class Sink(Protocol):
+    """Where the pipeline's results go."""
+
+    def attempt_began(self, job: Job) -> None:
+        """A launch was recognised."""
+
+    def member_changed(self, job: Job, member: Member) -> None:
+        """A rank came, left or failed."""
+
+    def step_closed(self, job: Job, summary: StepSummary) -> None:
+        """A step was aligned and judged."""
+
+    def episode_changed(self, job: Job, episode: Episode) -> None:
+        """Something was found, goes on, or ended."""
+
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """An incident opened, changed or closed."""
+
+    def event_declared(self, job: Job, event: Event) -> None:
+        """The user said something."""
+
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        """Something was decided about the run, or became of that."""
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        """A snapshot or checkpoint came, went, or is now thought of differently."""
+
+
+class Pipeline:
+    """Drives every job's steps through alignment and rules."""
+
+    def __init__(
+        self,
+        state: State,
+        sink: Sink,
+        *,
+        min_deadline: float = 2.0,
+        deadline_steps: float = 3.0,
+        abandoned_seconds: float = ABANDONED_SECONDS,
+    ) -> None:
+        self._state = state
+        self._sink = sink
+        self._min_deadline = min_deadline
+        self._deadline_steps = deadline_steps
+        self._abandoned_seconds = abandoned_seconds
+        self._next_tick = 0.0
+        self._last_tick = 0.0
+        self._awake_since = 0.0
+
+    def begin_attempt(self, job: Job, hello: Hello, now: float, *, is_rollback: bool = False) -> None:
+        """A new launch of this job, or its ranks rolled back: fresh alignment and baselines, the old episodes end."""
+        if job.attempt is not None:
+            self._close_steps(job, now, is_final=True)
+            if not is_rollback and job.state == "ended":
+                self._end(job, now, ENDED)  # it may have ended since the last tick
+            why = _rolled_back(job, hello) if is_rollback else f"attempt {job.num_attempts + 1} began"
+            self._end(job, now, why, is_cut=True)
+        job.num_attempts += 1
+        job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
+        job.attempt.start_step = hello.start_step
+        job.attempt.reason = "rollback" if is_rollback else ""
+        if hello.start_step > 0:
+            job.attempt.regimes = RegimeTracker(is_resumed=True)
+        job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
+        job.last = job.last_sampled = None
+        job.meters.restart()
+        job.rollback.restart(is_rollback=is_rollback, start_step=hello.start_step)
+        job.pending_events.clear()
+        self._sink.attempt_began(job)
+
+    def make_attempt(self, number: int, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
+        """An attempt with nothing in it yet."""
+        return Attempt(
+            number=number,
+            began=now,
+            world=world,
+            launch=launch,
+            agent_attempt=agent_attempt,
+            aligner=Aligner(number, min_deadline=self._min_deadline, deadline_steps=self._deadline_steps),
+            engine=Engine(self._state.rule_configs, self._state.rule_stats),
+            regimes=RegimeTracker(is_resumed=number > 1),
+        )
+
+    def configure(self, configs: Mapping[str, RuleConfig], now: float) -> None:
+        """New thresholds for all jobs and attempts, present and coming; rules switched off end what they had found."""
+        self._state.rule_configs = configs
+        for job in self._state.jobs.values():
+            if job.attempt is not None:
+                self._found(job, job.attempt.engine.configure(configs), now)
+
+    def admit(self, job: Job, hello: Hello, now: float) -> Member:
+        """A rank takes its place in the current attempt, or takes it again."""
+        assert job.attempt is not None, "admission begins an attempt first"
+        hello = job.share(hello)
+        known = job.attempt.members.get(hello.rank)
+        member = Member(hello=hello, last_seen=now)
+        if known is not None and known.hello.incarnation == hello.incarnation:
+            member.step, member.last_seq = known.step, known.last_seq
+            member.num_missed, member.num_dropped = known.num_missed, known.num_dropped
+        job.attempt.members[hello.rank] = member
+        if hello.rank == min(job.attempt.members) or not job.layers:
+            job.describe(hello)
+        self._sink.member_changed(job, member)
+        return member
+
+    def leave(self, job: Job, member: Member, error: str) -> None:
+        """A rank said good-bye."""
+        member.state = "failed" if error else "left"
+        member.error = error
+        self._sink.member_changed(job, member)
+
+    def declare(self, job: Job, event: Event) -> None:
+        """The user declared an event."""
+        job.events.append(event)
+        if len(job.pending_events) < 1000:
+            job.pending_events.append(event)
+        job.rollback.declare(event)
+        self._sink.event_declared(job, event)
+        if event.kind == hunts.KIND and job.attempt is not None:  # what was found bears on what is open
+            self._tell(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.members)])
+
+    def advance(self, now: float) -> None:
+        """Closes what is due and, about once a second, lets the time-driven rules look."""
+        is_tick = now >= self._next_tick
+        if is_tick:
+            if now - self._last_tick > OWN_GAP_SECONDS:
+                self._awake_since = now
+            self._next_tick, self._last_tick = now + TICK_SECONDS, now
+        for job in self._state.jobs.values():
+            if job.attempt is None:
+                continue
+            self._close_steps(job, now)
+            if is_tick and job.attempt.members:
+                self._tick(job, job.attempt, now)
+
+    def _tick(self, job: Job, attempt: Attempt, now: float) -> None:
+        is_ended, is_abandoned = job.state == "ended", self._is_abandoned(job, now)
+        if not (is_ended or is_abandoned):
+            attempt.is_over = False
+            self._found(job, attempt.engine.run(job.view(now), "tick"), now)
+        elif not attempt.is_over:
+            attempt.is_over = True
+            if is_ended:
+                self._found(job, attempt.engine.run(job.view(now), "tick"), now)  # what waited for its ranks is over
+            silence = f"no rank has been heard for {duration(self._abandoned_seconds)}: it was cancelled or killed"
+            self._end(job, now, ENDED if is_ended else silence)
+
+    def _end(self, job: Job, now: float, why: str, *, is_cut: bool = False) -> None:
+        """Ends what is open, episodes and incidents; `is_cut`: the next attempt may go on with it."""
+        ended = job.episodes.close_all()
+        for episode in ended:
+            self._sink.episode_changed(job, episode)
+        moment = self._moment(job, now)
+        news = job.incidents.take(ended, moment, reason=why, is_cut=is_cut)
+        self._tell(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
+
+    def _is_abandoned(self, job: Job, now: float) -> bool:
+        """Whether all its ranks are silent for so long that the job is over, and not one of them ill."""
+        is_silent = now - job.last_seen > self._abandoned_seconds
+        return is_silent and now - self._awake_since > min(AWAKE_SECONDS, self._abandoned_seconds)
+
+    def acknowledge(self, job: Job, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
+        """Somebody has an incident in hand, or no longer; None where no such incident is open."""
+        incident = job.incidents.acknowledge(number, acknowledgement)
+        if incident is not None:
+            self._sink.incident_changed(job, incident)
+        return incident
+
+    def overcome(self, job: Job, number: int, reason: str) -> None:
+        """An incident that was cut short by a rollback is over for good."""
+        incident = job.incidents.overcome(number, reason)
+        if incident is not None:
+            self._sink.incident_changed(job, incident)
+
+    def _close_steps(self, job: Job, now: float, *, is_final: bool = False) -> None:
+        attempt = job.attempt
+        assert attempt is not None, "only a job with an attempt has steps"
+        expected = set() if is_final else attempt.expected
+        for step in attempt.aligner.close(expected, attempt.world, job.layers, now):
+            self._judge(job, attempt, step, now)
+
+    def _judge(self, job: Job, attempt: Attempt, step: AlignedStep, now: float) -> None:
+        summary = summarize(step)
+        job.last = step
+        if step.is_sampled:
+            job.last_sampled = step.without_arrays()
+            job.memory.append(MemoryUse.of(step))
+        job.recent.append(summary)
+        job.num_steps += 1
+        has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
+        job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
+        job.meters.observe(step)
+        job.rollback.observe(step)
+        self._state.lag_seconds = max(0.0, now - step.time)
+        seconds = step.phase_seconds("total")
+        regime = attempt.regimes.observe(
+            lr=max(step.lr) if step.lr else None,
+            num_samples=step.num_samples,
+            step_seconds=None if math.isnan(seconds) else seconds,
+            events=job.declared(step),
+        )
+        findings = attempt.engine.run(job.view(now, step, regime), "step")
+        job.pending_events = [event for event in job.pending_events if event.step >= step.step]
+        self._sink.step_closed(job, summary)
+        self._found(job, findings, now)
+
+    def _found(self, job: Job, findings: list[Finding], now: float) -> None:
+        assert job.attempt is not None, "findings are about an attempt"
+        changed: dict[int, Episode] = {}
+        for finding in findings:
+            before = {episode.id for episode in job.episodes.open}
+            for episode in job.episodes.add(finding, job.attempt.number, now):
+                if episode.is_open and episode.id not in before:
+                    key = (episode.rule, str(episode.severity))
+                    job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
+                self._sink.episode_changed(job, episode)
+                changed[episode.id] = episode
+        if changed:
+            known = job.incidents.num_opened
+            news = job.incidents.take(changed.values(), self._moment(job, now))
+            for incident in news:
+                if incident.number > known:
+                    job.incident_counts[incident.rule] = job.incident_counts.get(incident.rule, 0) + 1
+            self._tell(job, news)
+
+    def _tell(self, job: Job, incidents: list[Incident]) -> None:
+        """Diagnoses what changed or has lasted, and passes it on."""
+        step = job.recent[-1].step if job.recent else 0
+        for incident in visit(job.incidents, incidents, step, job.case):
+            self._sink.incident_changed(job, incident)
+
+    def _moment(self, job: Job, now: float) -> Moment:
+        assert job.attempt is not None, "incidents happen in an attempt"
+        step = job.recent[-1].step if job.recent and job.recent[-1].attempt == job.attempt.number else 0
+        return Moment(job.attempt.number, step, now, job.attempt.regimes.now.active, job.attempt.host_of)
+
+
+def _rolled_back(job: Job, hello: Hello) -> str:
+    decision = job.rollback.rollback_at(hello.start_step)
+    return "rolled back" if decision is None else f"rolled back to step {decision.target}"

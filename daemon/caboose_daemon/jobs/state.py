@@ -1,0 +1,60 @@
+"""Everything the daemon knows at this moment, and the lock that guards it."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from caboose_daemon.jobs.engine import RuleStats
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.rules.parts.rule import RuleConfig
+
+
+@dataclass
+class ExportCounts:
+    """What became of the items of one target."""
+
+    num_sent: int = 0
+    num_dropped: int = 0
+    """Given up, because the target was too slow."""
+    num_withdrawn: int = 0
+    """Parts of items that were taken back while they waited, being too large to wait long."""
+    num_failed: int = 0
+    """The target raised."""
+
+
+@dataclass
+class State:
+    """The jobs and the daemon's own counters.
+
+    The loop's thread writes, HTTP reads; both hold `lock` while they do, for milliseconds.
+    """
+
+    rule_configs: Mapping[str, RuleConfig]
+    started: float
+    jobs: dict[str, Job] = field(default_factory=dict)
+    rule_stats: dict[str, RuleStats] = field(default_factory=dict)
+    num_frames: Counter[str] = field(default_factory=Counter)
+    """Messages accepted, by type."""
+    num_refused: Counter[str] = field(default_factory=Counter)
+    """Messages and peers refused, by reason."""
+    num_bytes: int = 0
+    turn_seconds: float = 0.0
+    """How long the last turn of the receiving loop took, waiting apart."""
+    lag_seconds: float = 0.0
+    """How old the newest report of the last judged step was when it was judged, by its rank's own clock."""
+    num_peers: int = 0
+    journal_failures: int = 0
+    journal_error: str = ""
+    journal_bytes: int = 0
+    journal_lost: int = 0
+    """Rows given up because the journal could not be written for too long."""
+    exports: dict[str, ExportCounts] = field(default_factory=dict)
+    """What became of what is handed to others (grafana, tensorboard, wandb), by target."""
+    last_scrape: float | None = None
+    """When somebody last asked for /metrics."""
+    scraper: str = ""
+    """Who that was, by its own words."""
+    scrape_seconds: float | None = None
+    """How long the last answer to that took, until it was sent; None before the first."""
+    lock: threading.RLock = field(default_factory=threading.RLock)

@@ -1,0 +1,91 @@
+"""The thresholds in force: the defaults, what the file sets over them, and what was posted over both.
+
+Design
+------
+A change is checked as a whole, by the code that checks the file at the start, before any of it counts. Then every job's
+rules get it under the state's lock, between two steps, so no step is judged by half of it; what the rules have learned
+stays. What was posted stays over the file, also when that is read again, until the daemon ends; posting null takes it
+back.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal
+
+from caboose_daemon.config import Config, ConfigError, Tables, build_rules, check_rule_keys
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.rules.parts.rule import RuleConfig
+
+logger = logging.getLogger("caboose.daemon")
+
+Origin = Literal["default", "file", "posted"]
+POSTED = "posted"
+
+
+def origins(config: RuleConfig, file: Mapping[str, Any], posted: Mapping[str, Any] = {}) -> dict[str, Origin]:
+    """Who set each of a rule's thresholds: the last one who spoke of it."""
+    return {key: "posted" if key in posted else "file" if key in file else "default" for key in vars(config)}
+
+
+class Thresholds:
+    """What may change them, and where each comes from."""
+
+    def __init__(self, config: Config, state: State, pipeline: Pipeline, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._clock = clock
+        self._file: Tables = config.rule_tables
+        self._posted: Tables = {}
+        self.file = config.file
+
+    @property
+    def in_force(self) -> Mapping[str, RuleConfig]:
+        """Every rule's, by name."""
+        return self._state.rule_configs
+
+    def origins(self, rule: str) -> dict[str, Origin]:
+        """Who set each of a rule's thresholds."""
+        return origins(self.in_force[rule], self._file.get(rule, {}), self._posted.get(rule, {}))
+
+    def replace_file(self, config: Config) -> list[str]:
+        """Takes over what the file now says; returns what changed by it."""
+        source = f"{config.file} with what was posted" if self._posted else config.file
+        with self._state.lock:
+            changes = self._apply(build_rules(source, config.rule_tables, self._posted))
+            self._file, self.file = config.rule_tables, config.file
+        logger.info("%s read again: %s", config.file or "defaults", "; ".join(changes) or "no threshold changed")
+        return changes
+
+    def post(self, body: Any) -> list[str]:
+        """Lays {"rules": {name: {key: value}}} over what is in force; returns what changed by it."""
+        if not isinstance(body, dict) or set(body) != {"rules"}:
+            raise ConfigError(f'{POSTED}: expected {{"rules": {{...}}}}; anything else needs a restart')
+        table = body["rules"]
+        check_rule_keys(POSTED, table)
+        with self._state.lock:
+            posted = {name: dict(section) for name, section in self._posted.items()}
+            for name, section in table.items():
+                laid = {**posted.pop(name, {}), **section}
+                left = {key: value for key, value in laid.items() if value is not None}
+                if left:
+                    posted[name] = left
+            changes = self._apply(build_rules(POSTED, self._file, posted))
+            self._posted = posted
+        logger.info("%s, until the daemon restarts: %s", POSTED, "; ".join(changes) or "no threshold changed")
+        return changes
+
+    def _apply(self, rules: Mapping[str, RuleConfig]) -> list[str]:
+        changes = list(_changes(self.in_force, rules))
+        self._pipeline.configure(rules, self._clock())
+        return changes
+
+
+def _changes(before: Mapping[str, RuleConfig], after: Mapping[str, RuleConfig]) -> list[str]:
+    return [
+        f"rules.{name}.{field.name} = {getattr(after[name], field.name)!r} (was {getattr(before[name], field.name)!r})"
+        for name in after
+        for field in fields(after[name])
+        if getattr(before[name], field.name) != getattr(after[name], field.name)
+    ]

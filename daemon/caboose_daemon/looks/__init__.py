@@ -1,1 +1,0 @@
-"""The history of closer looks: what each showed of every layer, kept in the journal within bounds, read as a map."""

@@ -1,0 +1,1 @@
+"""Runs that are over: replay of logs, past runs, comparing, verifying, guided diagnosis, HTML report."""

@@ -1,0 +1,91 @@
+"""Which settings differ between runs.
+
+Design
+------
+A setting that only some runs tell is not a difference, it is unknown, and said apart. What follows from others (batches
+from batch size, trained parameters from all of them) or changes no result (device, wrapper) is shown but never taken
+for a cause. The batch counts as a whole: 8 ranks of 32, 4 of 64, and 4 of 32 whose gradients are accumulated twice are
+one batch size.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from caboose_daemon.offline.comparing.measures import Measures
+from caboose_daemon.offline.runs.run import ACCUMULATION, Run
+from caboose_wire.fields import Scalar
+
+FOLLOWS = frozenset(
+    {"world", "wrapper", "device", "num_batches", "num_trainable", "num_workers", "batch_size", "seed", "job", "name"}
+    | {"per_device_train_batch_size", *ACCUMULATION}
+)
+"""Shown where they differ, but no reason for a difference of results (the batch as a whole is)."""
+SCALE = frozenset({"num_classes", "vocab_size", "dataset", "dataset_name", "loss", "criterion", "tokenizer", "task"})
+"""Settings after which losses may no longer be of one kind."""
+BATCH, RATE = "batch of all ranks", "peak lr"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of several runs, side by side."""
+
+    tables: tuple[Mapping[str, Scalar], ...]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every setting that any run tells."""
+        return list(dict.fromkeys(name for table in self.tables for name in table))
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """Those with two values or more among the runs that tell them."""
+        return [name for name in self.names if self._num_values(name) > 1]
+
+    @cached_property
+    def causes(self) -> list[str]:
+        """Those that could be the reason for a difference of results."""
+        return [name for name in self.differing if name not in FOLLOWS]
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """Those that some runs do not tell."""
+        return [name for name in self.names if any(name not in table for table in self.tables)]
+
+    @property
+    def num_equal(self) -> int:
+        """Those that all runs tell alike."""
+        return len(self.names) - len({*self.differing, *self.unknown})
+
+    def apart(self, one: int, other: int) -> list[str]:
+        """The possible causes in which two runs differ, or in which one of them is unknown."""
+        return [name for name in self.causes if not same(self.tables[one].get(name), self.tables[other].get(name))]
+
+    def _num_values(self, name: str) -> int:
+        values = [table[name] for table in self.tables if name in table]
+        return sum(not any(same(value, other) for other in values[:i]) for i, value in enumerate(values))
+
+
+def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> Settings:
+    """The runs' settings, with what their curves tell of batch and learning rate."""
+    tables = []
+    for run, numbers in zip(runs, measures, strict=True):
+        table = {name: value for name, value in run.settings.items() if value is not None}
+        if numbers.samples_per_step is not None:
+            table[BATCH] = int(numbers.samples_per_step)
+        if numbers.lr_peak is not None:
+            table[RATE] = float(f"{numbers.lr_peak:.2g}")  # the peak may fall between two rows of a log
+            for name in ("lr", "learning_rate", "base_lr"):
+                table.pop(name, None)
+        tables.append(table)
+    return Settings(tuple(tables))
+
+
+def same(one: Scalar, other: Scalar) -> bool:
+    """Whether two settings are equal, as far as a reader would say."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
+    return one == other

@@ -1,0 +1,95 @@
+"""Tells what a file is and has it read.
+
+Design
+------
+The content decides, since people rename files; the name is asked only where the content leaves it open. A file is read
+once for its first 64 KiB and again by its reader, so it has to be one that can be read twice: pipes are refused.
+"""
+
+import csv
+import zlib
+from pathlib import Path
+
+from caboose_daemon.offline.replay.logs.comma_separated import read_comma_separated
+from caboose_daemon.offline.replay.logs.content import encoding, head
+from caboose_daemon.offline.replay.logs.event_files import NAME, is_event_file, read_event_files
+from caboose_daemon.offline.replay.logs.journal_file import MAGIC, read_journal
+from caboose_daemon.offline.replay.logs.journal_file import NAME as JOURNAL
+from caboose_daemon.offline.replay.logs.json_text import read_json
+from caboose_daemon.offline.replay.logs.log import Log, LogError
+from caboose_daemon.offline.replay.logs.table import Table, to_log
+
+IN_DIRECTORIES = ("trainer_state.json", "metrics.csv")
+"""Logs that trainers write beside their checkpoints, looked for where a directory has no event files."""
+FORMATS = "CSV, JSON, JSONL, trainer_state.json or TensorBoard event files"
+
+
+def read_log(path: Path) -> Log:
+    """The log a file, or a directory of TensorBoard's event files, holds; LogError if it holds none."""
+    if "\0" in str(path):
+        raise LogError(f"{path}: no file can have this name")
+    try:
+        return to_log(_in_directory(path) if path.is_dir() else _in_file(path))
+    except OSError as error:  # also what gzip raises
+        raise LogError(f"{path}: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise LogError(f"{path}: damaged or unfinished gzip ({error}); unpack what is there with gzip -dc") from None
+    except csv.Error as error:
+        raise LogError(f"{path}: not CSV ({error}); expected {FORMATS}") from None
+
+
+def read_logs(path: Path) -> list[Log]:
+    """The log of a file; of a journal of Caboose's own, that of each job in it."""
+    journal = path / JOURNAL if path.is_dir() and (path / JOURNAL).is_file() else path
+    try:
+        is_journal = journal.is_file() and _starts_as_journal(journal)
+    except (OSError, ValueError):
+        is_journal = False  # `read_log` says what is wrong with it
+    return read_journal(journal) if is_journal else [read_log(path)]
+
+
+def _starts_as_journal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _in_directory(path: Path) -> Table:
+    files = sorted(file for file in path.iterdir() if NAME in file.name and file.is_file())
+    if files:
+        return read_event_files(path, files)
+    for name in IN_DIRECTORIES:
+        if (path / name).is_file():
+            return _in_file(path / name)
+    below = sorted({str(file.parent) for file in path.rglob(f"*{NAME}*") if file.is_file()})
+    if len(below) == 1:
+        return _in_directory(Path(below[0]))
+    if below:
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        raise LogError(f"{path}: holds several runs; name one of {', '.join(below[:3])}{more}")
+    raise LogError(f"{path}: a directory without event files, {' or '.join(IN_DIRECTORIES)}; name the log itself")
+
+
+def _in_file(path: Path) -> Table:
+    if path.exists() and not path.is_file():
+        raise LogError(f"{path}: not a regular file; save the log to a file first")
+    start = head(path)
+    if not start:
+        raise LogError(f"{path}: empty; try again when the run has logged its first step")
+    if is_event_file(start):
+        return read_event_files(path, [path])
+    text = start.decode(encoding(start), errors="replace").lstrip("\ufeff \t\r\n")
+    if not text:
+        raise LogError(f"{path}: nothing but blank lines; try again when the run has logged its first step")
+    if _is_binary(text):
+        if NAME in path.name:
+            return read_event_files(path, [path])
+        raise LogError(f"{path}: neither text nor an event file; expected {FORMATS}")
+    if text[0] in "{[":
+        return read_json(path)
+    return read_comma_separated(path)
+
+
+def _is_binary(text: str) -> bool:
+    start = text[:4096]
+    num_strange = sum(char == "\ufffd" or (not char.isprintable() and not char.isspace()) for char in start)
+    return "\0" in start or num_strange > len(start) / 10

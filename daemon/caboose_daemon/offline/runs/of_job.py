@@ -1,0 +1,66 @@
+"""Makes a run of what the API's shapes say of a job: the same for a daemon that answers and a journal that is read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from caboose_daemon.offline.runs.run import CURVES, Json, Run, Source, numbers
+from caboose_wire.fields import Scalar
+
+NOT_SETTINGS = frozenset({"lr", "initial_lr", "params", "foreach", "fused", "capturable", "differentiable", "maximize"})
+"""Of a parameter group: what a schedule moves, and what changes no result."""
+
+
+def run_of_job(detail: Json, series: Sequence[Json], *, name: str, source: Source, where: str, **more: Any) -> Run:
+    """The run; `detail` and `series` as the API gives them."""
+    columns = {key: numbers([row.get(key) for row in series]) for key in CURVES}
+    rows = np.array([[row["attempt"], row["step"], row["num_bad"], row["num_steps"]] for row in series], dtype=np.int64)
+    rows = rows.reshape(-1, 4)
+    num_bad_losses = [row.get("num_bad_losses", row["num_bad"]) for row in series]  # not told by older daemons
+    blind = [f"{what}: {why}" for what, why in detail["blind"].items()]
+    blind += [f"the rule {rule} could not judge: no {', '.join(what)}" for rule, what in detail["abstaining"].items()]
+    if not detail["groups"]:
+        blind.append("settings: the journal was written before they were kept, or no rank has introduced itself")
+    return Run(
+        name=name,
+        source=source,
+        where=where,
+        attempts=rows[:, 0],
+        steps=rows[:, 1],
+        num_bad=rows[:, 2],
+        num_bad_losses=np.array(num_bad_losses, dtype=np.int64),
+        steps_per_row=int(rows[:, 3].max(initial=1)),
+        curves={key: values for key, values in columns.items() if np.isfinite(values).any()},
+        validations=tuple(validations(detail["events"])),
+        settings=settings(detail),
+        state=detail["state"],
+        detail=detail,
+        cannot_see=tuple(blind),
+        **more,
+    )
+
+
+def validations(events: Sequence[Json]) -> list[tuple[int, float, Mapping[str, float]]]:
+    """The evaluations among events."""
+    found: list[tuple[int, float, Mapping[str, float]]] = []
+    for event in events:
+        if event["kind"] == "validation":
+            numbered = {k: v for k, v in event["fields"].items() if isinstance(v, int | float)}
+            found.append((int(event["step"]), float(numbered.pop("loss", np.nan)), numbered))
+    return found
+
+
+def settings(detail: Json) -> dict[str, Scalar]:
+    """Facts, hyper-parameters of the optimizer and the user's own config under one roof; the user's word comes last."""
+    result: dict[str, Scalar] = {"world": detail["world"]} if detail["world"] else {}
+    if detail["wrapper"]:
+        result["wrapper"] = detail["wrapper"]
+    for place, group in enumerate(detail["groups"]):
+        result.setdefault("optimizer", group["optimizer"])
+        for key, value in group["settings"].items():
+            if key not in NOT_SETTINGS:
+                result.setdefault(key if not place else f"{key} (group {place})", value)
+    facts = {key: value for key, value in detail["facts"].items() if key != "init_std_ratio"}
+    result = {**facts, **result, **detail["config"]}
+    return dict(sorted(result.items()))

@@ -1,0 +1,139 @@
+"""A run as those see it who compare it, write about it or ask about it: curves, validations, incidents, settings.
+
+Design
+------
+Plain columns and the JSON shapes of the API, so that a daemon, a journal file and a log of another tool give the same
+thing; what a source does not hold is empty, and `cannot_see` says so. A run that was started again has steps that were
+taken twice: `surviving` keeps, for each step, the attempt that went on from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.steps.settings import number
+from caboose_wire.fields import Scalar
+
+Floats = NDArray[np.float64]
+Json = dict[str, Any]
+Source = Literal["daemon", "journal", "log"]
+PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+RATES = ("tokens_per_second", "samples_per_second")
+"""Throughput, the more telling first."""
+CURVES = (
+    *("loss", "loss_min", "loss_max", "grad_norm", "grad_norm_min", "grad_norm_max", "lr"),
+    *("step_seconds", "step_seconds_max", *PHASES),
+    *(f"{rate}{end}" for rate in RATES for end in ("", "_min", "_max")),
+)
+ACCUMULATION = (
+    "gradient_accumulation_steps",
+    "accumulate_grad_batches",
+    "accumulation_steps",
+    "grad_accum_steps",
+    "grad_accum",
+)
+"""What trainers call the number of batches that make one step of the optimizer."""
+NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+
+
+class RunError(Exception):
+    """The run cannot be had; the message is one line and says the way out."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; rows are in the order in which they were taken."""
+
+    name: str
+    source: Source
+    where: str
+    """The daemon's address or the file."""
+    attempts: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    curves: Mapping[str, Floats]
+    """Of `CURVES`, those that were seen; NaN where not reported, or not finite."""
+    num_bad: NDArray[np.int64]
+    """Steps of each row whose numbers were not finite."""
+    num_bad_losses: NDArray[np.int64] | None = None
+    """Those of them whose loss was not; None where it was the loss in all."""
+    steps_per_row: int = 1
+    validations: tuple[tuple[int, float, Mapping[str, float]], ...] = ()
+    """Step, loss and other numbers of each evaluation, in order."""
+    incidents: tuple[Json, ...] = ()
+    """As the API shapes them, the first opened first."""
+    found: tuple[Incident, ...] = ()
+    """The same as the daemon keeps them, for a diagnosis to weigh once more."""
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    """Hyper-parameters, facts of model and data, and the user's own config, by name."""
+    state: str = "log"
+    detail: Json | None = None
+    """All the API says of the job; None for a log."""
+    decisions: tuple[Json, ...] = ()
+    ledger: tuple[Json, ...] = ()
+    closeup: Json | None = None
+    cannot_see: tuple[str, ...] = ()
+
+    @cached_property
+    def surviving(self) -> NDArray[np.bool_]:
+        """The rows that a later attempt did not take again."""
+        keep = np.ones(len(self.steps), np.bool_)
+        lowest = np.iinfo(np.int64).max
+        for row in range(len(self.steps) - 1, -1, -1):
+            if self.steps[row] >= lowest:
+                keep[row] = False
+            else:
+                lowest = int(self.steps[row])
+        return keep
+
+    def curve(self, name: str) -> tuple[NDArray[np.int64], Floats]:
+        """Steps and finite values of a curve, steps taken again only once."""
+        values = self.curves.get(name)
+        if values is None:
+            return np.zeros(0, np.int64), np.zeros(0)
+        keep = self.surviving & np.isfinite(values)
+        return self.steps[keep], values[keep]
+
+    def losses(self) -> tuple[NDArray[np.int64], Floats]:
+        """Steps and losses that were reported, NaN where not finite; steps taken again only once."""
+        values = self.curves.get("loss", np.full(len(self.steps), np.nan))
+        num_bad = self.num_bad if self.num_bad_losses is None else self.num_bad_losses
+        keep = self.surviving & (np.isfinite(values) | (num_bad > 0))
+        return self.steps[keep], values[keep]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that was taken; 0 where there is none."""
+        return int(self.steps[-1]) if len(self.steps) else 0
+
+    @property
+    def num_attempts(self) -> int:
+        """How often it was started or rolled back."""
+        return len(np.unique(self.attempts))
+
+    def setting(self, name: str) -> float | None:
+        """A setting that is a number."""
+        return number(name, self.settings)
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """Samples that all ranks see together in a step of the optimizer; None where the run does not tell.
+
+        What the steps themselves told comes first; otherwise a batch of the loader, times ranks, times the batches that
+        are accumulated, where a setting by one of the usual names tells that.
+        """
+        rates, seconds = self.curves.get("samples_per_second"), self.curves.get("step_seconds")
+        if rates is not None and seconds is not None and np.isfinite(rates * seconds).any():
+            return round(float(np.nanmedian(rates * seconds)))
+        batch, world = self.setting("batch_size"), self.setting("world")
+        accumulated = next((value for value in map(self.setting, ACCUMULATION) if value), 1.0)
+        return batch * (world or 1.0) * accumulated if batch else None
+
+
+def numbers(values: list[Any]) -> Floats:
+    """A column of the API's JSON: None is NaN, and so are the words for what is not finite."""
+    return np.array([np.nan if v is None else NOT_FINITE.get(v, np.nan) if isinstance(v, str) else v for v in values])

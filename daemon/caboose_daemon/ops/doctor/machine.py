@@ -1,0 +1,62 @@
+"""What can be looked at without a daemon: the configuration, the ports, the directory it would keep its things in."""
+
+import os
+import socket
+from pathlib import Path
+
+from caboose_daemon.config import Config, ConfigError, load
+from caboose_daemon.ops.doctor.check import Check
+from caboose_wire.endpoints import split_http, split_tcp
+
+
+def check_config(path: Path | None) -> tuple[Check, Config]:
+    """The configuration file; the defaults where there is none, or it cannot be read."""
+    if path is None:
+        return Check("configuration", "ok", "no caboose.toml here: the defaults"), Config()
+    try:
+        return Check("configuration", "ok", f"{path} is valid"), load(path)
+    except ConfigError as error:
+        return Check(
+            "configuration", "cross", str(error), f"correct {path}; the daemon does not start with it"
+        ), Config()
+
+
+def check_ports(config: Config) -> Check:
+    """Whether a daemon that is started now would get its ports."""
+    taken = []
+    for flag, (host, port) in (
+        ("--listen", split_tcp(config.daemon.listen)),
+        ("--http", split_http(config.daemon.http)),
+    ):
+        problem = _bind_problem(host.strip("[]"), port)
+        if problem:
+            taken.append((flag, port, problem))
+    if not taken:
+        ports = f"{split_tcp(config.daemon.listen)[1]} and {split_http(config.daemon.http)[1]}"
+        return Check("ports", "ok", f"{ports} are free for a daemon")
+    said = "; ".join(f"{flag} {port}: {problem}" for flag, port, problem in taken)
+    fix = f"`ss -ltnp 'sport = :{taken[0][1]}'` says who has it; or give the daemon another: {taken[0][0]} ...:0"
+    return Check("ports", "cross", said, fix)
+
+
+def _bind_problem(host: str, port: int) -> str:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def check_data_dir(config: Config) -> Check:
+    """Whether a daemon that is started now could write its journal."""
+    path = Path(os.environ.get("CABOOSE_DATA_DIR") or config.daemon.data_dir).expanduser().absolute()
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not there.is_dir():
+        return Check("journal", "cross", f"{there} is a file", "choose another --data-dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        fix = f"sudo chown {os.getuid()} {there}, or choose another --data-dir"
+        return Check("journal", "cross", f"{there} cannot be written by uid {os.getuid()}", fix)
+    return Check("journal", "ok", f"{path} can be written")

@@ -1,0 +1,100 @@
+"""Whether reports would be heard: a real message over the report socket, with the keys an agent would use.
+
+A `PlanRequest` for a job that does not exist is answered to anybody, and changes nothing.
+"""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.auth
+
+from caboose_daemon.ops.doctor.check import Check
+from caboose_wire import Plan, PlanRequest, WireError, decode, encode
+from caboose_wire.endpoints import split_tcp
+
+ANSWER_SECONDS = 2.0
+KEY_LENGTH = 40
+NAME = "reports"
+NEW_KEYS = "`caboose keys new DIR` prints both; the daemon gets --keys DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What an agent needs to be heard by a daemon that has keys."""
+
+    server: str
+    agent: str
+
+
+def check_keys(environment: Mapping[str, str], directory: str) -> tuple[Check, Keys | None]:
+    """The keys an agent started here would use, or those in the daemon's own directory."""
+    server, agent = environment.get("CABOOSE_SERVER_KEY", ""), environment.get("CABOOSE_AGENT_KEY", "")
+    try:
+        ours = _from(Path(directory).expanduser()) if directory else None
+    except (OSError, ValueError) as error:
+        said = f"{directory}: {getattr(error, 'strerror', None) or error}"
+        return Check("keys", "cross", said, f"make keys with `caboose keys new {directory}`"), None
+    if not server and not agent:
+        said = f"in {directory}" if ours else "none set: reports are for this machine only, and not encrypted"
+        return Check("keys", "ok", said), ours
+    for name, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
+        if len(key) != KEY_LENGTH:
+            said = f"{name} has {len(key)} characters, a key has {KEY_LENGTH}" if key else f"{name} is not set"
+            return Check("keys", "cross", said, NEW_KEYS), None
+    if ours is not None and ours.server != server:
+        said = f"CABOOSE_SERVER_KEY is not the key of the daemon in {directory}"
+        return Check("keys", "cross", said, f"set it to the public-key in {directory}/daemon.key"), Keys(server, agent)
+    return Check("keys", "ok", "both set in the environment"), Keys(server, agent)
+
+
+def _from(directory: Path) -> Keys:
+    public, _ = zmq.auth.load_certificate(directory / "daemon.key")
+    _, secret = zmq.auth.load_certificate(directory / "agents" / "agent.key_secret")
+    if secret is None:
+        raise ValueError("holds no secret key of an agent")
+    return Keys(public.decode(), secret.decode())
+
+
+def check_reports(endpoint: str, keys: Keys | None) -> Check:
+    """Asks at the report socket, as an agent would."""
+    try:
+        host, port = split_tcp(endpoint)
+        with socket.create_connection((host.strip("[]"), port), timeout=ANSWER_SECONDS):
+            pass
+    except ValueError as error:
+        return Check(NAME, "cross", str(error), "set CABOOSE_ENDPOINT to what `caboose daemon` prints as `reports`")
+    except OSError as error:
+        said = f"nobody listens at {endpoint}: {error.strerror or error}"
+        return Check(NAME, "cross", said, "set CABOOSE_ENDPOINT (or --endpoint) to what `caboose daemon` prints")
+    try:
+        is_heard = _is_answered(endpoint, keys)
+    except (zmq.ZMQError, ValueError) as error:
+        return Check(NAME, "cross", f"the keys cannot be used: {error}", NEW_KEYS)
+    if is_heard:
+        return Check(NAME, "ok", f"a message to {endpoint} is answered")
+    wrong = "the keys are not the daemon's" if keys else "it wants keys, and none are set"
+    fix = "set CABOOSE_SERVER_KEY and CABOOSE_AGENT_KEY as `caboose keys new` printed them"
+    return Check(NAME, "cross", f"{endpoint} does not answer: {wrong}, or that is no daemon", fix)
+
+
+def _is_answered(endpoint: str, keys: Keys | None) -> bool:
+    context = zmq.Context()
+    try:
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            if keys is not None:
+                dealer.curve_serverkey = keys.server.encode()
+                dealer.curve_secretkey = keys.agent.encode()
+                dealer.curve_publickey = zmq.curve_public(keys.agent.encode())
+            dealer.connect(endpoint)
+            dealer.send_multipart(encode(PlanRequest(job="caboose-doctor")))
+            if not dealer.poll(int(ANSWER_SECONDS * 1000)):
+                return False
+            return isinstance(decode(dealer.recv_multipart()), Plan)
+    except WireError:
+        return False
+    finally:
+        context.term()

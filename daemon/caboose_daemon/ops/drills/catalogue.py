@@ -1,0 +1,79 @@
+"""What drills there are, asked from the agent's side, which needs torch, in a process of its own."""
+
+import subprocess
+import sys
+
+import msgspec
+
+from caboose_daemon.ops.processes import ProcessError
+
+LIST_SECONDS = 120.0
+
+
+class Drill(msgspec.Struct, frozen=True, kw_only=True):
+    """A drill as it tells of itself; `agent/caboose/drills/drill.py` says what the fields mean."""
+
+    name: str
+    about: str
+    rule: str = ""
+    cause: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    severity: str = "warning"
+    origin_ranks: tuple[int, ...] = ()
+    origin_layers: tuple[str, ...] = ()
+    fault_step: int = 0
+    steps: int = 0
+    ranks: int = 1
+    seconds: float = 0.0
+    settle_seconds: float = 0.0
+    is_launched_per_seed: bool = False
+    is_side_by_side: bool = False
+    may_fail: bool = False
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return not self.rule
+
+    @property
+    def has_origin(self) -> bool:
+        """Whether there is a rank or a layer to name."""
+        return bool(self.origin_ranks or self.origin_layers)
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """All there is."""
+
+    drills: tuple[Drill, ...]
+    healthy: tuple[Drill, ...]
+
+    def named(self, names: tuple[str, ...]) -> list[Drill]:
+        """The drills of these names, in the catalogue's order; `all` and `healthy` stand for many.
+
+        ValueError if there is no such drill.
+        """
+        known = {drill.name: drill for drill in (*self.drills, *self.healthy)}
+        wanted: set[str] = set()
+        for name in names:
+            if name == "all":
+                wanted |= {drill.name for drill in self.drills}
+            elif name == "healthy":
+                wanted |= {drill.name for drill in self.healthy}
+            elif name in known:
+                wanted.add(name)
+            else:
+                raise ValueError(f"no drill {name!r}; there are {', '.join(known)}, and all and healthy")
+        return [drill for name, drill in known.items() if name in wanted]
+
+
+def read() -> Catalogue:
+    """Asks `python -m caboose.drills list`."""
+    command = [sys.executable, "-m", "caboose.drills", "list"]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=LIST_SECONDS)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise ProcessError(f"the drills did not list themselves within {LIST_SECONDS:.0f} s") from None
+    if answer.returncode:
+        lines = answer.stderr.decode(errors="replace").splitlines()[-10:]
+        raise ProcessError("the drills cannot be listed:\n" + "\n".join(f"    {line}" for line in lines))
+    return msgspec.json.decode(answer.stdout, type=Catalogue)

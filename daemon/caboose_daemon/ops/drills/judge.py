@@ -1,0 +1,145 @@
+"""Compares what the daemon said of one seed of a drill with what should have been said.
+
+Design
+------
+Only what the API tells is judged, as a user would see it. What is said before the fault is wrong whatever rule says
+it. An origin is named when a finding of the drill's rule, or the witness of its incident, names exactly the ranks it
+began on, and one of the layers first: a finding that lists every layer has named none. A fault is one incident: those
+are counted that opened since and hold what the drill's rules told; one that turned out to be a part of another is not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from caboose_daemon.incidents.incident import GOES_ON
+from caboose_daemon.ops.drills.catalogue import Drill
+
+LOUDNESS = {"info": 0, "warning": 1, "critical": 2}
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How one seed of a drill went."""
+
+    seed: int
+    found: bool = False
+    told_step: int | None = None
+    delay: int | None = None
+    """Steps from the fault to the finding."""
+    origin: bool | None = None
+    """Whether it was named; None where there is none to name, or nothing was found."""
+    cause_rank: int | None = None
+    """The true cause's place in the diagnosis; 0 if it is not in it, or nothing was found; None without a diagnosis."""
+    causes: tuple[str, ...] = ()
+    """The diagnosis' causes, the likeliest first."""
+    num_incidents: int | None = None
+    """Incidents that tell of the fault, at warning or above: one is right. None without a diagnosis."""
+    wrong: dict[str, str] = {}
+    """Rules that should have been silent, with their severity."""
+    spoke: tuple[str, ...] = ()
+    """Every rule that spoke at warning or above."""
+    summary: str = ""
+    """What the rule said first at the severity that counts."""
+    error: str = ""
+    """Why this seed could not be judged."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the fault was told once, as far as that is known."""
+        return self.num_incidents is None or self.num_incidents <= 1
+
+    @property
+    def num_critical(self) -> int:
+        """Rules that were wrong and critical."""
+        return sum(severity == "critical" for severity in self.wrong.values())
+
+
+def judge(
+    drill: Drill, seed: int, findings: Sequence[Mapping[str, Any]], incidents: Sequence[Mapping[str, Any]] | None
+) -> Outcome:
+    """The outcome; `incidents` is None where the daemon has no diagnosis to give."""
+    loud = [finding for finding in findings if LOUDNESS[finding["severity"]] >= LOUDNESS["warning"]]
+    right = [
+        finding
+        for finding in findings
+        if finding["rule"] == drill.rule
+        and LOUDNESS[finding["severity"]] >= LOUDNESS[drill.severity]
+        and finding["told_step"] >= drill.fault_step
+    ]
+    wrong: dict[str, str] = {}
+    for finding in loud:
+        is_expected = finding["rule"] in (drill.rule, *drill.companions) and finding["told_step"] >= drill.fault_step
+        if not is_expected:
+            wrong[finding["rule"]] = _louder(wrong.get(finding["rule"], "info"), finding["severity"])
+    spoke = tuple(sorted({finding["rule"] for finding in loud}))
+    can_explain = incidents is not None and bool(drill.cause)
+    told_of = None if incidents is None or drill.is_healthy else _telling_of(drill, incidents)
+    if not right:
+        cause_rank = 0 if can_explain else None
+        return Outcome(seed=seed, wrong=wrong, spoke=spoke, cause_rank=cause_rank, num_incidents=told_of)
+    first = min(right, key=lambda finding: finding["told_step"])
+    holding = _holding(drill, incidents or ())
+    causes = tuple(cause["id"] for cause in (holding.get("diagnosis") or {}).get("causes", ())) if holding else ()
+    return Outcome(
+        seed=seed,
+        found=True,
+        told_step=first["told_step"],
+        delay=first["told_step"] - drill.fault_step,
+        origin=_names_origin(drill, right, holding) if drill.has_origin else None,
+        cause_rank=_place(drill.cause, causes) if can_explain else None,
+        causes=causes,
+        num_incidents=told_of,
+        wrong=wrong,
+        spoke=spoke,
+        summary=first["first"]["summary"],
+    )
+
+
+def _louder(one: str, other: str) -> str:
+    return max(one, other, key=LOUDNESS.__getitem__)
+
+
+def _telling_of(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> int:
+    """In how many incidents a rule of the drill speaks, at warning or above, of what was told since the fault."""
+    rules = (drill.rule, *drill.companions)
+    return sum(
+        any(
+            member["rule"] in rules
+            and LOUDNESS[member["severity"]] >= LOUDNESS["warning"]
+            and member["detected_step"] >= drill.fault_step
+            for member in incident["members"]
+        )
+        for incident in incidents
+        if not incident["reason"].endswith(GOES_ON)
+    )
+
+
+def _holding(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first incident since the fault that the rule's finding belongs to."""
+    with_rule = [
+        incident
+        for incident in incidents
+        if drill.rule == incident["rule"] or drill.rule in {member["rule"] for member in incident.get("members", ())}
+    ]
+    since = [incident for incident in with_rule if incident["onset_step"] >= drill.fault_step]
+    return min(since or with_rule, key=lambda incident: incident["onset_step"], default=None)
+
+
+def _place(right: Sequence[str], causes: Sequence[str]) -> int:
+    return next((place for place, cause in enumerate(causes, start=1) if cause in right), 0)
+
+
+def _names_origin(drill: Drill, findings: Sequence[Mapping[str, Any]], holding: Mapping[str, Any] | None) -> bool:
+    named = [(part["ranks"], part["layers"]) for finding in findings for part in (finding["first"], finding["last"])]
+    witness = (holding or {}).get("witness") or {}
+    named.append((witness.get("ranks") or [], witness.get("layers") or []))
+    return any(_is_origin(drill, ranks, layers) for ranks, layers in named)
+
+
+def _is_origin(drill: Drill, ranks: Sequence[int], layers: Sequence[str]) -> bool:
+    if drill.origin_ranks and set(ranks) != set(drill.origin_ranks):
+        return False
+    if not drill.origin_layers:
+        return True
+    return bool(layers) and any(f"{layers[0]}.".startswith(f"{origin}.") for origin in drill.origin_layers)

@@ -1,0 +1,1 @@
+"""The JSON shapes of the API, the live stream's broker, and the client of that API."""

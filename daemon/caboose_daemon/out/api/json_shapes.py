@@ -1,0 +1,368 @@
+"""The JSON shapes of the API and of the live stream, in one place.
+
+JSON has no NaN. A number that is not finite is given as one of the texts "NaN", "Infinity" and "-Infinity", never as
+null: null means that nothing was reported.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.rollback.modes import owners_mode
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.triage import Triage
+from caboose_daemon.rules.parts.describe import alert_name
+from caboose_daemon.rules.parts.finding import Finding
+from caboose_daemon.steps.summary import StepSummary
+from caboose_wire import Event
+
+Json = dict[str, Any]
+NUM_LAST_STEPS = 50
+"""Over which a job's step time is taken."""
+
+
+def number(value: float | None) -> float | str | None:
+    """A number as JSON can carry it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def settings(values: Mapping[str, object]) -> Json:
+    """Settings that came from a run, whatever they hold."""
+    return {name: number(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def step(summary: StepSummary) -> Json:
+    """One step of the curves."""
+    return {
+        "attempt": summary.attempt,
+        "step": summary.step,
+        "time": summary.time,
+        "loss": number(summary.loss),
+        "loss_min": number(summary.loss_min),
+        "loss_max": number(summary.loss_max),
+        "grad_norm": number(summary.grad_norm),
+        "lr": number(summary.lr),
+        "step_seconds": number(summary.step_seconds),
+        "data_seconds": number(summary.data_seconds),
+        "agent_seconds": number(summary.agent_seconds),
+        "num_ranks": summary.num_ranks,
+        "forward_seconds": number(summary.forward_seconds),
+        "backward_seconds": number(summary.backward_seconds),
+        "optimizer_seconds": number(summary.optimizer_seconds),
+        "samples_per_second": summary.samples_per_second,
+        "tokens_per_second": summary.tokens_per_second,
+    }
+
+
+def finding(item: Finding) -> Json:
+    """One verdict."""
+    return {
+        "step": item.step,
+        "severity": str(item.severity),
+        "state": item.state,
+        "summary": item.summary,
+        "ranks": list(item.ranks),
+        "layers": list(item.layers),
+        "phase": item.phase,
+        "values": {name: number(value) for name, value in item.values.items()},
+    }
+
+
+def episode(item: Episode) -> Json:
+    """A condition from its first finding to its last."""
+    return {
+        "id": item.id,
+        "rule": item.rule,
+        "attempt": item.attempt,
+        "severity": str(item.severity),
+        "is_open": item.is_open,
+        "onset_step": item.first.onset_step,
+        "detected_step": item.first.step,
+        "told_step": item.told_step,
+        "last_step": item.last.step,
+        "detected_time": item.detected_time,
+        "last_time": item.last_time,
+        "num_findings": item.num_findings,
+        "first": finding(item.first),
+        "last": finding(item.last),
+    }
+
+
+def incident(item: Incident) -> Json:
+    """Findings with one cause, and what that may be."""
+    witness, ack, outgrown = item.witness, item.acknowledged, item.outgrown
+    return {
+        "id": item.id,
+        "number": item.number,
+        "attempt": item.attempt,
+        "rule": item.rule,
+        "runbook": f"/runbooks/{alert_name(item.rule)}",
+        "state": item.state,
+        "is_open": item.is_open,
+        "severity": str(item.severity),
+        "worst": str(item.worst),
+        "summary": item.summary,
+        "onset_step": item.onset_step,
+        "opened_step": item.opened_step,
+        "opened_time": item.opened_time,
+        "last_step": item.last_step,
+        "closed_step": item.closed_step,
+        "closed_time": item.closed_time,
+        "reason": item.reason,
+        "is_unresolved": item.is_unresolved,
+        "num_reopened": item.num_reopened,
+        "regimes": list(item.regimes),
+        "witness": None if witness is None else msgspec.to_builtins(witness),
+        "acknowledged": None if ack is None else msgspec.to_builtins(ack),
+        "outgrown": None if outgrown is None else msgspec.to_builtins(outgrown),
+        "members": [member(episode) for episode in item.members],
+        "diagnosis": None if item.diagnosis is None else diagnosis(item.diagnosis),
+    }
+
+
+def member(item: Episode) -> Json:
+    """One rule's part in an incident."""
+    return {
+        "episode": item.id,
+        "rule": item.rule,
+        "severity": str(item.severity),
+        "is_open": item.is_open,
+        "state": item.last.state,
+        "onset_step": item.first.onset_step,
+        "detected_step": item.told_step,
+        "last_step": item.last.step,
+        "summary": item.worst.summary,
+        "ranks": list(item.worst.ranks),
+        "layers": list(item.worst.layers),
+        "phase": item.worst.phase,
+    }
+
+
+def diagnosis(item: Diagnosis) -> Json:
+    """The causes, the most likely first."""
+    return {
+        "step": item.step,
+        "causes": [cause(ranked) for ranked in item.causes],
+        "unknown": round(item.unknown, 4),
+        "hunts": list(item.hunts),
+        "refusals": [{"advice": refusal.advice, "why": refusal.why} for refusal in item.refusals],
+        "missing": list(item.missing),
+    }
+
+
+def cause(item: RankedCause) -> Json:
+    """One possible cause."""
+    return {
+        "id": item.id,
+        "title": item.title,
+        "confidence": round(item.confidence, 4),
+        "for": list(item.evidence_for),
+        "against": list(item.evidence_against),
+        "first_fix": item.advice.first_fix,
+        "code": item.advice.code,
+        "avoid": item.advice.avoid,
+        "verify": item.advice.verify,
+    }
+
+
+def decision(item: Decision) -> Json:
+    """What was proposed for a run, why, and what became of it."""
+    cost = item.cost
+    return {
+        "id": item.id,
+        "number": item.number,
+        "time": item.time,
+        "attempt": item.attempt,
+        "step": item.step,
+        "mode": item.mode,
+        "kind": item.kind,
+        "trigger": item.trigger,
+        "by": item.by,
+        "state": item.state,
+        "is_open": item.is_open,
+        "summary": item.summary,
+        "rung": item.rung,
+        "num_tried": item.num_tried,
+        "target": item.target,
+        "boundary": item.boundary,
+        "onset": item.onset,
+        "skip": item.skip,
+        "lr_scale": item.lr_scale,
+        "triage": None if item.triage is None else triage(item.triage),
+        "cost": None if cost is None else {"waiting": number(cost.waiting), "going_back": number(cost.going_back)},
+        "command": item.command,
+        "world": item.world,
+        "num_answers": dict(item.num_answers),
+        "answers": [msgspec.to_builtins(answer) for answer in item.answers],
+        "num_unreached": item.num_unreached,
+        "unreached": list(item.unreached),
+        "closed_time": item.closed_time,
+        "outcome": item.outcome,
+        "seconds": number(item.seconds),
+        "steps_lost": item.steps_lost,
+        "continuity": item.continuity,
+        "explanation": item.explain(),
+    }
+
+
+def triage(item: Triage) -> Json:
+    """What is becoming of a loss that left its level."""
+    return {
+        "verdict": item.verdict,
+        "step": item.step,
+        "began": item.began,
+        "level": number(item.level),
+        "noise": number(item.noise),
+        "excess": number(item.excess),
+        "peak": number(item.peak),
+        "remaining": number(item.remaining),
+        "reasons": list(item.reasons),
+    }
+
+
+def rollback(job: Job, budget: int, now: float) -> Json:
+    """How rollback stands in one job."""
+    record = job.rollback
+    check = record.check
+    return {
+        "mode": record.mode,
+        "job_mode": owners_mode(job),
+        "daemon_mode": None if record.terms is None else record.terms.rollback,
+        "standing": record.standing,
+        "exhausted": record.exhausted,
+        "budget_left": record.budget_left(budget, now),
+        "is_holding": record.is_holding,
+        "cool_until": record.cool_until,
+        "continuity": None if check is None else {"state": check.state, "text": check.text},
+        "triages": [
+            {"incident": f"{job.name}/{incident}", **triage(item), "note": record.notes.get(incident, "")}
+            for incident, item in record.triages.items()
+        ],
+    }
+
+
+def entry(item: Entry) -> Json:
+    """A snapshot or a checkpoint."""
+    row: Json = msgspec.to_builtins(item)
+    row["validation"] = number(item.validation)
+    return row
+
+
+def event(item: Event) -> Json:
+    """Something that was declared."""
+    return {
+        "attempt": item.attempt,
+        "step": item.step,
+        "time": item.time,
+        "kind": item.kind,
+        "fields": settings(item.fields),
+    }
+
+
+def rank(member: Member, now: float) -> Json:
+    """One rank now."""
+    return {
+        "rank": member.hello.rank,
+        "host": member.hello.host,
+        "pid": member.hello.pid,
+        "state": member.state,
+        "step": member.step,
+        "loss": number(member.loss),
+        "step_seconds": number(member.step_seconds),
+        "silent_seconds": round(max(0.0, now - member.last_seen), 3),
+        "num_missed": member.num_missed,
+        "num_dropped": member.num_dropped,
+        "agent_state": member.agent_state,
+        "agent_failures": member.num_failures,
+        "error": member.error,
+    }
+
+
+def job_row(job: Job, now: float) -> Json:
+    """One job in the list."""
+    last = job.recent[-1] if job.recent else None
+    attempt = job.attempt
+    return {
+        "job": job.name,
+        "state": job.state,
+        "health": job.health,
+        "attempt": job.num_attempts,
+        "rollback": job.rollback.standing,
+        "world": attempt.world if attempt else 0,
+        "num_live": job.num_live(now),
+        "step": last.step if last else 0,
+        "loss": number(last.loss) if last else None,
+        "num_open": len(job.incidents.open),
+        "worst_rule": job.incidents.open[0].rule if job.incidents.open else None,
+        "rollback_mode": job.rollback.mode,
+        "step_seconds": number(mean_step_seconds(job)),
+        "created": job.created,
+        "silent_seconds": round(max(0.0, now - job.last_seen), 3),
+    }
+
+
+def mean_step_seconds(job: Job) -> float | None:
+    """Of the last steps; None where nobody timed them."""
+    seconds = [s.step_seconds for s in itertools.islice(reversed(job.recent), NUM_LAST_STEPS) if s.step_seconds]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def job_detail(job: Job, now: float, budget: int) -> Json:
+    """Everything about one job but its curves; `budget` is of rollbacks in a day."""
+    members = sorted(job.attempt.members.items()) if job.attempt else []
+    return {**job_facts(job, now, budget), "ranks": [rank(member, now) for _, member in members]}
+
+
+def job_facts(job: Job, now: float, budget: int) -> Json:
+    """Everything about one job but its curves and its ranks."""
+    attempt = job.attempt
+    last = itertools.islice(reversed(job.recent), NUM_LAST_STEPS)
+    agent = [s.agent_seconds for s in last if s.agent_seconds is not None]
+    mean_step = mean_step_seconds(job)
+    mean_agent = sum(agent) / len(agent) if agent else None
+    return {
+        **job_row(job, now),
+        "last": {**step(job.recent[-1]), "grad_norm": number(job.latest_grad_norm)} if job.recent else None,
+        "num_steps": job.num_steps,
+        "num_non_finite": job.num_non_finite,
+        "num_layers": len(job.layers),
+        "num_parameters": sum(layer.numel for layer in job.layers),
+        "wrapper": job.wrapper,
+        "groups": [{"name": g.name, "optimizer": g.optimizer, "settings": settings(g.settings)} for g in job.groups],
+        "config": settings(job.config),
+        "facts": settings(job.facts),
+        "visible": sorted(job.visible),
+        "blind": dict(job.blind),
+        "abstaining": attempt.engine.abstaining(job.visible) if attempt else {},
+        "agent_seconds": number(mean_agent),
+        "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
+        "refused": {"count": job.num_refused, "detail": job.refused_detail},
+        "rollback_state": rollback(job, budget, now),
+        "events": [event(e) for e in job.events],
+    }
+
+
+MAX_DIAGNOSED = 20
+
+
+def job_diagnosis(job: Job) -> Json:
+    """The incidents that are open, or else the last ones, with their causes."""
+    incidents = job.incidents.open or list(itertools.islice(job.incidents, MAX_DIAGNOSED))
+    return {
+        "job": job.name,
+        "state": job.state,
+        "health": job.health,
+        "step": job.recent[-1].step if job.recent else 0,
+        "num_open": len(job.incidents.open),
+        "incidents": [incident(item) for item in incidents],
+    }

@@ -1,0 +1,144 @@
+"""The layers over time as a matrix that a page can draw: depth by looks, within the rows and columns it has room for.
+
+Design
+------
+A column is one look, or neighbouring looks of one attempt; a row is one layer or module, or neighbouring ones. What a
+cell stands for with others shows the most extreme of them (the largest, or on request the smallest), and a number that
+is not finite before all: a spike in one layer of 2,000 is seen. Columns are equally wide however many steps lie between
+two looks, for two attempts may go through the same steps.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.steps.samples.stats import STATS, Stat
+from caboose_daemon.store.sample_history import LookReader, Seen
+
+Json = dict[str, Any]
+Keep = Literal["largest", "smallest"]
+Float64 = NDArray[np.float64]
+
+
+def layer_map(
+    reader: LookReader,
+    stat: Stat,
+    *,
+    points: int,
+    rows: int,
+    first: int,
+    last: int,
+    keep: Keep = "largest",
+    has_names: bool = False,
+) -> Json:
+    """At most `rows` x `points` cells of one statistic; `has_names`: with every name that a row stands for."""
+    model = reader.model
+    order = list(range(len(model.names("layer")))) if stat.of == "layer" else reader.execution_order()
+    looks = reader.looks([stat.name], first, last)
+    matrix = np.array([look.columns[stat.name] for look in looks]) if looks else np.empty((0, len(order)))
+    if stat.of == "module":
+        shown: NDArray[np.bool_] = np.any(~(matrix < 0), axis=0)  # most modules are of no kind that can die or saturate
+        order = [row for row in order if shown[row]]
+    lots = _columns_of(looks, points)
+    num_left_out = max(0, len(lots) - points)
+    lots = lots[num_left_out:]
+    bounds = np.linspace(0, len(order), min(rows, len(order)) + 1).astype(np.intp)
+    cells = _reduced(matrix[:, np.array(order, dtype=np.intp)], lots, bounds[:-1], keep)
+    members = [order[start:end] for start, end in pairwise(bounds.tolist())]
+    named = model.layers if stat.of == "layer" else model.modules
+    return {
+        "stat": stat.name,
+        "of": stat.of,
+        "keep": keep,
+        "num_layers": len(model.layers),
+        "num_modules": len(model.modules),
+        "num_rows": len(order),
+        "num_looks": len(looks),
+        "num_left_out": num_left_out,
+        "num_bad": sum(isinstance(cell, str) for row in cells for cell in row),
+        "rows": {
+            "name": [named[lot[0]].name for lot in members],
+            "last_name": [named[lot[-1]].name for lot in members],
+            "kind": [named[lot[0]].kind for lot in members],
+            "index": [lot[0] for lot in members],
+            "num": [len(lot) for lot in members],
+            **({"members": [[named[row].name for row in lot] for lot in members]} if has_names else {}),
+        },
+        "looks": {
+            "attempt": [looks[lot[0]].attempt for lot in lots],
+            "first_step": [looks[lot[0]].step for lot in lots],
+            "step": [looks[lot[-1]].step for lot in lots],
+            "time": [looks[lot[-1]].time for lot in lots],
+            "num": [len(lot) for lot in lots],
+        },
+        "values": cells,
+    }
+
+
+def layer_history(reader: LookReader, layer: int | None, module: int | None, first: int, last: int) -> Json:
+    """Every look at one layer and at one module."""
+    stats = [stat for stat in STATS.values() if (layer if stat.of == "layer" else module) is not None]
+    looks = reader.looks([stat.name for stat in stats], first, last)
+    places = {"layer": layer, "module": module}
+    return {
+        "looks": {
+            "attempt": [look.attempt for look in looks],
+            "step": [look.step for look in looks],
+            "time": [look.time for look in looks],
+        },
+        "stats": {
+            stat.name: [_cell(_at(look.columns.get(stat.name), places[stat.of]), 6) for look in looks] for stat in stats
+        },
+    }
+
+
+def _columns_of(looks: Sequence[Seen], points: int) -> list[list[int]]:
+    """Positions of the looks of each column: as few together as will do, never of two attempts."""
+    attempts = [list(lot) for _, lot in groupby(range(len(looks)), lambda i: looks[i].attempt)]
+    width = 1
+    while True:
+        lots = [lot[i : i + width] for lot in attempts for i in range(0, len(lot), width)]
+        if len(lots) <= points or width >= len(looks):
+            return lots
+        width += 1
+
+
+def _reduced(matrix: Float64, lots: list[list[int]], starts: NDArray[np.intp], keep: Keep) -> list[list[Any]]:
+    """One cell for each row and column; a NaN hides what it stands with, an infinity all but that."""
+    if not lots or not len(starts):
+        return [[] for _ in starts]
+    begins = np.array([lot[0] for lot in lots]) - lots[0][0]
+    matrix = matrix[lots[0][0] :]
+    worst = np.inf if keep == "largest" else -np.inf
+    is_shown = matrix >= 0
+    is_shown |= ~np.isfinite(matrix)
+    blank = np.where(is_shown, matrix, -worst)
+    over = np.maximum if keep == "largest" else np.minimum  # both pass NaN on
+    if keep == "smallest":
+        blank = np.where(np.isposinf(matrix), worst, blank)  # the worst there is, whatever one looks for
+    with np.errstate(invalid="ignore"):
+        reduced = over.reduceat(over.reduceat(blank, begins, axis=0), starts, axis=1).T
+    is_any = np.logical_or.reduceat(np.logical_or.reduceat(is_shown, begins, axis=0), starts, axis=1).T
+    if keep == "smallest":
+        reduced = np.where(np.isneginf(reduced), np.inf, reduced)
+    return [
+        [_cell(value) if has else None for value, has in zip(values, any_, strict=True)]
+        for values, any_ in zip(reduced.tolist(), is_any.tolist(), strict=True)
+    ]
+
+
+def _at(column: Float64 | None, row: int | None) -> float:
+    return -1.0 if column is None or row is None or row >= len(column) else float(column[row])
+
+
+def _cell(value: float, digits: int = 4) -> float | str | None:
+    """A number with the digits that can be seen; texts where it is not finite, None where nothing was shown."""
+    if value < 0:
+        return None
+    if math.isfinite(value):
+        return float(f"{value:.{digits}g}")
+    return "NaN" if math.isnan(value) else "Infinity"

@@ -1,0 +1,35 @@
+"""The steps of a run around one moment, as the journal has them."""
+
+import sqlite3
+from typing import Any
+
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.store.history import STEP_COLUMNS, to_summary
+
+MAX_STEPS = 5000
+"""On each side."""
+
+
+def steps_around(
+    connection: sqlite3.Connection, job: str, attempt: int, step: int, before: int, after: int
+) -> dict[str, Any]:
+    """The last steps up to (attempt, step) and the first ones beyond, oldest first, and how many there are in all."""
+    columns = f"SELECT {STEP_COLUMNS} FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "  # noqa: S608 - constants
+    counted = "SELECT count(*) FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "
+    where = (job, attempt, step)
+    order = "ORDER BY attempt {0}, step {0} LIMIT ?"
+    old = connection.execute(
+        f"{columns} (attempt, step) <= (?, ?) {order.format('DESC')}", (*where, min(before, MAX_STEPS))
+    ).fetchall()
+    new = connection.execute(
+        f"{columns} (attempt, step) > (?, ?) {order.format('ASC')}", (*where, min(after, MAX_STEPS))
+    ).fetchall()
+    (num_before,) = connection.execute(f"{counted} (attempt, step) <= (?, ?)", where).fetchone()
+    (num_after,) = connection.execute(f"{counted} (attempt, step) > (?, ?)", where).fetchone()
+    return {
+        "job": job,
+        "num_before": num_before,
+        "num_after": num_after,
+        "before": [json_shapes.step(to_summary(row)) for row in reversed(old)],
+        "after": [json_shapes.step(to_summary(row)) for row in new],
+    }

@@ -1,0 +1,239 @@
+"""What a mirror is given: a step, a validation; picked on the loop's thread, turned into names and numbers later.
+
+Design
+------
+A step is a handful of numbers and may wait in a queue by the thousand. All ranks' histograms of a sampled step may be
+hundreds of megabytes, so they are only lent: of those that still wait the newest eight can be had, whatever the queues'
+lengths, and older ones are taken back. They are brought together on the mirror's thread.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.samples.latest import Closeup
+from caboose_daemon.steps.summary import StepSummary
+from caboose_wire import Event, Layer, Module
+from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
+
+MAX_GROUPS = 8
+MAX_METRICS = 32
+MAX_LENT = 8
+MAX_LOOKED = 1000
+"""Jobs of which the time of the last histograms is remembered."""
+MAX_LAYERS = 32
+"""Layers (and modules) with a histogram, evenly spread over the depth."""
+SAMPLED_ELEMENTS = 512.0
+"""An agent looks at so many elements of an activation."""
+NUM_BINS = HISTOGRAM_BINS - 1
+"""Bins of a mirrored histogram: zeros, then the powers of two."""
+EDGES = np.arange(HISTOGRAM_LOWEST - 1, HISTOGRAM_LOWEST + NUM_BINS, dtype=np.float64)
+"""Of the bins, in powers of two; below the lowest lie the exact zeros."""
+Floats = NDArray[np.float64]
+LAYER_STATISTICS = {
+    "weight_norm": "weight_norm",
+    "update_ratio": "update_ratio",
+    "activation_std": "activation_std",
+    "activation_dead": "dead_units_ratio",
+    "activation_saturated": "saturated_units_ratio",
+}
+"""What a closer look has, and how the metrics call it."""
+
+
+class Lent:
+    """The histograms of a sampled step, until they are taken back."""
+
+    def __init__(self, step: AlignedStep, layers: tuple[Layer, ...], modules: tuple[Module, ...]) -> None:
+        self.step: AlignedStep | None = step
+        self.layers = layers
+        self.modules = modules
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a closer look showed of the layers."""
+
+    layer_grad_norm: Floats
+    closeup: Closeup | None
+    histograms: Lent | None
+    """None where none are wanted of this step."""
+
+
+@dataclass(frozen=True)
+class MirroredStep:
+    """One step of a job."""
+
+    job: str
+    summary: StepSummary
+    lr: Mapping[str, float]
+    clip_ratio: float | None
+    loss_scale: float | None
+    metrics: Mapping[str, float]
+    num_open: int
+    noise_ratio: float | None = None
+    replicas: tuple[int, int] | None = None
+    """How many were compared last, and how many of them differ; None where none were."""
+    look: Look | None = None
+    rewound_at: int | None = None
+    """The step after which the ranks went back, in an attempt that began so."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Every number that is known, by the name it has in a mirror."""
+        summary = self.summary
+        known: dict[str, float | None] = {
+            "loss/mean": summary.loss,
+            "loss/min": summary.loss_min,
+            "loss/max": summary.loss_max,
+            "gradient/norm": summary.grad_norm,
+            "gradient/clip_ratio": self.clip_ratio,
+            "gradient/loss_scale": self.loss_scale,
+            "gradient/noise_ratio": self.noise_ratio,
+            "speed/step_seconds": summary.step_seconds,
+            "speed/data_seconds": summary.data_seconds,
+            "speed/forward_seconds": summary.forward_seconds,
+            "speed/backward_seconds": summary.backward_seconds,
+            "speed/optimizer_seconds": summary.optimizer_seconds,
+            "speed/agent_seconds": summary.agent_seconds,
+            "speed/samples_per_second": summary.samples_per_second,
+            "speed/tokens_per_second": summary.tokens_per_second,
+            "ranks/reporting": float(summary.num_ranks),
+            "ranks/replicas_compared": None if self.replicas is None else float(self.replicas[0]),
+            "ranks/replicas_differing": None if self.replicas is None else float(self.replicas[1]),
+            "incidents/open": float(self.num_open),
+            **{f"learning_rate/{name}": value for name, value in self.lr.items()},
+            **{f"metrics/{name}": value for name, value in self.metrics.items()},
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A validation's results."""
+
+    job: str
+    step: int
+    time: float
+    values: Mapping[str, float]
+
+
+class Curves:
+    """Picks the steps that are mirrored, and the closer looks that become histograms."""
+
+    def __init__(self, every_steps: int = 1, histogram_seconds: float | None = None) -> None:
+        self._every = every_steps
+        self._seconds = histogram_seconds
+        self._looked: dict[str, float] = {}
+        self._lent: deque[Lent] = deque()
+
+    def pick(self, job: Job, summary: StepSummary) -> MirroredStep | None:
+        """The step as a mirror wants it; None where it is not to be mirrored."""
+        step = job.last
+        if step is None or step.step != summary.step:
+            return None
+        is_odd = summary.loss is not None and not math.isfinite(summary.loss)
+        if summary.step % self._every and not step.is_sampled and not is_odd:
+            return None
+        names = [group.name for group in job.groups] or ["0"]
+        attempt = job.attempt
+        return MirroredStep(
+            job=job.name,
+            summary=summary,
+            lr=dict(zip(names[:MAX_GROUPS], step.lr[:MAX_GROUPS], strict=False)),
+            clip_ratio=step.clip_ratio,
+            loss_scale=None if step.scaler is None else step.scaler.scale,
+            metrics=dict(list(step.metrics.items())[:MAX_METRICS]),
+            num_open=len(job.incidents.open),
+            noise_ratio=job.meters.noise.ratio,
+            replicas=job.meters.replicas,
+            look=self._look(job, step) if step.is_sampled else None,
+            rewound_at=attempt.start_step if attempt is not None and attempt.reason == "rollback" else None,
+        )
+
+    def _look(self, job: Job, step: AlignedStep) -> Look:
+        is_due = self._seconds is not None and step.time - self._looked.get(job.name, -math.inf) >= self._seconds
+        lent = None
+        if is_due:
+            self._looked.pop(job.name, None)
+            self._looked[job.name] = step.time
+            if len(self._looked) > MAX_LOOKED:
+                del self._looked[next(iter(self._looked))]
+            lent = Lent(step, job.layers, job.modules)
+            self._lent.append(lent)
+            if len(self._lent) > MAX_LENT:
+                self._lent.popleft().step = None
+        return Look(step.layer_grad_norm, job.meters.closeup, lent)
+
+
+def pick(job: Job, event: Event) -> Declared | None:
+    """The numbers of a validation; None for any other event."""
+    if event.kind != "validation":
+        return None
+    numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    values = {f"validation/{name}": value for name, value in list(numbers.items())[:MAX_METRICS]}
+    return Declared(job.name, event.step, event.time, values) if values else None
+
+
+def layer_values(look: Look) -> dict[str, float]:
+    """Least, middle and most over all layers, of everything that is known per layer."""
+    values: dict[str, float] = {}
+    known = {"gradient_norm": look.layer_grad_norm}
+    if look.closeup is not None:
+        of_both = {**look.closeup.layers, **look.closeup.modules}
+        known |= {ours: of_both[theirs] for theirs, ours in LAYER_STATISTICS.items() if theirs in of_both}
+    for name, found in known.items():
+        seen = found[np.isfinite(found) & (found >= 0)]
+        if len(seen):
+            values[f"layers/{name}_min"] = float(seen.min())
+            values[f"layers/{name}_median"] = float(np.median(seen))
+            values[f"layers/{name}_max"] = float(seen.max())
+    return values
+
+
+def histograms(lent: Lent) -> dict[str, Floats] | None:
+    """By name, how many elements lie in each of the bins of EDGES; None where they were taken back."""
+    step = lent.step
+    if step is None:
+        return None
+    return {**dict(_of_layers(step, lent.layers)), **dict(_of_modules(step, lent.modules))}
+
+
+def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[str, Floats]]:
+    names = [layer.name for layer in layers]
+    sizes = np.array([layer.numel for layer in layers], dtype=np.float64)
+    for array, kind in (("grad_histogram", "gradient_log2"), ("weight_histogram", "weight_log2")):
+        merged = step.layer_values(array)
+        if merged is not None and merged.ndim == 2 and len(merged) == len(names):
+            yield from _rows(kind, names, merged, sizes)
+
+
+def _of_modules(step: AlignedStep, modules: tuple[Module, ...]) -> Iterator[tuple[str, Floats]]:
+    shares = _first(step, "activation_histogram")
+    if shares is not None:
+        names = [module.name for module in modules[: len(shares)]]
+        yield from _rows("activation_log2", names, shares[: len(names)], np.full(len(names), SAMPLED_ELEMENTS))
+
+
+def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterator[tuple[str, Floats]]:
+    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and shares[row, 0] >= 0]
+    chosen = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MAX_LAYERS)).round().astype(int))
+    for row in (seen[place] for place in chosen):
+        bins = np.concatenate([shares[row, NUM_BINS - 1 : NUM_BINS], shares[row, : NUM_BINS - 1]])
+        counts = np.nan_to_num(np.clip(bins, 0.0, 1.0)) * sizes[row]
+        if counts.any():
+            yield f"{kind}/{names[row]}", counts
+
+
+def _first(step: AlignedStep, name: str) -> Floats | None:
+    """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
+    for rank in sorted(step.reports):
+        values = step.reports[rank].arrays.get(name)
+        if values is not None and values.ndim == 2 and len(values):
+            return np.asarray(values, dtype=np.float64)
+    return None

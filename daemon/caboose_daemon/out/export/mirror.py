@@ -1,0 +1,160 @@
+"""Writes jobs' steps, histograms and incidents as runs of somebody else's format: the common part of all mirrors.
+
+Design
+------
+The target of an outbox. It knows which job's run is open, turns items into names and numbers and hands them to a
+`Writer`. A writer that raised is put away and opened again with the next item; of many jobs only the last few have
+their writers open.
+"""
+
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.jobs.state import ExportCounts
+from caboose_daemon.out.export.items import Declared, Floats, MirroredStep, histograms, layer_values
+from caboose_daemon.out.export.runs import Run, RunBook
+from caboose_daemon.rollback_state.decision import Decision
+
+MAX_OPEN = 64
+MAX_BOOKS = 256
+"""Jobs of which it is remembered in memory where their runs are; names come from the network."""
+MAX_EARLY = 100
+
+
+class Writer(Protocol):
+    """One run in a mirror's own format."""
+
+    def scalars(self, step: int, time: float, values: Mapping[str, float]) -> None:
+        """Numbers of one step."""
+
+    def histograms(self, step: int, time: float, counts: Mapping[str, Floats]) -> None:
+        """Counts in the bins of `items.EDGES`."""
+
+    def text(self, step: int, time: float, name: str, text: str) -> None:
+        """Something to read."""
+
+    def flush(self) -> None:
+        """Writes out what is held back."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+Item = MirroredStep | Declared | Incident | Decision
+OpenWriter = Callable[[Path, Run], Writer]
+
+
+class Mirror:
+    """A target for steps, validations, incidents and rollbacks."""
+
+    def __init__(self, name: str, directory: Path, open_writer: OpenWriter, tally: ExportCounts) -> None:
+        self.name = name
+        self._tally = tally
+        self._directory = directory
+        self._open_writer = open_writer
+        self._books: OrderedDict[str, RunBook] = OrderedDict()
+        """Of the jobs heard of last; those of others are on disk."""
+        self._writers: OrderedDict[str, tuple[Run, Writer]] = OrderedDict()
+        self._early: dict[str, deque[Declared]] = {}
+        """Validations of steps that are not aligned yet; they wait for them, because some formats only go forward."""
+
+    def take(self, item: Item) -> None:
+        """Writes one item."""
+        book = self._book(item.job)
+        run = book.at(item.summary.step, item.rewound_at) if isinstance(item, MirroredStep) else book.last
+        if isinstance(item, Declared) and item.step > run.last_step:
+            self._early.setdefault(item.job, deque(maxlen=MAX_EARLY)).append(item)
+            return
+        try:
+            writer = self._writer(book, run)
+            self._write(writer, item)
+            early = self._early.get(item.job)
+            while early and early[0].step <= run.last_step:
+                self._write(writer, early.popleft())
+        except BaseException:
+            self._put_away(item.job)
+            raise
+
+    def _book(self, job: str) -> RunBook:
+        book = self._books.get(job)
+        if book is None:
+            if len(self._books) >= MAX_BOOKS:
+                oldest, closed = self._books.popitem(last=False)
+                self._put_away(oldest)
+                self._early.pop(oldest, None)
+                closed.save()
+            book = self._books[job] = RunBook(self._directory, job)
+        self._books.move_to_end(job)
+        return book
+
+    def _write(self, writer: Writer, item: Item) -> None:
+        if isinstance(item, Decision):
+            name = f"rollbacks/{item.number}"
+            writer.text(item.boundary or item.step, item.closed_time or item.time, name, "  \n".join(item.explain()))
+        elif isinstance(item, Incident):
+            step = item.opened_step if item.closed_step is None else item.closed_step
+            time = item.opened_time if item.closed_time is None else item.closed_time
+            writer.text(step, time, f"incidents/{item.number}_{item.rule}", told(item))
+        elif isinstance(item, Declared):
+            writer.scalars(item.step, item.time, item.values)
+        else:
+            step, time = item.summary.step, item.summary.time
+            look = item.look
+            writer.scalars(step, time, {**item.values, **(layer_values(look) if look is not None else {})})
+            if look is not None and look.histograms is not None:
+                counts = histograms(look.histograms)
+                if counts is None:
+                    self._tally.num_withdrawn += 1
+                else:
+                    writer.histograms(step, time, counts)
+
+    def _writer(self, book: RunBook, run: Run) -> Writer:
+        opened = self._writers.get(run.job)
+        if opened is not None and opened[0].number == run.number:
+            self._writers.move_to_end(run.job)
+            return opened[1]
+        self._put_away(run.job)
+        if len(self._writers) >= MAX_OPEN:
+            self._put_away(next(iter(self._writers)))
+        directory = book.directory / run.name
+        directory.mkdir(parents=True, exist_ok=True)
+        writer = self._open_writer(directory, run)
+        self._writers[run.job] = (run, writer)
+        return writer
+
+    def _put_away(self, job: str) -> None:
+        opened = self._writers.pop(job, None)
+        if opened is not None:
+            with contextlib.suppress(Exception):  # it is given up because it failed, or because another takes its place
+                opened[1].close()
+
+    def rest(self) -> None:
+        """Writes everything out, then where it got to."""
+        for _, writer in self._writers.values():
+            writer.flush()
+        for book in self._books.values():
+            book.save()
+
+    def close(self) -> None:
+        """Closes every run."""
+        for book in self._books.values():
+            book.save()
+        for job in list(self._writers):
+            _, writer = self._writers.pop(job)
+            writer.close()
+
+
+def told(incident: Incident) -> str:
+    """An incident as a person reads it."""
+    lines = [f"**{incident.severity} {incident.rule}**: {incident.summary}", f"began at step {incident.onset_step}"]
+    best = None if incident.diagnosis is None else incident.diagnosis.best
+    if best is not None:
+        lines.append(f"likely cause: {best.title} ({best.confidence:.0%})")
+        lines.append(f"first: {best.advice.first_fix}")
+    if not incident.is_open:
+        lines.append(f"over at step {incident.closed_step}: {incident.reason}")
+    return "  \n".join(lines)

@@ -1,0 +1,151 @@
+"""A connection to a Grafana: its address, its token, and one line for everything that can go wrong.
+
+Design
+------
+`grafana-client` makes the calls. It knows nothing of sub-paths without a slash, leaks its HTTP library's exceptions and
+follows redirects, which turn a write into a read; so every call goes through `call`, which lets out nothing but
+`GrafanaError`. The token comes from a file or the environment: a command line can be read by everybody on the machine.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import niquests
+from grafana_client.api import GrafanaApi
+from grafana_client.client import GrafanaException, GrafanaTimeoutError
+
+from caboose_daemon.out.export.outbox import one_line
+
+R = TypeVar("R")
+TIMEOUT_SECONDS = 5.0
+TOKEN_VARIABLE = "CABOOSE_GRAFANA_TOKEN"  # noqa: S105 - the name of a variable
+
+
+class GrafanaError(RuntimeError):
+    """Grafana cannot do what was asked; the message is one line that says what to do."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def read_token(file: str) -> str:
+    """The token in this file, or in the environment if no file is named."""
+    if file:
+        try:
+            token = Path(file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise GrafanaError(f"Grafana's token: {file}: {getattr(error, 'strerror', None) or error}") from None
+        where = file
+    else:
+        token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+    if not token:
+        how = f"put a service account's token into a file and name it (token_file), or set {TOKEN_VARIABLE}"
+        raise GrafanaError(f"Grafana's token: {file} is empty" if file else f"no token for Grafana: {how}")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise GrafanaError(f"Grafana's token: {where} holds something that is no token")
+    return token
+
+
+class Connection:
+    """A Grafana at an address, with a token."""
+
+    def __init__(self, url: str, token: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.url = check_url(url)
+        parts = urlsplit(self.url)
+        host = str(parts.hostname)
+        self._timeout = timeout
+        self.api = GrafanaApi(
+            token,
+            protocol=parts.scheme,
+            host=f"[{host}]" if ":" in host else host,
+            port=parts.port,
+            url_path_prefix=f"{parts.path.strip('/')}/".lstrip("/"),
+            timeout=timeout,
+        )
+        self.api.client.s.max_redirects = 0
+
+    def greet(self) -> str:
+        """Whether somebody answers who is a Grafana, and accepts the token; its version."""
+        try:
+            build = self.call("asking who it is", self.api.health.check)
+        except AttributeError:  # what the library makes of a page that is no JSON object
+            build = None
+        if not isinstance(build, dict) or "version" not in build:
+            raise GrafanaError(f"{self.url} answers, but not as Grafana does; is the address right, sub-path and all?")
+        return str(build["version"])
+
+    def call(self, doing: str, request: Callable[..., R], *arguments: Any, **named: Any) -> R:
+        """The answer to a request; GrafanaError says, in one line, why there is none."""
+        try:
+            return request(*arguments, **named)
+        except GrafanaTimeoutError:
+            raise GrafanaError(f"Grafana at {self.url} did not answer within {self._timeout:g} s, {doing}") from None
+        except GrafanaException as error:
+            raise GrafanaError(self._explained(doing, error), int(error.status_code or 0)) from None
+        except niquests.exceptions.TooManyRedirects:
+            raise GrafanaError(f"Grafana at {self.url} redirects elsewhere; give the address it redirects to") from None
+        except (niquests.exceptions.ConnectionError, OSError) as error:
+            raise GrafanaError(f"Grafana at {self.url} cannot be reached: {_reason(error)}") from None
+        except (niquests.exceptions.RequestException, ValueError) as error:
+            raise GrafanaError(f"{self.url} answers, but not as Grafana does: {one_line(error)}") from None
+
+    def find(self, doing: str, request: Callable[..., R], *arguments: Any) -> R | None:
+        """As `call`; None where Grafana has no such thing."""
+        try:
+            return self.call(doing, request, *arguments)
+        except GrafanaError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def close(self) -> None:
+        """Closes its sockets."""
+        self.api.client.s.close()
+
+    def _explained(self, doing: str, error: GrafanaException) -> str:
+        status, said = int(error.status_code or 0), _said(error)
+        where = f"Grafana at {self.url}"
+        if status == 401:
+            return f"{where} refuses the token (401): make a service account, and put its token into the file"
+        if status == 403:
+            role = "Admin" if "data source" in doing else "Editor"
+            return f"{where} does not allow {doing} (403): the token's service account needs the role {role}{said}"
+        if status == 404:
+            return f"{where} has no such address (404, {doing}): is the URL right, sub-path and all?"
+        if status >= 500:
+            return f"{where} failed ({status}, {doing}); look at its log, or try again{said}"
+        return f"{where} refused ({status}, {doing}){said}"
+
+
+def check_url(url: str) -> str:
+    """The address without a trailing slash; GrafanaError if it cannot be one."""
+    parts = urlsplit(url)
+    try:
+        is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fine = False
+    if not is_fine or parts.query or parts.fragment:
+        raise GrafanaError(f"{url!r} is not of the form http://host:port/path")
+    if parts.username is not None or parts.password is not None:
+        raise GrafanaError("Grafana's URL holds a user or a password; leave them out, and use a token")
+    return url.rstrip("/")
+
+
+def _said(error: GrafanaException) -> str:
+    answer = error.response
+    text = answer.get("message", "") if isinstance(answer, dict) else ""
+    return f": {' '.join(str(text).split())[:200]}" if text else ""
+
+
+def _reason(error: BaseException) -> str:
+    """What is at the bottom of an HTTP library's story."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    return one_line(error)

@@ -1,0 +1,34 @@
+"""The daemon's own series: what it takes in, what its rules cost, whether it can write."""
+
+from caboose_daemon.jobs.state import State
+from caboose_daemon.out.metrics.samples import Samples
+from caboose_daemon.version import __version__
+
+
+def add_daemon(state: State, samples: Samples) -> None:
+    """Everything that is not a job's."""
+    samples.add("caboose_daemon_info", 1.0, __version__)
+    samples.add("caboose_daemon_start_time_seconds", state.started)
+    samples.add("caboose_jobs_known", len(state.jobs))
+    samples.add("caboose_peers_connected", state.num_peers)
+    samples.add("caboose_received_bytes_total", state.num_bytes)
+    for kind, count in sorted(state.num_frames.items()):
+        samples.add("caboose_messages_received_total", count, kind)
+    for reason, count in sorted(state.num_refused.items()):
+        samples.add("caboose_messages_refused_total", count, reason)
+    samples.add("caboose_loop_turn_seconds", state.turn_seconds)
+    samples.add("caboose_loop_lag_seconds", state.lag_seconds)
+    for rule, stats in sorted(state.rule_stats.items()):
+        samples.add("caboose_rule_seconds_total", stats.seconds, rule)
+        samples.add("caboose_rule_runs_total", stats.runs, rule)
+        samples.add("caboose_rule_failures_total", stats.failures, rule)
+    samples.add("caboose_journal_size_bytes", state.journal_bytes)
+    samples.add("caboose_journal_writable", float(not state.journal_error))
+    samples.add("caboose_journal_failures_total", state.journal_failures)
+    samples.add("caboose_journal_lost_rows_total", state.journal_lost)
+    if state.scrape_seconds is not None:
+        samples.add("caboose_scrape_seconds", state.scrape_seconds)
+    for target, tally in sorted(state.exports.items()):
+        samples.add("caboose_exports_total", tally.num_sent, target)
+        samples.add("caboose_exports_dropped_total", tally.num_dropped + tally.num_withdrawn, target)
+        samples.add("caboose_export_failures_total", tally.num_failed, target)

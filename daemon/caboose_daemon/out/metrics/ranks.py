@@ -1,0 +1,74 @@
+"""The ranks' series: four each up to 512 ranks; above that, the ten worst of each kind."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.out.metrics.names import OTHER
+from caboose_daemon.out.metrics.samples import JobSamples
+from caboose_daemon.out.metrics.slots import Slots
+
+MAX_RANKS = 512
+NUM_WORST = 10
+SPARE_MOVES = 32
+"""Each rank may move to another host once a day, and a few may move oftener; then the label says `other`."""
+VALUES: dict[str, Callable[[Member, float], float | None]] = {
+    "caboose_rank_loss": lambda member, now: member.loss,
+    "caboose_rank_step": lambda member, now: float(member.step),
+    "caboose_rank_step_seconds": lambda member, now: member.step_seconds,
+    "caboose_rank_silent_seconds": lambda member, now: max(0.0, now - member.last_seen),
+}
+
+
+class RankSeries:
+    """One job's; remembers who is among the worst."""
+
+    def __init__(self) -> None:
+        self._worst = {name: Slots(NUM_WORST) for name in VALUES}
+
+    def add(self, job: Job, samples: JobSamples, now: float) -> None:
+        """Every rank, or the worst."""
+        members = job.attempt.members if job.attempt else {}
+        world = job.attempt.world if job.attempt else 0
+        hosts: dict[str, str | None] = {}
+        shown: Iterable[Member]
+        for name, value_of in VALUES.items():
+            shown = (
+                (m for _, m in sorted(members.items()))
+                if len(members) <= MAX_RANKS
+                else self._chosen(name, members, now)
+            )
+            for member in shown:
+                rank = str(member.hello.rank)
+                if rank not in hosts:
+                    hosts[rank] = self._host(member, world, samples)
+                host = hosts[rank]
+                if host is not None:
+                    samples.add(name, value_of(member, now), rank, host)
+
+    @staticmethod
+    def _host(member: Member, world: int, samples: JobSamples) -> str | None:
+        """What is told of where a rank runs; None where it has no series at all."""
+        rank, host = str(member.hello.rank), member.hello.host
+        if not samples.names.admit("rank", 2 * MAX_RANKS, rank):
+            return None
+        moves = 2 * min(world, MAX_RANKS) + SPARE_MOVES
+        return host if samples.names.admit("host", moves, rank, host) else OTHER
+
+    def _chosen(self, name: str, members: dict[int, Member], now: float) -> list[Member]:
+        """The worst: farthest from the usual loss, farthest behind, slowest, longest silent."""
+        ranks = sorted(members)
+        raw = [VALUES[name](members[rank], now) for rank in ranks]
+        values = np.array([np.nan if value is None else value for value in raw])
+        known = np.array([value is not None for value in raw])
+        finite = np.isfinite(values)
+        if not finite.any():
+            badness = np.where(known, np.inf, -1.0)
+        else:
+            usual = float(np.median(values[finite]))
+            away = np.abs(values - usual) if name == "caboose_rank_loss" else values - usual
+            away = -away if name == "caboose_rank_step" else away
+            badness = np.where(finite, np.maximum(away, 0.0), np.where(known, np.inf, -1.0))
+        rows = self._worst[name].choose([str(rank) for rank in ranks], badness, now)
+        return [members[ranks[row]] for row in rows]

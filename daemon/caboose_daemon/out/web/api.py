@@ -1,0 +1,238 @@
+"""The JSON API under /api/v1, health and metrics."""
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from caboose_daemon.config import ConfigError
+from caboose_daemon.incidents.incident import Acknowledgement
+from caboose_daemon.jobs.engine import RuleStats
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.out.api import json_shapes, rule_shapes
+from caboose_daemon.out.web.context import Context
+from caboose_daemon.out.web.layers import LayersApi
+from caboose_daemon.out.web.records import RecordsApi
+from caboose_daemon.out.web.rollback import RollbackApi
+from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.series import SeriesApi
+from caboose_daemon.rules import RULES
+from caboose_daemon.rules.parts.describe import describe
+from caboose_daemon.version import __version__
+from caboose_wire import Event
+
+MAX_ERROR = 500
+"""Characters of an error that repeats what was sent."""
+LASTS = "what is posted lasts until the daemon restarts; put it into caboose.toml to keep it"
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class EventBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/v1/jobs/{job}/events."""
+
+    kind: str
+    fields: dict[str, float | Integer | str | bool | None] = {}
+
+
+class AckBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/v1/jobs/{job}/incidents/{number}/ack."""
+
+    reason: str = ""
+    by: str = ""
+    undo: bool = False
+
+
+class Api:
+    """The endpoints; every one reads the state under its lock and answers at once."""
+
+    def __init__(self, context: Context, registry: CollectorRegistry) -> None:
+        self._context = context
+        self._registry = registry
+
+    def routes(self) -> list[Route]:
+        """The routes, for the application."""
+        return [
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.healthz),
+            Route("/readyz", self.readyz),
+            Route("/api/v1/jobs", self.jobs),
+            *SeriesApi(self._context).routes(),
+            Route("/api/v1/jobs/{job}/closeup", self.closeup),
+            Route("/api/v1/jobs/{job}/findings", self.findings),
+            Route("/api/v1/jobs/{job}/incidents", self.incidents),
+            Route("/api/v1/jobs/{job}/incidents/{number:int}/ack", self.acknowledge, methods=["POST"]),
+            Route("/api/v1/jobs/{job}/diagnosis", self.diagnosis),
+            Route("/api/v1/jobs/{job}/events", self.declare, methods=["POST"]),
+            *RollbackApi(self._context).routes(),
+            *RecordsApi(self._context).routes(),
+            *LayersApi(self._context).routes(),
+            Route("/api/v1/jobs/{job}", self.job),
+            Route("/api/v1/rules", self.rules),
+            Route("/api/v1/config", self.config),
+            Route("/api/v1/config", self.configure, methods=["POST"]),
+        ]
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus exposition, classic or OpenMetrics as asked for; the next one tells how long this one took."""
+        began = time.perf_counter()
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        body = await run_in_threadpool(encoder, self._registry)
+        state = self._context.state
+        with state.lock:
+            state.last_scrape, state.scraper = self._context.clock(), request.headers.get("user-agent", "")[:64]
+        return Response(
+            body, headers={"content-type": content_type}, background=BackgroundTask(self._answered_scrape, began)
+        )
+
+    async def _answered_scrape(self, began: float) -> None:
+        with self._context.state.lock:
+            self._context.state.scrape_seconds = time.perf_counter() - began
+
+    async def healthz(self, request: Request) -> Response:
+        """The process is alive."""
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def readyz(self, request: Request) -> Response:
+        """The daemon does its work: it receives, and the journal can be written."""
+        problems = self._context.problems()
+        status = {"status": "not ready" if problems else "ready", "problems": problems}
+        return JSONResponse(status, status_code=503 if problems else 200)
+
+    async def jobs(self, request: Request) -> Response:
+        """Every job, the ones heard of most recently first."""
+        state, now = self._context.state, self._context.clock()
+        with state.lock:
+            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
+            rows = [json_shapes.job_row(job, now) for job in jobs]
+        return JSONResponse({"jobs": rows})
+
+    async def job(self, request: Request) -> Response:
+        """One job with its ranks, settings and blind spots."""
+        return self._with_job(
+            request, lambda job: json_shapes.job_detail(job, self._context.clock(), self._context.rollback.budget)
+        )
+
+    async def findings(self, request: Request) -> Response:
+        """What was found in one job, newest first."""
+        return self._with_job(
+            request, lambda job: {"job": job.name, "findings": [json_shapes.episode(e) for e in job.episodes]}
+        )
+
+    async def incidents(self, request: Request) -> Response:
+        """The incidents of one job, open ones first, then the last closed first."""
+        return self._with_job(
+            request, lambda job: {"job": job.name, "incidents": [json_shapes.incident(i) for i in job.incidents]}
+        )
+
+    async def diagnosis(self, request: Request) -> Response:
+        """What is wrong with one job now, and why; what was wrong last, where nothing is."""
+        return self._with_job(request, json_shapes.job_diagnosis)
+
+    async def acknowledge(self, request: Request) -> Response:
+        """Notes that somebody has an incident in hand; with `"undo": true`, that nobody has."""
+        try:
+            body = msgspec.json.decode(await request.body(), type=AckBody)
+        except msgspec.MsgspecError as problem:
+            return error(400, f'expected {{"reason": ..., "by": ...}}: {problem}')
+        if not body.undo and not body.reason.strip():
+            return error(400, "say why, in reason: whoever comes next will ask")
+        name, number, state = request.path_params["job"], request.path_params["number"], self._context.state
+        with state.lock:
+            job = state.jobs.get(name)
+            if job is None:
+                return self._unknown(name)
+            ack = None if body.undo else Acknowledgement(self._context.clock(), body.by[:64], body.reason[:500])
+            incident = self._context.pipeline.acknowledge(job, number, ack)
+            if incident is None:
+                known = ", ".join(i.id for i in job.incidents.open) or "none"
+                return error(404, f"no open incident {name}/{number}; open: {known}")
+            return JSONResponse(json_shapes.incident(incident))
+
+    async def closeup(self, request: Request) -> Response:
+        """The layers of one job as its last closer look showed them."""
+        name = request.path_params["job"]
+        with self._context.state.lock:
+            if name not in self._context.state.jobs:
+                return self._unknown(name)
+        return JSONResponse({"job": name, "closeup": await run_in_threadpool(self._context.closeup, name)})
+
+    async def declare(self, request: Request) -> Response:
+        """Declares an event from outside the run, as `monitor.event` does from inside."""
+        try:
+            body = msgspec.json.decode(await request.body(), type=EventBody)
+        except msgspec.MsgspecError as problem:
+            return error(400, f'expected {{"kind": ..., "fields": {{...}}}}: {problem}')
+        if not 1 <= len(body.kind) <= 64 or len(body.fields) > 64:
+            return error(400, "kind has 1 to 64 characters, fields at most 64 entries")
+        state = self._context.state
+        with state.lock:
+            job = state.jobs.get(request.path_params["job"])
+            if job is None:
+                return self._unknown(request.path_params["job"])
+            step = job.latest_step
+            event = Event(
+                attempt=job.num_attempts,
+                step=step,
+                time=self._context.clock(),
+                kind=body.kind,
+                fields=body.fields,
+            )
+            self._context.pipeline.declare(job, event)
+        return JSONResponse(json_shapes.event(event), status_code=201)
+
+    async def rules(self, request: Request) -> Response:
+        """Every rule: its thresholds, what it needs, how it does in each job."""
+        about = await run_in_threadpool(lambda: [describe(rule) for rule in RULES])  # reads their sources, once
+        state, force = self._context.state, self._context.thresholds
+        with state.lock:
+            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
+            states = [rule_shapes.states(job, force.in_force) for job in jobs]
+            rows = [
+                {
+                    **rule_shapes.rule(rule, force.in_force[rule.name], force.origins(rule.name)),
+                    **rule_shapes.stats(state.rule_stats.get(rule.name, RuleStats())),
+                    "jobs": [of_job[rule.name] for of_job in states],
+                }
+                for rule in about
+            ]
+        return JSONResponse({"file": force.file or None, "rules": rows})
+
+    async def config(self, request: Request) -> Response:
+        """The thresholds in force, and where each comes from."""
+        return JSONResponse(self._config())
+
+    async def configure(self, request: Request) -> Response:
+        """Changes thresholds while everything runs."""
+        try:
+            changed = self._context.thresholds.post(msgspec.json.decode(await request.body()))
+        except (msgspec.MsgspecError, RecursionError) as problem:
+            return error(400, f'expected {{"rules": {{"<name>": {{"<key>": value}}}}}}: {problem}')
+        except ConfigError as problem:
+            return error(400, str(problem)[:MAX_ERROR])
+        return JSONResponse({"changed": changed, **self._config()})
+
+    def _config(self) -> json_shapes.Json:
+        force = self._context.thresholds
+        with self._context.state.lock:
+            rules = {name: rule_shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
+            return {"file": force.file or None, "rules": rules, "note": LASTS}
+
+    def _with_job(self, request: Request, shape: Any) -> Response:
+        name = request.path_params["job"]
+        state = self._context.state
+        with state.lock:
+            job: Job | None = state.jobs.get(name)
+            body = None if job is None else shape(job)
+        return self._unknown(name) if body is None else JSONResponse(body)
+
+    def _unknown(self, name: str) -> Response:
+        with self._context.state.lock:
+            known = sorted(self._context.state.jobs)[:20]
+        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")

@@ -1,0 +1,69 @@
+"""What the HTTP side may touch of a running daemon."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.jobs.thresholds import Thresholds
+from caboose_daemon.out.api.declared import declared
+from caboose_daemon.out.api.live import Broker
+from caboose_daemon.out.api.steps_around import steps_around
+from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.rollback_state.settings import RollbackConfig
+from caboose_daemon.store.history import HistoryReader
+from caboose_daemon.store.sample_history import LookReader
+
+
+@dataclass
+class Context:
+    """Handed to every endpoint."""
+
+    state: State
+    pipeline: Pipeline
+    thresholds: Thresholds
+    broker: Broker
+    history: HistoryReader
+    clock: Callable[[], float]
+    is_receiving: Callable[[], bool]
+    by_hand: ByHand
+    rollback: RollbackConfig
+    incident_seconds: float = 120.0
+    """How long an incident is exported at least."""
+    _history_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def series(self, job: str, points: int, first: int | None, last: int | None) -> list[dict[str, Any]]:
+        """A job's curves, or a window of them; one reader at a time on the journal's reading connection."""
+        with self._history_lock:
+            return self.history.series(job, points, first, last)
+
+    def closeup(self, job: str) -> dict[str, Any] | None:
+        """What the last closer look at a job's layers showed."""
+        with self._history_lock:
+            return self.history.closeup(job)
+
+    def looks(self, job: str, question: Callable[[LookReader], dict[str, Any]]) -> dict[str, Any]:
+        """What somebody wants to know of a job's closer looks."""
+        with self._history_lock:
+            return question(LookReader(self.history.connection, job))
+
+    def steps(self, job: str, attempt: int, step: int, before: int, after: int) -> dict[str, Any]:
+        """A job's steps around a moment, one by one."""
+        with self._history_lock:
+            return steps_around(self.history.connection, job, attempt, step, before, after)
+
+    def declared(self, job: str) -> list[dict[str, Any]]:
+        """What was declared of a job, beside its validations."""
+        with self._history_lock:
+            return declared(self.history.connection, job)
+
+    def problems(self) -> list[str]:
+        """What keeps the daemon from doing its work."""
+        problems = []
+        if not self.is_receiving():
+            problems.append("the receiving loop has stopped")
+        if self.state.journal_error:
+            problems.append(f"the journal cannot be written: {self.state.journal_error}")
+        return problems

@@ -1,0 +1,176 @@
+"""The JSON API of the layers over time: one statistic of all of them, or all statistics of one."""
+
+from typing import Annotated, Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.out.api.layer_map import Keep, layer_history, layer_map
+from caboose_daemon.out.web.context import Context
+from caboose_daemon.out.web.security import error
+from caboose_daemon.steps.samples.stats import STATS, Stat
+from caboose_daemon.store.sample_history import LookReader
+
+Json = dict[str, Any]
+MAX_CELLS = 250_000
+MAX_SIDE = 2000
+LAST_STEP = 2**53
+Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
+NEVER = {
+    "dead": "no ReLU was watched through a whole window of 8 closer looks yet",
+    "saturated": "no tanh or sigmoid was seen",
+    "activation_std": "no closer look has shown activations yet",
+}
+"""Why a statistic has no look, where the agent names no reason and others have some."""
+
+
+class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
+    """The query of GET /api/v1/jobs/{job}/layers."""
+
+    stat: str = "grad_norm"
+    points: Side = 240
+    rows: Side = 400
+    first: Step = 0
+    last: Step = LAST_STEP
+    keep: Keep = "largest"
+    names: bool = False
+    """Whether each row names all that it stands for."""
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
+    """The query of GET /api/v1/jobs/{job}/layers/{layer}."""
+
+    first: Step = 0
+    last: Step = LAST_STEP
+
+
+class LayersApi:
+    """The endpoints; reads only, from the journal."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        """The routes, for the application."""
+        return [
+            Route("/api/v1/jobs/{job}/layers", self.layers),
+            Route("/api/v1/jobs/{job}/layers/{layer:path}", self.layer),
+        ]
+
+    async def layers(self, request: Request) -> Response:
+        """Depth by looks, of one statistic."""
+        try:
+            query = msgspec.convert(dict(request.query_params), MapQuery, strict=False)
+        except msgspec.ValidationError as problem:
+            return error(400, f"expected ?stat=S&points=N&rows=M&from=A&to=B, N and M to {MAX_SIDE}: {problem}"[:500])
+        stat = STATS.get(query.stat)
+        if stat is None:
+            return error(400, f"stat={query.stat[:64]!r}: choose one of {', '.join(STATS)}")
+        if query.points * query.rows > MAX_CELLS:
+            return error(400, f"points x rows is at most {MAX_CELLS:,}; {query.points} x {query.rows} is more")
+        name = request.path_params["job"]
+        asked = self._about(name)
+        if isinstance(asked, Response):
+            return asked
+
+        def ask(reader: LookReader) -> Json:
+            sides = {"points": query.points, "rows": query.rows, "first": query.first, "last": query.last}
+            counts = reader.counts()
+            return {
+                "job": name,
+                **asked,
+                "stats": [_availability(s, counts, asked["blind"]) for s in STATS.values()],
+                **layer_map(reader, stat, keep=query.keep, has_names=query.names, **sides),
+            }
+
+        return JSONResponse(await run_in_threadpool(self._context.looks, name, ask))
+
+    async def layer(self, request: Request) -> Response:
+        """Every statistic of one layer, and of the module that it belongs to."""
+        try:
+            query = msgspec.convert(dict(request.query_params), HistoryQuery, strict=False)
+        except msgspec.ValidationError as problem:
+            return error(400, f"expected ?from=A&to=B: {problem}"[:500])
+        name, wanted = request.path_params["job"], request.path_params["layer"]
+        asked = self._about(name)
+        if isinstance(asked, Response):
+            return asked
+
+        def ask(reader: LookReader) -> Json:
+            layer, module = _find(reader, wanted)
+            if layer is None and module is None:
+                return {}
+            counts = reader.counts()
+            return {
+                "job": name,
+                **asked,
+                "layer": None if layer is None else _layer(reader, layer),
+                "module": None if module is None else _module(reader, module),
+                "availability": [_availability(s, counts, asked["blind"]) for s in STATS.values()],
+                **layer_history(reader, layer, module, query.first, query.last),
+            }
+
+        answer = await run_in_threadpool(self._context.looks, name, ask)
+        if answer:
+            return JSONResponse(answer)
+        return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/closeup has their names")
+
+    def _about(self, name: str) -> Json | Response:
+        """What the state adds to what the journal has."""
+        state = self._context.state
+        with state.lock:
+            job = state.jobs.get(name)
+            if job is not None:
+                return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
+            known = ", ".join(sorted(state.jobs)[:20]) or "none yet"
+        return error(404, f"no job {name[:128]!r}; known: {known}")
+
+
+def _sample_every(job: Job) -> int | None:
+    """Every how many steps a closer look is taken now; None where that is not known."""
+    reports = job.last.reports.values() if job.last is not None else ()
+    return max((report.sample_every for report in reports), default=0) or None
+
+
+def _availability(stat: Stat, counts: dict[str, int], blind: dict[str, str]) -> Json:
+    """Whether a statistic was ever seen, and if not, why."""
+    num, reason = counts[stat.name], None
+    if not num:
+        other = (
+            NEVER.get(stat.name, "no closer look has shown it yet") if any(counts.values()) else "no closer look yet"
+        )
+        reason = blind.get(stat.needs) or other
+    return {"stat": stat.name, "of": stat.of, "num_looks": num, "reason": reason}
+
+
+def _find(reader: LookReader, wanted: str) -> tuple[int | None, int | None]:
+    """Rows of a layer and of its module: by the layer's name, the module's, or the layer's number."""
+    layers, modules = reader.model.names("layer"), reader.model.names("module")
+    layer = layers.index(wanted) if wanted in layers else None
+    if layer is None and wanted not in modules and wanted.isdecimal() and len(wanted) < 6 and int(wanted) < len(layers):
+        layer = int(wanted)
+    owner = wanted if layer is None else layers[layer].rpartition(".")[0]
+    return layer, modules.index(owner) if owner in modules else None
+
+
+def _layer(reader: LookReader, row: int) -> Json:
+    layer = reader.model.layers[row]
+    return {
+        "index": row,
+        "num_layers": len(reader.model.layers),
+        "name": layer.name,
+        "kind": layer.kind,
+        "numel": layer.numel,
+        "is_trainable": layer.trainable,
+        "placement": layer.placement,
+    }
+
+
+def _module(reader: LookReader, row: int) -> Json:
+    module = reader.model.modules[row]
+    return {"index": row, "name": module.name, "kind": module.kind, "num_units": module.num_units}

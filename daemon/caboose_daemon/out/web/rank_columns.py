@@ -1,0 +1,103 @@
+"""The ranks of a job in columns, and what changed between two looks at them.
+
+Design
+------
+A fleet of thousands makes a step at once: most numbers of most ranks are new every second, and a name repeated for each
+of them costs more than the number itself. So each field is one column. What all ranks share is said once (`all`), what
+changed in few of them only for those (`at`, `to`), and a column that did not change is left out. Numbers are rounded to
+what people read, and a rank that was heard of lately has no time, so that what is unchanged stays unchanged.
+
+Under the state's lock only `rows` runs: it copies references, a microsecond a rank.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from caboose_daemon.jobs.job import Attempt
+from caboose_daemon.out.api.json_shapes import Json, number
+
+FIELDS = (
+    "rank",
+    "host",
+    "pid",
+    "state",
+    "step",
+    "num_missed",
+    "num_dropped",
+    "agent_state",
+    "agent_failures",
+    "error",
+    "loss",
+    "step_seconds",
+    "heard",
+)
+NUM_PLAIN = 10
+"""So many of them are sent as they are; the rest is rounded."""
+LATELY_SECONDS = 5
+"""A rank that was heard since has no `heard`: it changes all the time, and nobody reads it."""
+
+Row = tuple[Any, ...]
+
+
+def rows(attempt: Attempt | None) -> list[Row]:
+    """What is to be told of every rank, in the order of the ranks."""
+    members = sorted(attempt.members.items()) if attempt is not None else []
+    return [
+        (
+            rank,
+            m.hello.host,
+            m.hello.pid,
+            m.state,
+            m.step,
+            m.num_missed,
+            m.num_dropped,
+            m.agent_state,
+            m.num_failures,
+            m.error,
+            m.loss,
+            m.step_seconds,
+            m.last_seen,
+        )
+        for rank, m in members
+    ]
+
+
+class RankColumns:
+    """All ranks at one moment, ready to be compared with another."""
+
+    def __init__(self, of: Sequence[Row], now: float) -> None:
+        columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
+        plain, (loss, seconds, seen) = columns[:NUM_PLAIN], columns[NUM_PLAIN:]
+        heard = tuple(None if now - time < LATELY_SECONDS else int(time) for time in seen)
+        self._columns = [*plain, _rounded(loss), _rounded(seconds), heard]
+
+    def whole(self) -> Json:
+        """Every column."""
+        columns = zip(FIELDS, self._columns, strict=True)
+        return {"is_whole": True, "columns": {name: _short(column) for name, column in columns}}
+
+    def since(self, before: "RankColumns") -> Json:
+        """The columns in which something changed; all of them where others take part."""
+        if self._columns[0] != before._columns[0]:
+            return self.whole()
+        pairs = zip(FIELDS, before._columns, self._columns, strict=True)
+        return {"columns": {name: _change(old, new) for name, old, new in pairs if old != new}}
+
+
+def _rounded(values: Sequence[float | None]) -> tuple[float | str | None, ...]:
+    """To the four digits that are shown."""
+    return tuple(None if value is None else number(float(f"{value:.4g}")) for value in values)
+
+
+def _short(column: Sequence[Any]) -> Json:
+    if len(column) > 1 and column.count(column[0]) == len(column):
+        return {"all": column[0]}
+    return {"to": column}
+
+
+def _change(old: Sequence[Any], new: Sequence[Any]) -> Json:
+    places = [place for place, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
+    short = _short(new)
+    if "all" in short or 2 * len(places) > len(new):
+        return short
+    return {"at": places, "to": [new[place] for place in places]}

@@ -1,0 +1,119 @@
+"""The JSON API of what commands ask beside the page: a run's steps one by one, and how the daemon itself does."""
+
+import shutil
+from typing import Annotated
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.out.api.steps_around import MAX_STEPS
+from caboose_daemon.out.web.context import Context
+from caboose_daemon.out.web.security import error
+from caboose_daemon.rollback.modes import effective, owners_mode
+from caboose_daemon.version import __version__
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Moment(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of GET /api/v1/jobs/{job}/steps."""
+
+    attempt: Whole
+    step: Whole
+    before: Whole = 500
+    after: Whole = 500
+
+
+class RecordsApi:
+    """The endpoints; reads only."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        """The routes, for the application."""
+        return [
+            Route("/api/v1/jobs/{job}/steps", self.steps),
+            Route("/api/v1/jobs/{job}/events", self.events, methods=["GET"]),
+            Route("/api/v1/daemon", self.daemon),
+        ]
+
+    async def steps(self, request: Request) -> Response:
+        """The steps of one job around (attempt, step)."""
+        try:
+            moment = msgspec.convert(dict(request.query_params), Moment, strict=False)
+        except msgspec.ValidationError as problem:
+            return error(400, f"expected ?attempt=A&step=S&before=N&after=N, N at most {MAX_STEPS}: {problem}"[:500])
+        name = request.path_params["job"]
+        unknown = self._unknown(name)
+        if unknown is not None:
+            return unknown
+        rows = await run_in_threadpool(
+            self._context.steps, name, moment.attempt, moment.step, moment.before, moment.after
+        )
+        return JSONResponse(rows)
+
+    async def events(self, request: Request) -> Response:
+        """What was declared of one job, beside its validations, oldest first."""
+        name = request.path_params["job"]
+        unknown = self._unknown(name)
+        if unknown is not None:
+            return unknown
+        return JSONResponse({"job": name, "events": await run_in_threadpool(self._context.declared, name)})
+
+    def _unknown(self, name: str) -> Response | None:
+        state = self._context.state
+        with state.lock:
+            if name in state.jobs:
+                return None
+            known = sorted(state.jobs)[:20]
+        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")
+
+    async def daemon(self, request: Request) -> Response:
+        """Version, clock, journal, who scrapes, what was refused, and what may be done to which run."""
+        context, state = self._context, self._context.state
+        now = context.clock()
+        with state.lock:
+            mode = context.rollback.mode
+            body: json_shapes.Json = {
+                "version": __version__,
+                "time": now,
+                "started": state.started,
+                "num_peers": state.num_peers,
+                "num_refused": dict(state.num_refused),
+                "problems": context.problems(),
+                "journal": {
+                    "bytes": state.journal_bytes,
+                    "error": state.journal_error,
+                    "num_lost": state.journal_lost,
+                    "free_bytes": _free_bytes(context),
+                },
+                "scrape": None
+                if state.last_scrape is None
+                else {"seconds": round(max(0.0, now - state.last_scrape), 3), "by": state.scraper},
+                "rollback": {"mode": mode, "is_signed": bool(context.rollback.secret_file)},
+                "jobs": [
+                    {
+                        "job": job.name,
+                        "state": job.state,
+                        "owner_mode": owners_mode(job),
+                        "mode": effective(mode, job),
+                        "agent_versions": sorted(
+                            {m.hello.agent_version for m in (job.attempt.members.values() if job.attempt else ())}
+                        )[:20],
+                    }
+                    for job in state.jobs.values()
+                ],
+            }
+        return JSONResponse(body)
+
+
+def _free_bytes(context: Context) -> int | None:
+    try:
+        return shutil.disk_usage(context.history.path.parent).free
+    except OSError:
+        return None

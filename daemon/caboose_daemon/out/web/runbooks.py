@@ -1,0 +1,68 @@
+"""The runbooks of the alerts as pages, so that who looks at an incident is one click from what to do about it."""
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from caboose_daemon.assets import folder
+from caboose_daemon.out.web.files import CONTENT_POLICY
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="dark light">
+  <title>{name} · Caboose</title>
+  <link rel="icon" href="../static/icon.svg" type="image/svg+xml">
+  <link rel="stylesheet" href="../static/page.css">
+  <link rel="stylesheet" href="../static/runbook.css">
+</head>
+<body>
+  <header class="bar"><a class="brand" href="../?jobs"><span>Caboose</span></a></header>
+  <main class="runbook">
+{body}
+  </main>
+</body>
+</html>
+"""
+
+
+class Runbooks:
+    """GET /runbooks/NAME, for every alert."""
+
+    def __init__(self) -> None:
+        self._files = {path.stem: path for path in folder("runbooks").glob("*.md")}
+        self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+
+    def routes(self) -> list[Route]:
+        """The route, for the application."""
+        return [Route("/runbooks/{name}", self.show)]
+
+    async def show(self, request: Request) -> Response:
+        """One runbook."""
+        file = self._files.get(request.path_params["name"].removesuffix(".md"))
+        if file is None:
+            raise HTTPException(404)
+        tokens = self._markdown.parse(file.read_text(encoding="utf-8"))
+        body = self._markdown.renderer.render(_without_ways_out(tokens), self._markdown.options, {})
+        headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
+        return Response(PAGE.format(name=file.stem, body=body), media_type="text/html", headers=headers)
+
+
+def _without_ways_out(tokens: list[Token]) -> list[Token]:
+    """Links to files of the source tree lead nowhere from here; their words stay."""
+    for token in tokens:
+        kept: list[Token] = []
+        is_dropped = False
+        for child in token.children or ():
+            if child.type == "link_open":
+                is_dropped = "://" not in str(child.attrGet("href"))
+            if not (is_dropped and child.type in ("link_open", "link_close")):
+                kept.append(child)
+        if token.children:
+            token.children = kept
+    return tokens

@@ -1,0 +1,146 @@
+"""What a stream tells of the state once a second: everything to who joins, then only what changed.
+
+Design
+------
+A status is taken at most once a second for a job, however many look at it, and what changed since the one before is
+encoded once for all of them. A listener says which version it knows: the last but one gets the change, any other gets
+everything again. So nothing is kept per listener, and a page that missed something needs no more than to forget its
+version.
+
+All of it runs on the HTTP thread. The state's lock is held to copy, not to compare, round or encode.
+"""
+
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from caboose_daemon.jobs.state import State
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.out.web.rank_columns import LATELY_SECONDS, RankColumns, rows
+
+STATUS_SECONDS = 1.0
+FRESH_SECONDS = 0.95
+"""A status this young is not taken again."""
+MAX_KEPT = 256
+"""Jobs with a status in memory at most: as many as there may be listeners."""
+
+
+@dataclass
+class Status:
+    """One moment of a job, or of the list of jobs."""
+
+    version: int
+    taken: float
+    now: float
+    """By the daemon's own clock, in which the other times are."""
+    facts: Mapping[str, Any]
+    ranks: RankColumns | None = None
+    before: "Status | None" = None
+
+    @cached_property
+    def whole(self) -> str:
+        """Everything, as JSON."""
+        body = {"is_whole": True, "now": self.now, **self.facts}
+        if self.ranks is not None:
+            body["ranks"] = self.ranks.whole()
+        return _json(body)
+
+    @cached_property
+    def change(self) -> str:
+        """What changed since the status before, as JSON."""
+        assert self.before is not None, "the first one is told whole"
+        body: dict[str, Any] = {"now": self.now}
+        if self.ranks is None or self.before.ranks is None:
+            return _json({**body, **_changed_jobs(self.before.facts["jobs"], self.facts["jobs"])})
+        old, ranks = self.before.facts, self.ranks.since(self.before.ranks)
+        body |= {name: value for name, value in self.facts.items() if name == "job" or value != old.get(name)}
+        return _json({**body, "ranks": ranks} if ranks["columns"] else body)
+
+
+class StatusBoard:
+    """The last status of whatever is looked at."""
+
+    def __init__(
+        self, state: State, clock: Callable[[], float], budget: int, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._budget = budget
+        self._timer = timer
+        self._kept: OrderedDict[str | None, Status] = OrderedDict()
+        self._versions = itertools.count(1)
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._kept)
+
+    def tell(self, job: str | None, known: int | None) -> tuple[int | None, str]:
+        """The version told of, and the JSON for a listener that knows `known`; an unknown job has no version."""
+        status = self._latest(job)
+        if status is None:
+            return None, "{}"
+        if status.before is not None and status.before.version == known:
+            return status.version, status.change
+        if status.version == known:  # it came a little early
+            return known, _json({"now": status.now, **({"jobs": []} if job is None else {"job": job})})
+        return status.version, status.whole
+
+    def _latest(self, job: str | None) -> Status | None:
+        last = self._kept.get(job)
+        if last is not None and self._timer() - last.taken < FRESH_SECONDS:
+            return last
+        status = self._take(job)
+        if status is None:
+            self._kept.pop(job, None)
+            return None
+        if last is not None:
+            last.before = None
+            status.before = last
+        self._kept[job] = status
+        self._kept.move_to_end(job)
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return status
+
+    def _take(self, job: str | None) -> Status | None:
+        taken, now, ranks = self._timer(), self._clock(), None
+        with self._state.lock:
+            if job is None:
+                jobs = [_job(json_shapes.job_row(j, now), now) for j in self._state.jobs.values()]
+                facts: Mapping[str, Any] = {"jobs": jobs}
+            else:
+                found = self._state.jobs.get(job)
+                if found is None:
+                    return None
+                facts = json_shapes.job_facts(found, now, self._budget)
+                ranks = rows(found.attempt)
+        table = None if ranks is None else RankColumns(ranks, now)
+        return Status(next(self._versions), taken, round(now, 3), facts, table)
+
+
+def _job(row: json_shapes.Json, now: float) -> json_shapes.Json:
+    """A job's row in which what did not change stays as it was: when it was heard, unless that was just now."""
+    silent = row.pop("silent_seconds")
+    return {**row, "heard": None if silent < LATELY_SECONDS else int(now - silent)}
+
+
+def _changed_jobs(before: list[json_shapes.Json], now: list[json_shapes.Json]) -> json_shapes.Json:
+    """Of each job what changed, all of the new ones, and the names of those that are gone."""
+    known = {row["job"]: row for row in before}
+    changed = []
+    for row in now:
+        old = known.pop(row["job"], {})
+        fields = {name: value for name, value in row.items() if name not in old or value != old[name]}
+        if fields:
+            changed.append({"job": row["job"], **fields})
+    return {"jobs": changed, "gone": list(known)}
+
+
+def _json(body: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(body).decode()

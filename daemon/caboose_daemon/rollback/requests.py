@@ -1,0 +1,155 @@
+"""What people ask for: a rollback, another learning rate, a snapshot, a checkpoint, a hunt, a stop; as safely.
+
+Design
+------
+The daemon's own mode does not matter here, the run's does: only where its owner said `auto` is there anything to act
+with. Nothing is judged, but everything that must hold for a command to be carried out is: all ranks are heard, they
+hold the snapshot, no other command is on its way. The ranks keep their budget and cool-down, whoever asks. A dry run
+goes the same way to the end and sends nothing. What is refused is written down too, with who asked.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from caboose_daemon.jobs.job import Attempt, Job
+from caboose_daemon.jobs.state import State
+from caboose_daemon.rollback.commander import NO_TRAIL, Commander
+from caboose_daemon.rollback.hunting import broken, can_hunt, snapshot_for
+from caboose_daemon.rollback.modes import owners_mode
+from caboose_daemon.rollback.target import ahead, choose, common, held_on, notice, pace, stride
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_wire import Held
+from caboose_wire.rollback import CommandKind
+
+MAX_SKIP = 100_000
+SCALES = (1e-3, 10.0)
+"""What a learning rate may be multiplied by; anything else is a slip of the finger."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asks for."""
+
+    kind: CommandKind = "rollback"
+    to: int | None = None
+    """The snapshot's step; None takes the newest that is not tainted."""
+    skip: int = 0
+    lr_scale: float = 1.0
+    is_dry: bool = False
+    by: str = ""
+
+    def problem(self) -> str:
+        """What cannot be right about it, or nothing."""
+        if not 0 <= self.skip <= MAX_SKIP:
+            return f"skip = {self.skip}: give 0 to {MAX_SKIP} steps"
+        if not SCALES[0] <= self.lr_scale <= SCALES[1]:
+            return f"lr_scale = {self.lr_scale}: give {SCALES[0]:g} to {SCALES[1]:g}"
+        if self.kind == "scale_lr" and self.lr_scale == 1.0:
+            return "lr_scale = 1: that changes nothing"
+        if self.to is not None and not 0 <= self.to <= 2**53:
+            return f"to = {self.to}: give the step of a snapshot"
+        return ""
+
+
+class ByHand:
+    """Takes requests."""
+
+    def __init__(self, state: State, commander: Commander) -> None:
+        self._state = state
+        self._commander = commander
+
+    def ask(self, job: Job, request: Request, now: float) -> Decision:
+        """The decision on a request: sent or refused; of a dry run advised or refused, and kept nowhere."""
+        attempt = job.attempt
+        decision = Decision(
+            job=job.name,
+            number=job.rollback.next_number,
+            time=now,
+            attempt=job.num_attempts,
+            step=job.recent[-1].step if job.recent else 0,
+            mode=owners_mode(job),
+            kind=request.kind,
+            by=request.by[:64] or "somebody",
+            skip=request.skip if request.kind == "rollback" else 0,
+            lr_scale=request.lr_scale,
+        )
+        problem = request.problem() or self._obstacle(job, attempt, request)
+        if problem or attempt is None:
+            return self._refuse(job, decision, problem or "no rank has been heard of", request)
+        step_seconds = pace(job.recent)
+        newest = max((member.step for member in attempt.members.values()), default=0)
+        boundary = ahead(newest, notice(step_seconds, self._state.lag_seconds), stride(job.recent))
+        decision = msgspec.structs.replace(decision, boundary=boundary)
+        if request.kind == "rollback":
+            target, line = self._target(job, attempt, request)
+            if target is None:
+                return self._refuse(job, decision, line, request)
+            decision = msgspec.structs.replace(decision, target=target.step, why=(line,))
+            if boundary < job.rollback.cool_until:
+                why = f"the last rollback cools down until step {job.rollback.cool_until}; the ranks would refuse"
+                return self._refuse(job, decision, why, request)
+        if request.kind == "hunt":
+            target_step, onset, line = self._hunting_ground(job, attempt, request)
+            if target_step is None:
+                return self._refuse(job, decision, line, request)
+            decision = msgspec.structs.replace(decision, target=target_step, onset=onset, why=(line,))
+        if request.is_dry:
+            return decision
+        return self._commander.give(job, decision, life_seconds=(boundary - newest) * step_seconds)
+
+    def _obstacle(self, job: Job, attempt: Attempt | None, request: Request) -> str:
+        record = job.rollback
+        if attempt is None or job.state != "running":
+            return f"the job is not running ({job.state})"
+        allowed = owners_mode(job)
+        if allowed != "auto":
+            return f"the run allows {allowed!r} only: attach(..., rollback='auto') lets it act"
+        flight = record.in_flight
+        if flight is not None:
+            return f"command {flight.command} (decision {flight.number}: {flight.summary}) is on its way"
+        missing = sorted(set(range(attempt.world)) - record.holdings.keys())
+        if missing:
+            return (
+                f"{len(missing)} of {attempt.world} ranks have not told what they hold, the first is rank {missing[0]}"
+            )
+        if self._state.journal_error:
+            return NO_TRAIL
+        if not record.group:
+            return "the ranks are not of one process group"
+        if request.kind == "rollback" and min(h.budget_left for h in record.holdings.values()) <= 0:
+            return "the ranks' budget of rollbacks is spent"
+        if request.skip and not all(h.can_skip for h in record.holdings.values()):
+            return f"skip = {request.skip}: the run's loader is not watched (monitor.watch), no batch can be dropped"
+        if request.kind == "checkpoint" and not all(h.can_checkpoint for h in record.holdings.values()):
+            return "the run has no checkpoint directory (attach(..., checkpoint_dir=...))"
+        if request.kind == "hunt" and not can_hunt(job, attempt):
+            return "the run keeps no batch to run again (attach(..., hunt=True)), or has made all the hunts it allows"
+        return ""
+
+    def _hunting_ground(self, job: Job, attempt: Attempt, request: Request) -> tuple[int | None, int | None, str]:
+        """The snapshot to hunt on (0 for none), the step whose batch is run, and a line; None where it is not held."""
+        found = broken(job, attempt)
+        onset = None if found is None else found[1]
+        if request.to is None:
+            target, line = snapshot_for(job, attempt, onset)
+            return target, onset, line
+        if request.to not in common(job.rollback.holdings, attempt.world):
+            held = held_on(job.rollback.holdings)
+            return None, onset, f"no snapshot of step {request.to} is ready on all ranks; {held}"
+        return request.to, onset, f"snapshot of step {request.to}, as asked for"
+
+    def _target(self, job: Job, attempt: Attempt, request: Request) -> tuple[Held | None, str]:
+        record = job.rollback
+        if request.to is None:
+            latest = job.recent[-1].step if job.recent else 0
+            return choose(record.holdings, attempt.world, latest=latest, taint_of=record.ledger.taint_of)
+        ready = common(record.holdings, attempt.world)
+        if request.to not in ready:
+            return None, f"no snapshot of step {request.to} is ready on all ranks; {held_on(record.holdings)}"
+        taint = record.ledger.taint_of(request.to)
+        return ready[request.to], f"snapshot of step {request.to}, as asked for{f'; tainted: {taint}' if taint else ''}"
+
+    def _refuse(self, job: Job, decision: Decision, why: str, request: Request) -> Decision:
+        refused = msgspec.structs.replace(decision, state="refused", outcome=why, closed_time=decision.time)
+        return refused if request.is_dry else self._commander.note(job, refused)

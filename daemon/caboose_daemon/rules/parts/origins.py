@@ -1,0 +1,185 @@
+"""Where a number that is not finite began: rank, place and phase, read from what the all-reduce has not mixed yet.
+
+Design
+------
+A step goes from input to forward, loss, backward and update, and so does a NaN: the earliest of these that shows it
+is where it began. In the forward it flows towards the output, so the first module in the order of execution names the
+place; in the backward it flows towards the input, so the layer nearest the output does. What was not looked at is
+left out, and a rank that cannot be known is left open, not guessed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.view import JobView
+
+
+@dataclass
+class Origin:
+    """Where and when it began, and how it went on."""
+
+    step: int
+    ranks: tuple[int, ...] = ()
+    layers: tuple[str, ...] = ()
+    phase: str = ""
+    note: str = ""
+    """More about the place, for the summary."""
+    num_bad: int = 0
+    num_calm: int = 0
+    loss_step: int | None = None
+    """When the loss first showed it."""
+    is_only_inside: bool = False
+    """Seen in activations alone: neither loss nor gradients nor weights have shown it."""
+    circumstances: dict[str, float] = field(default_factory=dict)
+    """What else was known when it began, for the diagnosis; see `circumstances`."""
+
+
+@dataclass(frozen=True)
+class BadModule:
+    """The first module in the order of execution whose output is not finite."""
+
+    row: int
+    ranks: tuple[int, ...]
+
+
+class WatchedModules:
+    """Knows the modules whose output is not finite by design, and finds the first of the others."""
+
+    def __init__(self) -> None:
+        self._is_usual = np.zeros(0, dtype=np.bool_)
+        self._is_known = np.zeros(0, dtype=np.bool_)
+        self._is_suspect = np.zeros(0, dtype=np.bool_)
+        self.largest: float | None = None
+        """The largest activation of the last closer look at which all were finite."""
+
+    def look(self, step: AlignedStep, *, is_harmful: bool) -> BadModule | None:
+        """Over all ranks; what is bad at its first look and harms nothing is by design."""
+        found = step.module_values("activation_max") if step.is_sampled else None
+        if found is None:
+            return None
+        ranks, largest = found
+        is_bad = ~np.isfinite(largest)
+        if largest.size and not is_bad.any():
+            self.largest = float(largest.max())
+        bad: NDArray[np.bool_] = np.asarray(is_bad.any(axis=0))
+        num = len(bad)
+        self._make_room(num)
+        if not is_harmful:
+            self._is_usual[:num] |= bad & ~self._is_known[:num]
+            self._is_known[:num] = True
+        is_bad &= ~self._is_usual[:num]
+        if not is_bad.any():
+            return None
+        if not is_harmful:
+            self._is_suspect[:num] |= is_bad.any(axis=0)
+        return _first(step, ranks, is_bad)
+
+    def accept(self) -> None:
+        """Nothing came of what was bad lately."""
+        self._is_usual |= self._is_suspect
+
+    def _make_room(self, num: int) -> None:
+        more = np.zeros(max(0, num - len(self._is_usual)), dtype=np.bool_)
+        if len(more):
+            self._is_usual = np.append(self._is_usual, more)
+            self._is_known = np.append(self._is_known, more)
+            self._is_suspect = np.append(self._is_suspect, more)
+
+
+def _first(step: AlignedStep, ranks: list[int], is_bad: NDArray[np.bool_]) -> BadModule:
+    found = step.module_values("activation_order")
+    known = found is not None and found[1].shape == is_bad.shape
+    order = found[1] if found is not None and known else np.broadcast_to(np.arange(is_bad.shape[1]), is_bad.shape)
+    when = np.where(is_bad, order, np.inf)
+    first = when.min(axis=1)
+    rows = np.flatnonzero(first == first.min())
+    return BadModule(int(np.argmin(when[rows[0]])), tuple(sorted(ranks[i] for i in rows)))
+
+
+def bad_local_ranks(step: AlignedStep) -> tuple[int, ...]:
+    """Ranks whose own gradient was bad before the reduction, where the step was sampled."""
+    seen = step.local_layer_grad_norm
+    if not seen:
+        return ()
+    lengths = set(map(len, seen.values()))
+    if len(lengths) > 1:  # a rank with another layer table, for a moment
+        return tuple(sorted(rank for rank, norms in seen.items() if not np.isfinite(norms).all()))
+    is_bad = ~np.isfinite(np.concatenate(list(seen.values())).reshape(len(seen), -1)).all(axis=1)
+    return tuple(sorted(np.array(list(seen))[is_bad].tolist()))
+
+
+def bad_weights(step: AlignedStep) -> NDArray[np.intp]:
+    """Layers whose weights are not finite after the step's update, where somebody looked."""
+    norms = step.layer_values("weight_norm") if step.is_sampled else None
+    return np.flatnonzero(~np.isfinite(norms)) if norms is not None else np.zeros(0, dtype=np.intp)
+
+
+def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_bad_gradient: bool) -> Origin:
+    """The earliest phase of this step that shows it."""
+    if step.bad_inputs:
+        ranks = tuple(sorted(step.bad_inputs))
+        batch = step.bad_inputs[ranks[0]]
+        note = f", whose batch {batch.index} holds {batch.num_bad} elements that are not finite"
+        return Origin(step.step, ranks, (), "input", note)
+    if module is not None:
+        return Origin(step.step, module.ranks, module_name(view, module.row), "forward")
+    if step.bad_loss_ranks:
+        return Origin(step.step, step.bad_loss_ranks, (), "forward")
+    names = [layer.name for layer in view.layers]
+    if has_bad_gradient:
+        local = bad_local_ranks(step)
+        norms = step.local_layer_grad_norm[local[0]] if local else step.layer_grad_norm
+        return Origin(step.step, local, _last(np.flatnonzero(~np.isfinite(norms)), names), "backward")
+    return Origin(step.step, (), _last(bad_weights(step), names), "update")
+
+
+def circumstances(step: AlignedStep, largest: float | None) -> dict[str, float]:
+    """What is known of the step at which it began; what nobody looked at is left out.
+
+    `bad_inputs`: elements of the batches that are not finite, where all were looked at or some were found.
+    `was_looked_into`: 1 where activations of this step were seen. `loss_is_infinite`: 1 for infinity, 0 for NaN.
+    `largest_activation`: at the last closer look before.
+    """
+    known: dict[str, float] = {"was_looked_into": float(step.module_values("activation_max") is not None)}
+    seen = [r.batch.num_bad for r in step.reports.values() if r.batch is not None and r.batch.num_bad is not None]
+    if step.bad_inputs or (seen and _are_seen(step)):
+        known["bad_inputs"] = float(sum(seen))
+    if step.bad_loss_ranks:
+        known["loss_is_infinite"] = float(np.isinf(step.loss[list(step.bad_loss_ranks)]).any())
+    if largest is not None:
+        known["largest_activation"] = largest
+    return known
+
+
+def _are_seen(step: AlignedStep) -> bool:
+    """Whether the batches of the ranks that went wrong were looked at."""
+    ranks = step.bad_loss_ranks or tuple(step.reports)
+    batches = [step.reports[rank].batch for rank in ranks if rank in step.reports]
+    return all(batch is not None and batch.num_bad is not None for batch in batches)
+
+
+def module_name(view: JobView, row: int) -> tuple[str, ...]:
+    """The module's name, if it has been told."""
+    return (view.modules[row].name,) if row < len(view.modules) else ()
+
+
+def where(origin: Origin) -> str:
+    """Ranks and layer in words."""
+    ranks = f"rank {origin.ranks[0]}" if len(origin.ranks) == 1 else in_words(origin.ranks)
+    return ranks + (f", layer {origin.layers[0]}" if origin.layers else "") + origin.note
+
+
+def in_words(ranks: tuple[int, ...]) -> str:
+    """Several ranks, the first eight by number."""
+    if not ranks:
+        return "an unknown rank"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _last(rows: NDArray[np.intp], names: Sequence[str]) -> tuple[str, ...]:
+    return (names[int(rows[-1])],) if len(rows) and rows[-1] < len(names) else ()

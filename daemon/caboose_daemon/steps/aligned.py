@@ -1,0 +1,303 @@
+"""One step with all its ranks side by side, reduced once."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.steps.reduce_ranks import MISSING, UNSEEN, global_norm, merge
+from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
+
+Float64 = NDArray[np.float64]
+Floats = NDArray[np.floating]
+SAMPLED_LAYER_ARRAYS = LAYER_ARRAYS - {"grad_norm", "local_grad_norm", "layer_fingerprint"}
+"""Layer arrays that are merged over the ranks; the others are looked at rank by rank, or always."""
+PHASES = ("total", "data", "forward", "backward", "optimizer")
+TRAINING = Mode()
+"""The mode of a model that is trained as it should be."""
+
+
+class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
+    """What all ranks reported about one step. Arrays have one row per rank; NaN where `present` is False."""
+
+    attempt: int
+    step: int
+    model_step: int
+    time: float
+    """Unix time at which the last rank passed the boundary."""
+    world: int
+    present: NDArray[np.bool_]
+    has_loss: NDArray[np.bool_]
+    loss: Float64
+    mean_loss: float
+    """Mean over ranks, weighted by samples; NaN if any rank's loss is, and where nobody reported one."""
+    is_loss_known: bool
+    weight: Float64
+    """How much each rank's loss counts in the mean: its samples, or 1."""
+    lr: tuple[float, ...]
+    phases: Float64
+    """ranks x phases, in seconds, in the order of PHASES."""
+    rank_grad_norm: Float64
+    local_grad_norm: Float64
+    agent_seconds: Float64
+    num_dropped: int
+    grad_norm: float
+    """Of the whole model, over all ranks, before clipping; NaN also when it is not known (see `has_grad_norm`)."""
+    has_grad_norm: bool
+    layer_grad_norm: Float64
+    """One value per layer over all ranks; -1 where the layer had no gradient, -2 where nobody looked at it."""
+    local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = {}
+    """By rank, on sampled steps: each layer's gradient before the all-reduce."""
+    num_samples: int | None = None
+    """Samples of all ranks together; None where a rank did not say."""
+    num_tokens: int | None = None
+    """Likewise."""
+    metrics: Mapping[str, float] = {}
+    """The user's own, means over the ranks that gave them."""
+    is_sampled: bool = False
+    """Whether any rank looked closely in this step."""
+    reports: Mapping[int, StepReport] = {}
+    """What the ranks sent, by rank, for what is looked at more rarely than every step."""
+    scaler: Scaler | None = None
+    """Of the rank with the lowest scale; None where nobody uses a scaler."""
+    has_mode: bool = False
+    """Whether any rank told in which mode it trained."""
+    odd_modes: Mapping[int, Mode] = {}
+    """By rank: the modes that are not plainly train."""
+    bad_inputs: Mapping[int, Batch] = {}
+    """By rank: batches in which somebody looked and found elements that are not finite."""
+    layers: Sequence[Layer] = ()
+
+    def reduce(self) -> None:
+        """Brings the ranks' sampled arrays together, once, for all who will ask; histograms when they are asked for."""
+        names = {name for _, arrays in self._looked[:8] for name in arrays if not name.endswith("_histogram")}
+        for name in names & SAMPLED_LAYER_ARRAYS:
+            self.layer_values(name)
+        for name in names & MODULE_ARRAYS:
+            self.module_values(name)
+
+    def without_arrays(self) -> "AlignedStep":
+        """The step to be kept for later: what the ranks said, and what was reduced over layers; not their arrays.
+
+        Those are tens of megabytes where there are thousands of ranks.
+        """
+        said = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
+        kept = msgspec.structs.replace(self, reports=said, local_layer_grad_norm={})
+        kept._of_layers.update(self._of_layers)
+        return kept
+
+    def layer_values(self, name: str) -> Float64 | None:
+        """One of the sampled arrays over all layers; None if no rank sent it in this step."""
+        if name not in self._of_layers:
+            filled = (v for r in self.reports.values() if (v := _filled(r, name)) is not None)
+            width = next((int(v.size // len(v)) for v in filled), 0)
+            merged = merge(name, self.reports, self.layers, self.world, width=width) if width else None
+            self._of_layers[name] = merged
+        return self._of_layers[name]
+
+    def module_values(self, name: str) -> tuple[list[int], Floats] | None:
+        """One of the activation arrays, ranks x modules, with the ranks of its rows; None if no rank sent it."""
+        if name not in self._of_modules:
+            self._of_modules[name] = self._module_values(name)
+        return self._of_modules[name]
+
+    def _module_values(self, name: str) -> tuple[list[int], Floats] | None:
+        ranks = [rank for rank, arrays in self._looked if name in arrays and len(arrays[name])]
+        columns = [arrays[name] for _, arrays in self._looked if name in arrays and len(arrays[name])]
+        if not ranks:
+            return None
+        if columns[0].ndim > 1:
+            columns = [column[:, 0] for column in columns]
+        lengths = set(map(len, columns))
+        if len(lengths) == 1:
+            return ranks, np.concatenate(columns).reshape(len(columns), -1)
+        values = np.full((len(ranks), max(lengths)), MISSING)  # a rank has not told of a new functional call yet
+        for row, column in zip(values, columns, strict=True):
+            row[: len(column)] = column
+        return ranks, values
+
+    @cached_property
+    def _looked(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
+        """The arrays of the ranks that looked closely in this step: several rules ask for one of them each."""
+        return [(rank, report.arrays) for rank, report in self.reports.items() if report.is_sampled]
+
+    @cached_property
+    def _of_layers(self) -> dict[str, Float64 | None]:
+        """What `layer_values` has put together already: several rules ask for the same."""
+        return {}
+
+    @cached_property
+    def _of_modules(self) -> dict[str, tuple[list[int], Floats] | None]:
+        return {}
+
+    @property
+    def num_unseen_layers(self) -> int:
+        """Layers whose gradient nobody looked at in this step: the hole a silent rank leaves."""
+        return int(np.sum(self.layer_grad_norm == UNSEEN)) if self.has_layers else 0
+
+    @cached_property
+    def has_layers(self) -> bool:
+        """Whether any rank sent gradient norms in this step."""
+        return any("grad_norm" in report.arrays for report in self.reports.values())
+
+    @cached_property
+    def clip_ratio(self) -> float | None:
+        """By what the gradient was multiplied: 1 where clipping did nothing, None where nobody clipped by norm."""
+        clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
+        if clipping is None or clipping.max_norm is None or not self.has_grad_norm:
+            return None
+        return min(1.0, clipping.max_norm / (self.grad_norm + 1e-6))
+
+    @property
+    def num_present(self) -> int:
+        """Ranks that reported this step."""
+        return int(self.present.sum())
+
+    @property
+    def bad_loss_ranks(self) -> tuple[int, ...]:
+        """Ranks whose loss is NaN or infinite."""
+        if math.isfinite(self.mean_loss):
+            return ()  # a mean is finite only if everything in it is
+        return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
+
+    @cached_property
+    def typical_phases(self) -> Float64:
+        """Each phase's median over the ranks that saw it, in the order of PHASES; NaN if none did."""
+        if np.isfinite(self.phases).all():
+            return middle(self.phases)
+        columns = (column[np.isfinite(column)] for column in self.phases.T)
+        return np.array([middle(column) if len(column) else np.nan for column in columns])
+
+    @cached_property
+    def epoch(self) -> int | None:
+        """How often the watched loader has started over on the first rank; None if no loader is watched."""
+        batch = self.reports[min(self.reports)].batch if self.reports else None
+        return None if batch is None else batch.epoch
+
+    @cached_property
+    def mean_phases(self) -> Float64:
+        """Each phase's mean over the ranks that saw it, in the order of PHASES; NaN if none did."""
+        if np.isfinite(self.phases).all():
+            return np.asarray(self.phases.mean(axis=0))
+        columns = (column[np.isfinite(column)] for column in self.phases.T)
+        return np.array([column.mean() if len(column) else np.nan for column in columns])
+
+    def phase_seconds(self, phase: str) -> float:
+        """Mean over ranks of one phase; NaN if no rank saw it."""
+        return float(self.mean_phases[PHASES.index(phase)])
+
+
+def middle(values: Float64) -> Float64:
+    """The lower median along the first axis: a value that was really there, found without sorting everything."""
+    at = (len(values) - 1) // 2
+    return np.asarray(np.partition(values, at, axis=0)[at])
+
+
+def combine(
+    reports: Mapping[int, StepReport], *, attempt: int, step: int, world: int, layers: Sequence[Layer]
+) -> AlignedStep:
+    """The ranks' reports of one step, side by side."""
+    rows = max(world, max(reports, default=0) + 1)
+    nan = np.full(rows, np.nan)
+    loss, rank_norm, local_norm, agent = nan.copy(), nan.copy(), nan.copy(), nan.copy()
+    weight = np.ones(rows)
+    phases = np.full((rows, len(PHASES)), np.nan)
+    present = np.zeros(rows, dtype=np.bool_)
+    has_loss = np.zeros(rows, dtype=np.bool_)
+    local_layers: dict[int, NDArray[np.float32]] = {}
+    scaler: Scaler | None = None
+    has_mode = False
+    odd_modes: dict[int, Mode] = {}
+    bad_inputs: dict[int, Batch] = {}
+    for rank, report in reports.items():
+        present[rank] = True
+        agent[rank] = report.agent_seconds
+        if report.loss is not None:
+            has_loss[rank] = True
+            loss[rank] = report.loss
+        if report.num_samples is not None:
+            weight[rank] = report.num_samples
+        if report.grad_norm is not None:
+            rank_norm[rank] = report.grad_norm
+        if report.local_grad_norm is not None:
+            local_norm[rank] = report.local_grad_norm
+        if report.phases is not None:
+            p = report.phases
+            phases[rank] = (p.total, p.data, p.forward, p.backward, p.optimizer)
+        if "local_grad_norm" in report.arrays:
+            local_layers[rank] = report.arrays["local_grad_norm"]
+        if report.scaler is not None and (scaler is None or report.scaler.scale < scaler.scale):
+            scaler = report.scaler
+        if report.mode is not None:
+            has_mode = True
+            if report.mode != TRAINING:
+                odd_modes[rank] = report.mode
+        if report.batch is not None and report.batch.num_bad:
+            bad_inputs[rank] = report.batch
+    first = reports[min(reports)]
+    layer_norm = merge("grad_norm", reports, layers, world)
+    total = global_norm(layer_norm, layers)
+    if total is None:  # a rank is missing; a clipper has seen the whole
+        total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
+    aligned = AlignedStep(
+        attempt=attempt,
+        step=step,
+        model_step=max(r.model_step for r in reports.values()),
+        time=max(r.time for r in reports.values()),
+        world=world,
+        present=present,
+        has_loss=has_loss,
+        loss=loss,
+        mean_loss=_mean_loss(loss, has_loss, weight),
+        is_loss_known=bool(has_loss.any()),
+        weight=weight,
+        lr=first.lr,
+        phases=phases,
+        rank_grad_norm=rank_norm,
+        local_grad_norm=local_norm,
+        agent_seconds=agent,
+        num_dropped=sum(r.num_dropped for r in reports.values()),
+        grad_norm=float("nan") if total is None else total,
+        has_grad_norm=total is not None,
+        layer_grad_norm=layer_norm,
+        local_layer_grad_norm=local_layers,
+        num_samples=_total([report.num_samples for report in reports.values()]),
+        num_tokens=_total([report.num_tokens for report in reports.values()]),
+        metrics=_metrics(reports),
+        is_sampled=any(report.is_sampled for report in reports.values()),
+        reports=reports,
+        scaler=scaler,
+        has_mode=has_mode,
+        odd_modes=odd_modes,
+        bad_inputs=bad_inputs,
+        layers=layers,
+    )
+    if aligned.is_sampled:
+        aligned.reduce()
+    return aligned
+
+
+def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float:
+    if not seen.any():
+        return float("nan")
+    weights = weight[seen] if weight[seen].any() else np.ones(int(seen.sum()))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.sum(loss[seen] * weights) / np.sum(weights))
+
+
+def _total(counts: list[int | None]) -> int | None:
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _metrics(reports: Mapping[int, StepReport]) -> dict[str, float]:
+    names = {name for report in reports.values() for name in report.metrics}
+    return {name: float(np.mean([r.metrics[name] for r in reports.values() if name in r.metrics])) for name in names}
+
+
+def _filled(report: StepReport, name: str) -> NDArray[np.float32] | None:
+    values = report.arrays.get(name)
+    return values if values is not None and len(values) else None

@@ -1,0 +1,82 @@
+"""Brings the ranks' reports of one step together, and decides when to wait no longer.
+
+Design
+------
+A rank's reports arrive in order, so a step is complete once every expected rank has reported it *or a later one*:
+a lost report does not hold anything up. Otherwise it closes after a deadline, max(2 s, 3 x the median step
+time), counted from its first report. Steps close in order. A report for a step that is closed is counted as late
+and goes no further. At most `MAX_OPEN` steps are open; beyond that the oldest closes early.
+"""
+
+from collections import deque
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from statistics import median
+
+from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_wire import Layer, StepReport
+
+MAX_OPEN = 1024
+
+
+@dataclass
+class _OpenStep:
+    opened: float
+    reports: dict[int, StepReport] = field(default_factory=dict)
+
+
+class Aligner:
+    """The open steps of one attempt of one job."""
+
+    def __init__(self, attempt: int, *, min_deadline: float = 2.0, deadline_steps: float = 3.0) -> None:
+        self.attempt = attempt
+        self._min_deadline = min_deadline
+        self._deadline_steps = deadline_steps
+        self._open: dict[int, _OpenStep] = {}
+        self._reached: dict[int, int] = {}
+        self._durations: deque[float] = deque(maxlen=31)
+        self.last_closed = -1
+        self.num_late = 0
+        self.num_duplicate = 0
+        self.num_incomplete = 0
+
+    def add(self, rank: int, report: StepReport, now: float) -> None:
+        """Takes one rank's report of one step."""
+        self._reached[rank] = max(report.step, self._reached.get(rank, -1))
+        if report.step <= self.last_closed:
+            self.num_late += 1
+            return
+        step = self._open.setdefault(report.step, _OpenStep(opened=now))
+        if rank in step.reports:
+            self.num_duplicate += 1
+            return
+        step.reports[rank] = report
+        if report.phases is not None and report.phases.total > 0:
+            self._durations.append(report.phases.total)
+
+    def close(self, expected: Set[int], world: int, layers: Sequence[Layer], now: float) -> list[AlignedStep]:
+        """The steps that are complete or overdue, in order."""
+        if not self._open:
+            return []
+        watermark = min((self._reached.get(rank, -1) for rank in expected), default=-1)
+        if not expected:
+            watermark = max(self._reached.values(), default=-1)
+        deadline = self.deadline_seconds
+        closed = []
+        for number in sorted(self._open):
+            step = self._open[number]
+            is_due = number <= watermark or now - step.opened >= deadline or len(self._open) > MAX_OPEN
+            if not is_due:
+                break
+            del self._open[number]
+            self.last_closed = number
+            if any(rank not in step.reports for rank in expected):
+                self.num_incomplete += 1
+            closed.append(combine(step.reports, attempt=self.attempt, step=number, world=world, layers=layers))
+        return closed
+
+    @property
+    def deadline_seconds(self) -> float:
+        """How long a step waits for its last rank."""
+        typical = median(self._durations) if self._durations else 0.0
+        return max(self._min_deadline, self._deadline_steps * typical)

@@ -1,0 +1,1 @@
+"""Sampled steps: statistics of every layer and module, reduced over the ranks."""

@@ -1,0 +1,95 @@
+"""The read-only view of a job that rules, pages and exporters look at."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.regimes import Regime
+from caboose_daemon.steps.settings import number
+from caboose_wire import Event, Group, Layer, Module
+from caboose_wire.fields import Scalar
+
+RankState = Literal["expected", "live", "left", "failed"]
+"""expected: not heard of yet. left: said good-bye. failed: left because of an error."""
+
+
+class RankView(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank as the daemon last knew it; thousands are made at every tick."""
+
+    rank: int
+    state: RankState
+    host: str = ""
+    step: int = 0
+    last_seen: float = 0.0
+    """Clock time of its last message of any kind; 0 if there was none."""
+    since_step_seconds: float = 0.0
+    num_dropped: int = 0
+    error: str = ""
+    agent_state: str = "training"
+    """As its heartbeats say: training, or disabled after repeated failures of the agent itself."""
+    phase: str = ""
+    """What its training thread was in at the last heartbeat, if that is newer than its last step; else empty."""
+
+
+@dataclass(frozen=True)
+class AlignmentFacts:
+    """What went wrong in bringing the ranks' reports together, counted since the attempt began."""
+
+    num_late: int = 0
+    """Reports that came after their step was closed."""
+    num_duplicate: int = 0
+    num_incomplete: int = 0
+    """Steps that were closed without some rank."""
+    num_missed: int = 0
+    """Reports that never arrived: gaps in the ranks' sequence numbers."""
+    num_dropped: int = 0
+    """Reports that the agents themselves gave up, because nobody took them."""
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
+    """A job at one moment: who takes part, what its model is, and the step that was just aligned."""
+
+    job: str
+    attempt: int
+    world: int
+    now: float
+    attempt_began: float
+    look_at_ranks: Callable[[], Mapping[int, RankView]]
+    layers: Sequence[Layer]
+    groups: Sequence[Group]
+    visible: frozenset[str]
+    step: AlignedStep | None
+    """The step just aligned; None on a tick."""
+    events: Sequence[Event] = ()
+    """Declared between the step before and this one (on a tick: since the last step).
+
+    A report may come later than what was declared after it.
+    """
+    modules: Sequence[Module] = ()
+    facts: Mapping[str, Scalar] = {}
+    """What the agent told of model, optimizer and data in Hello."""
+    config: Mapping[str, Scalar] = {}
+    """What the user told, at attach."""
+    blind: Mapping[str, str] = {}
+    """What the agent cannot see, with reasons."""
+    regime: Regime = Regime()
+    alignment: AlignmentFacts = AlignmentFacts()
+    start_step: int = 0
+    """The step that this attempt began after."""
+    previous_lr: float | None = None
+    """Where this attempt resumed an earlier one: the first group's learning rate at that step, as it was then."""
+    look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict
+    """Rules that cannot judge this job, with what they miss."""
+
+    @cached_property
+    def ranks(self) -> Mapping[int, RankView]:
+        """Every rank from which something was ever heard in this attempt; made when first asked for."""
+        return self.look_at_ranks()
+
+    def setting(self, name: str) -> float | None:
+        """A number the user gave, or the agent found, under this name; None where there is none."""
+        return number(name, self.config, self.facts)

@@ -1,0 +1,360 @@
+"""The journal: SQLite in WAL mode, so that a daemon killed at any instant comes back with what it knew.
+
+Design
+------
+Written on the loop's thread, one transaction per turn of the loop: what was accepted in a turn is committed before
+the next begins, without waiting for the disk to sync (the process may die at any time; the machine's death costs
+at most the last moments). A journal that cannot be written (a full disk) is counted and shown, keeps the rows it
+could not write, within bounds, and tries again; watching goes on. Reads for the page use a connection of their own.
+"""
+
+import logging
+import math
+import sqlite3
+from collections import deque
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from caboose_daemon.incidents.episodes import Episode
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.jobs.layer_table import layer_table
+from caboose_daemon.jobs.state import State
+from caboose_daemon.jobs.totals import Totals
+from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.steps.samples.sample import Look, pack
+from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.store import sample_retention
+from caboose_wire import Event
+
+logger = logging.getLogger("caboose.daemon")
+
+SCHEMA_VERSION = "5"
+UPGRADES = {
+    # It knew no incidents, and of an episode only its two ends.
+    "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
+    "UPDATE meta SET value = '2' WHERE key = 'schema';",
+    # It knew no rollbacks.
+    "2": "ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT ''; "
+    "ALTER TABLE attempts ADD COLUMN start_step INTEGER NOT NULL DEFAULT 0; "
+    "UPDATE meta SET value = '3' WHERE key = 'schema';",
+    # It knew of a step's phases the wait for data only, and nothing of its samples.
+    "3": "ALTER TABLE steps ADD COLUMN forward_seconds REAL; ALTER TABLE steps ADD COLUMN backward_seconds REAL; "
+    "ALTER TABLE steps ADD COLUMN optimizer_seconds REAL; ALTER TABLE steps ADD COLUMN num_samples INTEGER; "
+    "ALTER TABLE steps ADD COLUMN num_tokens INTEGER; UPDATE meta SET value = '4' WHERE key = 'schema';",
+    # It kept no totals: they begin with what it still has.
+    "4": "UPDATE meta SET value = '5' WHERE key = 'schema';",
+}
+"""What takes a journal of each schema to the next; new tables come by themselves."""
+BAD_LOSS, BAD_NORM = 1, 2
+MAX_WAITING = 200_000
+MAX_WAITING_LOOKS = 128
+"""They are large; while the file cannot be written, more are lost."""
+SWEEP_EVERY = 20_000
+"""Steps written between two looks at the retention."""
+
+
+class JournalError(RuntimeError):
+    """The journal cannot be opened; the message says what to do."""
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection as every user of the journal needs it."""
+    if read_only:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    else:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA busy_timeout = 2000")
+    return connection
+
+
+class Journal:
+    """Writes what happens; implements the pipeline's Sink."""
+
+    def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
+        self.path = path
+        self._state = state
+        self._max_steps = max_steps
+        self._retention_seconds = retention_days * 86_400.0
+        self._known: set[str] = set()
+        self._changed: dict[str, Job] = {}
+        """The jobs that rows wait of."""
+        self._new_jobs: dict[str, float] = {}
+        self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self._num_since_sweep = 0
+        self._looked: dict[str, int] = {}
+        """How many looks wait, by job."""
+        try:
+            self._connection = connect(path)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute("PRAGMA journal_size_limit = 16777216")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._upgrade()
+            self._connection.executescript((files("caboose_daemon.store") / "schema.sql").read_text())
+            self._check_version()
+        except sqlite3.Error as error:
+            raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
+
+    def _upgrade(self) -> None:
+        """Brings an older journal up to date, one schema after the other."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return
+        for version, changes in UPGRADES.items():
+            if self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (version,):
+                self._connection.executescript(f"BEGIN; {changes} COMMIT")
+
+    def _check_version(self) -> None:
+        self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+        (version,) = self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if version != SCHEMA_VERSION:
+            raise JournalError(
+                f"{self.path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION}); "
+                "choose another --data-dir"
+            )
+
+    def _write(self, job: Job, sql: str, *values: Any) -> None:
+        self._changed[job.name] = job
+        if job.name not in self._known:  # kept apart from the rows, of which the oldest may have to go
+            self._new_jobs[job.name] = job.created
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._state.journal_lost += 1
+        sql = sql.replace("(?,", "((SELECT id FROM jobs WHERE name = ?),", 1)
+        self._waiting.append((sql, (job.name, *values)))
+
+    def attempt_began(self, job: Job) -> None:
+        """Writes the attempt."""
+        attempt = job.attempt
+        assert attempt is not None, "it just began"
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            attempt.number,
+            attempt.began,
+            attempt.world,
+            attempt.launch,
+            attempt.agent_attempt,
+            attempt.reason,
+            attempt.start_step,
+        )
+
+    def member_changed(self, job: Job, member: Member) -> None:
+        """Writes who takes part, so that a restarted daemon knows its ranks again."""
+        assert job.attempt is not None, "a member belongs to an attempt"
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            job.attempt.number,
+            member.hello.rank,
+            member.hello.incarnation,
+            member.hello.host,
+            member.hello.pid,
+            member.state,
+            member.error,
+            member.step,
+            member.last_seen,
+        )
+        if member.state == "live" and member.hello.rank == min(job.attempt.members):
+            sql = "INSERT OR REPLACE INTO descriptions VALUES (?, ?, ?)"
+            self._write(job, sql, job.attempt.number, msgspec.msgpack.encode(member.hello))
+
+    def step_closed(self, job: Job, summary: StepSummary) -> None:
+        """Writes a step."""
+        s = summary
+        bad = (BAD_LOSS if _is_nan(s.loss) else 0) | (BAD_NORM if _is_nan(s.grad_norm) else 0)
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            s.attempt,
+            s.step,
+            s.time,
+            s.loss,
+            s.loss_min,
+            s.loss_max,
+            s.grad_norm,
+            s.lr,
+            s.step_seconds,
+            s.data_seconds,
+            s.agent_seconds,
+            s.num_ranks,
+            bad,
+            s.forward_seconds,
+            s.backward_seconds,
+            s.optimizer_seconds,
+            s.num_samples,
+            s.num_tokens,
+        )
+        if job.meters.closeup is not None and job.meters.closeup.step == s.step:
+            body = msgspec.msgpack.encode(layer_table(job))
+            self._write(job, "INSERT OR REPLACE INTO closeups VALUES (?, ?)", body)
+        if job.meters.look is not None:
+            self._keep(job, job.meters.look, s.attempt)
+        self._num_since_sweep += 1
+
+    def _keep(self, job: Job, look: Look, attempt: int) -> None:
+        if sum(self._looked.values()) >= MAX_WAITING_LOOKS:
+            self._state.journal_lost += 1
+            return
+        self._looked[job.name] = self._looked.get(job.name, 0) + 1
+        self._write(
+            job,
+            "INSERT INTO looks VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM looks JOIN jobs ON id = job "
+            "WHERE name = ?), ?, ?, ?, ?, ?, ?)",
+            job.name,
+            attempt,
+            look.step,
+            look.time,
+            look.seen,
+            look.is_onset,
+            pack(look),
+        )
+
+    def episode_changed(self, job: Job, episode: Episode) -> None:
+        """Writes an episode as it now stands."""
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            episode.id,
+            episode.attempt,
+            str(episode.severity),
+            episode.num_findings,
+            episode.detected_time,
+            episode.last_time,
+            episode.is_open,
+            msgspec.msgpack.encode(episode.first),
+            msgspec.msgpack.encode(episode.last),
+            None if episode.worst in (episode.first, episode.last) else msgspec.msgpack.encode(episode.worst),
+            episode.told_step,
+        )
+
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """Writes an incident as it now stands; its members are in the table of episodes."""
+        body = msgspec.structs.replace(incident, members=())
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            incident.number,
+            incident.rule,
+            str(incident.worst),
+            incident.opened_time,
+            incident.closed_time,
+            msgspec.msgpack.encode([member.id for member in incident.members]),
+            msgspec.msgpack.encode(body),
+        )
+
+    def event_declared(self, job: Job, event: Event) -> None:
+        """Writes an event."""
+        self._write(
+            job,
+            "INSERT INTO events (job, attempt, step, time, kind, fields) VALUES (?, ?, ?, ?, ?, ?)",
+            event.attempt,
+            event.step,
+            event.time,
+            event.kind,
+            msgspec.msgpack.encode(event.fields),
+        )
+
+    def decision_changed(self, job: Job, decision: Decision) -> None:
+        """Writes a decision as it now stands."""
+        self._write(
+            job,
+            "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)",
+            decision.number,
+            decision.time,
+            decision.state,
+            msgspec.msgpack.encode(decision),
+        )
+
+    def ledger_changed(self, job: Job, entry: Entry) -> None:
+        """Writes an entry of the ledger as it now stands; one that is gone leaves."""
+        if entry.is_held:
+            self._write(
+                job,
+                "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
+                entry.kind,
+                entry.name,
+                entry.time,
+                msgspec.msgpack.encode(entry),
+            )
+        else:
+            sql = "DELETE FROM ledger WHERE (job, kind, name) = (?, ?, ?)"
+            self._write(job, sql, entry.kind, entry.name)
+
+    def commit(self, now: float) -> None:
+        """Writes what came since the last call, in one transaction."""
+        if not self._waiting:
+            return
+        try:
+            self._connection.execute("BEGIN")
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)", self._new_jobs.items()
+            )
+            for sql, values in self._waiting:
+                self._connection.execute(sql, values)
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?",
+                [(msgspec.msgpack.encode(Totals.of(job)), name) for name, job in self._changed.items()],
+            )
+            sample_retention.thin(self._connection, self._looked)
+            if self._num_since_sweep >= SWEEP_EVERY:
+                self._sweep(now)
+            self._state.journal_bytes = self._size()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failed(error)
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return
+        self._waiting.clear()
+        self._changed.clear()
+        self._looked.clear()
+        self._known.update(self._new_jobs)
+        self._new_jobs.clear()
+        if self._state.journal_error:
+            logger.warning("the journal can be written again")
+            self._state.journal_error = ""
+
+    def _sweep(self, now: float) -> None:
+        self._num_since_sweep = 0
+        oldest = now - self._retention_seconds
+        for (number,) in self._connection.execute("SELECT id FROM jobs").fetchall():
+            self._connection.execute(
+                "DELETE FROM steps WHERE job = ?1 AND (time < ?2 OR (attempt, step) < ("
+                "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
+                (number, oldest, self._max_steps - 1),
+            )
+        self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
+        self._connection.execute("DELETE FROM looks WHERE time < ?", (oldest,))
+        self._connection.execute(
+            "DELETE FROM jobs WHERE id NOT IN (SELECT job FROM steps) AND id NOT IN (SELECT job FROM attempts "
+            "WHERE began >= ?)",
+            (oldest,),
+        )
+        self._known.clear()  # a job that comes back after that is written anew
+        self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
+        self._connection.execute("DELETE FROM incidents WHERE closed_time < ?", (oldest,))
+        self._connection.execute("DELETE FROM decisions WHERE time < ?", (oldest,))
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        if not self._state.journal_error:
+            logger.error("the journal cannot be written, watching goes on without it: %s", error)
+        self._state.journal_failures += 1
+        self._state.journal_error = str(error)
+
+    def _size(self) -> int:
+        pages = int(self._connection.execute("PRAGMA page_count").fetchone()[0])
+        return pages * int(self._connection.execute("PRAGMA page_size").fetchone()[0])
+
+    def close(self, now: float) -> None:
+        """Writes what is left and closes the file."""
+        self.commit(now)
+        self._connection.close()
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and math.isnan(value)

@@ -1,0 +1,130 @@
+"""Reads the history of looks back from a journal, with every column laid out by the newest attempt's layers.
+
+Design
+------
+A look holds numbers by position and no names; those are in the description of its attempt. A later attempt may be of
+another model: its looks are taken over by name, and what the newest model does not have is left out. A module list only
+grows within an attempt, so that a shorter column is filled up with nothing.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from caboose_daemon.steps.reduce_ranks import UNSEEN
+from caboose_daemon.steps.samples.sample import MAX_ROWS, unpack
+from caboose_daemon.steps.samples.stats import ORDER, STATS, Of
+from caboose_wire import Layer, Module
+
+Float64 = NDArray[np.float64]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What of a Hello names the rows; the rest of it is passed over."""
+
+    layers: tuple[Layer, ...] = ()
+    modules: tuple[Module, ...] = ()
+
+    def names(self, of: Of) -> list[str]:
+        """Of the rows of which a history is kept."""
+        return [row.name for row in (self.layers if of == "layer" else self.modules)[:MAX_ROWS]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look, as far as it was asked for."""
+
+    attempt: int
+    step: int
+    time: float
+    columns: dict[str, Float64]
+    """By statistic, one number a row; below zero where nothing was shown."""
+
+
+class LookReader:
+    """Reads one job's looks, from a connection that somebody else opens and closes."""
+
+    def __init__(self, connection: sqlite3.Connection, job: str) -> None:
+        self._connection = connection
+        self._job = job
+        known = connection.execute("SELECT name FROM sqlite_master WHERE name IN ('looks', 'descriptions')").fetchall()
+        self._tables = {name for (name,) in known}
+        self._newest, self.model = self._read_model("", ())
+        """The newest attempt's."""
+        self._names: dict[Of, list[str]] = {"layer": self.model.names("layer"), "module": self.model.names("module")}
+        self._known_places: dict[tuple[int, Of], NDArray[np.intp]] = {}
+
+    def _read_model(self, where: str, values: tuple[int, ...]) -> tuple[int, Model]:
+        if "descriptions" not in self._tables:
+            return 0, Model()
+        row = self._connection.execute(
+            f"SELECT attempt, body FROM descriptions JOIN jobs ON id = job WHERE name = ? {where} "  # noqa: S608 - ours
+            "ORDER BY attempt DESC LIMIT 1",
+            (self._job, *values),
+        ).fetchone()
+        return (0, Model()) if row is None else (row[0], msgspec.msgpack.decode(row[1], type=Model))
+
+    def counts(self) -> dict[str, int]:
+        """How many looks show each statistic."""
+        if "looks" not in self._tables:
+            return dict.fromkeys(STATS, 0)
+        masks = self._connection.execute(
+            "SELECT seen, count(*) FROM looks JOIN jobs ON id = job WHERE name = ? GROUP BY seen", (self._job,)
+        ).fetchall()
+        return {stat.name: sum(count for seen, count in masks if seen & stat.bit) for stat in STATS.values()}
+
+    def looks(self, stats: Iterable[str], first: int, last: int) -> list[Seen]:
+        """The looks at steps from `first` to `last` that show any of these statistics, oldest first."""
+        if "looks" not in self._tables:
+            return []
+        wanted = [STATS[name] for name in stats]
+        rows = self._connection.execute(
+            "SELECT attempt, step, time, body FROM looks JOIN jobs ON id = job "
+            "WHERE name = ? AND seen & ? AND step BETWEEN ? AND ? ORDER BY number",
+            (self._job, sum(stat.bit for stat in wanted), first, last),
+        )
+        found = []
+        for attempt, step, time, body in rows:
+            columns = unpack(body)
+            laid = {s.name: self._laid_out(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
+            found.append(Seen(attempt, step, time, laid))
+        return found
+
+    def execution_order(self) -> list[int]:
+        """The newest model's modules in the order in which they last ran; those that did not run come last."""
+        rows = list(range(min(len(self.model.modules), MAX_ROWS)))
+        if "looks" not in self._tables:
+            return rows
+        found = self._connection.execute(
+            "SELECT body FROM looks JOIN jobs ON id = job WHERE name = ? AND attempt = ? AND seen & ? "
+            "ORDER BY number DESC LIMIT 1",
+            (self._job, self._newest, STATS["activation_std"].bit),
+        ).fetchone()
+        place = unpack(found[0]).get(ORDER) if found is not None else None
+        if place is None:
+            return rows
+        return sorted(rows, key=lambda row: (int(place[row]) if row < len(place) else len(rows) + 1, row))
+
+    def _laid_out(self, values: NDArray[np.floating], attempt: int, of: Of) -> Float64:
+        places = self._places(attempt, of)
+        if len(values) > len(places):
+            values = values[: len(places)]
+        laid = np.full(len(self._names[of]), UNSEEN)
+        to = places[: len(values)]
+        laid[to[to >= 0]] = values[to >= 0]
+        return laid
+
+    def _places(self, attempt: int, of: Of) -> NDArray[np.intp]:
+        """Where the rows of an attempt's model are in the newest; -1 where it does not have them."""
+        if (attempt, of) not in self._known_places:
+            names = self._names[of]
+            here = names if attempt == self._newest else self._read_model("AND attempt <= ?", (attempt,))[1].names(of)
+            # of an attempt that said nothing of itself, the one before it
+            place = {name: row for row, name in enumerate(names)}
+            found = range(len(names)) if here == names else [place.get(name, -1) for name in here]
+            self._known_places[attempt, of] = np.array(found, dtype=np.intp)
+        return self._known_places[attempt, of]

@@ -1,0 +1,114 @@
+"""A run's curves, or a window of them, in a bounded number of buckets that keep their extremes.
+
+Design
+------
+A bucket is `width` neighbouring steps of one attempt. Attempts may overlap in steps (a rollback, a restart from a
+checkpoint), so each is read as a range of its own of the primary key (job, attempt, step): a window of a long run costs
+what the window holds, not what the run does. The width is such that all attempts together have about as many buckets
+as were asked for; buckets begin at multiples of it, so a bucket that is complete never changes.
+
+Means and extremes are of finite numbers: one step with an infinite loss leaves no hole as wide as its bucket, it is
+counted in `num_bad`. Throughput is samples over seconds, both summed over the bucket: what the metrics export.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from caboose_daemon.store.journal import BAD_LOSS
+
+IS_BAD_LOSS = f"(bad & {BAD_LOSS} OR coalesce(abs(loss) = 9e999, 0))"
+IS_BAD = f"({IS_BAD_LOSS} OR bad != 0 OR coalesce(abs(grad_norm) = 9e999, 0))"
+"""NaN has a flag of its own in the table; infinity is stored as it is, and 9e999 is how SQLite spells it."""
+_LOSS = "CASE WHEN abs(loss) < 9e999 THEN loss END"
+_NORM = "CASE WHEN abs(grad_norm) < 9e999 THEN grad_norm END"
+
+
+def _rate(count: str, name: str) -> dict[str, str]:
+    each = f"{count} / step_seconds"
+    return {
+        name: f"sum({count}) FILTER (WHERE step_seconds > 0) / sum(step_seconds) FILTER (WHERE {count} IS NOT NULL)",
+        f"{name}_min": f"min({each})",
+        f"{name}_max": f"max({each})",
+    }
+
+
+COLUMNS = {
+    "attempt": "attempt",
+    "step": "max(step)",
+    "time": "max(time)",
+    "loss": f"avg({_LOSS})",
+    "loss_min": f"min(coalesce(loss_min, {_LOSS}))",
+    "loss_max": f"max(coalesce(loss_max, {_LOSS}))",
+    "grad_norm": f"avg({_NORM})",
+    "grad_norm_min": f"min({_NORM})",
+    "grad_norm_max": f"max({_NORM})",
+    "lr": "max(lr)",
+    "step_seconds": "avg(step_seconds)",
+    "step_seconds_max": "max(step_seconds)",
+    "data_seconds": "avg(data_seconds)",
+    "forward_seconds": "avg(forward_seconds)",
+    "backward_seconds": "avg(backward_seconds)",
+    "optimizer_seconds": "avg(optimizer_seconds)",
+    "agent_seconds": "avg(agent_seconds)",
+    **_rate("num_samples", "samples_per_second"),
+    **_rate("num_tokens", "tokens_per_second"),
+    "num_bad": f"sum({IS_BAD})",
+    "num_bad_losses": f"sum({IS_BAD_LOSS})",
+    "num_steps": "count(*)",
+}
+"""What a bucket has, and how it comes from its steps."""
+_BUCKET = (
+    f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in COLUMNS.items())} FROM steps "  # noqa: S608 - constants
+    "WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4"
+)
+_LOWEST, _HIGHEST = 0, 2**63 - 1
+
+
+def series(
+    connection: sqlite3.Connection, job: str, points: int, first: int | None = None, last: int | None = None
+) -> list[dict[str, Any]]:
+    """The steps from `first` to `last`, both included, in about `points` buckets; attempt by attempt, oldest first."""
+    found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
+    if found is None:
+        return []
+    window = (_LOWEST if first is None else first, _HIGHEST if last is None else last)
+    spans = list(_spans(connection, found[0], *window))
+    width = max(1, -(-sum(high - low + 1 for _, low, high in spans) // points))
+    return [
+        dict(zip(COLUMNS, values, strict=True))
+        for span in spans
+        for values in _buckets(connection, found[0], *span, width)
+        if values[0] is not None
+    ]
+
+
+def _buckets(
+    connection: sqlite3.Connection, job: int, attempt: int, low: int, high: int, width: int
+) -> Iterator[tuple[Any, ...]]:
+    """The buckets of one attempt; one without steps is all None.
+
+    Each is a range of the key: grouping by `step / width` instead would sort all rows first, which takes longer.
+    """
+    if width == 1:
+        yield from connection.execute(f"{_BUCKET} GROUP BY step", (job, attempt, low, high))
+        return
+    for start in range(low - low % width, high + 1, width):
+        edges = (max(low, start), min(high, start + width - 1))
+        yield connection.execute(_BUCKET, (job, attempt, *edges)).fetchone()
+
+
+def _spans(connection: sqlite3.Connection, job: int, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Each attempt with steps in the window, and its first and last step there; a few look-ups for each."""
+    edge = "SELECT {}(step) FROM steps WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4"
+    query = f"SELECT ({edge.format('min')}), ({edge.format('max')})"
+    attempt = -1
+    while True:
+        (attempt,) = connection.execute(
+            "SELECT min(attempt) FROM steps WHERE job = ? AND attempt > ?", (job, attempt)
+        ).fetchone()
+        if attempt is None:
+            return
+        low, high = connection.execute(query, (job, attempt, first, last)).fetchone()
+        if low is not None:
+            yield attempt, low, high
