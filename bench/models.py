@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from caboose.drills.transformer import Transformer
+from caboose_drills.transformer import Transformer
 
 NUM_BATCHES = 8
 

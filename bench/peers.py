@@ -29,11 +29,12 @@ import torch
 from models import Calls, Workload
 
 import caboose
+import caboose_drills
 from caboose.governor import Governor
 from caboose.settings import SAMPLE_EVERY
 
 OWNERS = (__file__, str(Path(caboose.__file__).parent) + os.sep, f"{os.sep}wandb{os.sep}")
-DRILLS = str(Path(caboose.__file__).parent / "drills") + os.sep  # the transformer is from there, and is nobody's cost
+DRILLS = str(Path(caboose_drills.__file__).parent) + os.sep  # the transformer is from there, and is nobody's cost
 SETTLE_SECONDS = 0.3
 """Connecting and the agent's Hello happen in here, before a block begins: its sender looks every 50 ms."""
 

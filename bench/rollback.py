@@ -87,7 +87,7 @@ def _run(kind: str, sharding: str, ranks: int, seed: int, options: argparse.Name
     daemon, endpoint, url = start_daemon(directory, "--rollback", mode)
     try:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", "caboose.drills.demo"]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", "caboose_drills.demo"]
         command += ["--steps", str(options.steps), "--spike-at", str(options.spike_at)]
         command += ["--seed", str(seed), "--sharding", sharding]
         command += ["--bad-steps", "0" if kind == "clean" else str(BAD_STEPS), "--rollback", mode]

@@ -6,7 +6,7 @@ Importing this package needs no torch; attaching does. The tools for before the 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from caboose.attaching import attach
+from caboose.attachment.attach import attach
 from caboose.checkpoints.plan import ResumePlan, resume_plan
 from caboose.checkpoints.resuming import load_checkpoint
 from caboose.monitor import Monitor

@@ -16,7 +16,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from caboose import autoattach
+from caboose.attachment import no_code
 from caboose.version import __version__
 
 USAGE = """\
@@ -38,7 +38,8 @@ CABOOSE_DISABLED=1 runs the script without watching it. The daemon is another co
 """
 
 WATCHING_FILES = frozenset(
-    os.path.join(os.path.dirname(__file__), name) for name in ("autoattach.py", "discovery.py", "losses.py")
+    os.path.join(os.path.dirname(__file__), *name)
+    for name in (("attachment", "no_code.py"), ("attachment", "discovery.py"), ("observe", "losses.py"))
 )
 """Where the functions live that stand in for torch's own; they are no part of the script's story."""
 
@@ -62,7 +63,7 @@ def main() -> None:
 
 def run(first: str, rest: list[str]) -> None:
     """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
-    autoattach.begin(os.environ)
+    no_code.begin(os.environ)
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from caboose.exits import close_at_exit
 from caboose.governor import Governor
 from caboose.guard import Guard, left_out
-from caboose.identity import Identity
-from caboose.introduction import introduce
-from caboose.phases import PhaseClock
-from caboose.record import Note, StepRecord
-from caboose.scalars import as_number, kept_count, plain, plain_item
-from caboose.sender import Sender
-from caboose.step_count import StepCount
-from caboose.watching import Skip, Watched
+from caboose.observe.loader import Skip, Watched
+from caboose.observe.phases import PhaseClock
+from caboose.report.exits import close_at_exit
+from caboose.report.hello import introduce
+from caboose.report.identity import Identity
+from caboose.report.record import Note, StepRecord
+from caboose.report.sender import Sender
+from caboose.report.step_count import StepCount
+from caboose.tensors.scalars import as_number, kept_count, plain, plain_item
 from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, StepReport, Terms
 from caboose_wire.fields import MAX_SCALARS, Scalar
 from caboose_wire.rollback import RollbackMode
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from caboose.checkpoints.checkpointer import Checkpointer, SavedCheckpoint
     from caboose.hunting.hunter import Hunter
     from caboose.hunting.result import HuntResult
-    from caboose.observer import Observer
+    from caboose.observe.observer import Observer
     from caboose.rollback.brake import Brake
     from caboose.rollback.skip_step import StepSkipper
     from caboose.settings import Settings
@@ -294,7 +294,7 @@ class Monitor:
 
     def _look_at_the_batch(self, report: StepReport, held: Any) -> StepReport:
         """A step went wrong: its batch is looked at, if it is still there, and the next step is looked at closely."""
-        from caboose.batches import after_an_incident
+        from caboose.observe.batches import after_an_incident
 
         self._is_suspicious = True
         if report.batch is None:
@@ -309,7 +309,7 @@ class Monitor:
     def watch(self, loader: Iterable[Batch]) -> "Watched[Batch]":
         """The same loader, with the wait for each batch timed and the batches counted."""
         if self._observer is not None and self._hello is not None:
-            from caboose import facts
+            from caboose.observe import facts
 
             told = {**self._hello.facts, **facts.of_loader(loader)}
             if told != self._hello.facts:

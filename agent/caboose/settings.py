@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caboose.sender import Curve
+from caboose.report.sender import Curve
 from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
 

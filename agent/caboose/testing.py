@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from caboose import sender
+from caboose.report import sender
 from caboose_wire import Bye, Event, Hello, Message, StepReport, WireError, decode
 
 __all__ = ["Record", "recording"]

@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import caboose
-from caboose.autoattach import PATIENCE, AutoAttach
+from caboose.attachment.no_code import PATIENCE, AutoAttach
 from caboose_wire import StepReport
 from support.collector import Collector
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import caboose
-from caboose.activations import WINDOW
-from caboose.subsample import BINS, LOWEST, histogram, sample, zero_fraction
-from caboose.weights import Fingerprint
+from caboose.observe.activations import WINDOW
+from caboose.observe.weights import Fingerprint
+from caboose.tensors.subsample import BINS, LOWEST, histogram, sample, zero_fraction
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
 

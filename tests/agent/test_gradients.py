@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import caboose
-from caboose.division import Division
-from caboose.gradients import GradientReader
-from caboose.layers import LayerTable
-from caboose.pieces import Pieces
+from caboose.observe.division import Division
+from caboose.observe.gradients import GradientReader
+from caboose.observe.layers import LayerTable
+from caboose.observe.step_vector import Pieces
 from caboose_wire import StepReport
 from support.collector import Collector
 

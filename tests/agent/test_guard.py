@@ -40,25 +40,25 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: cab
 
 
 PLACES = {
-    "forward pre-hook": ("caboose.observer.Observer._before_forward", "model"),
-    "forward hook": ("caboose.observer.Observer._after_forward", "model"),
+    "forward pre-hook": ("caboose.observe.observer.Observer._before_forward", "model"),
+    "forward hook": ("caboose.observe.observer.Observer._after_forward", "model"),
     "gradient norms": ("torch._foreach_norm", "late"),
-    "optimizer post-hook": ("caboose.observer.update_ratio", "late"),
-    "local sample": ("caboose.gradients.sample", "late"),
-    "weights": ("caboose.observer.sample_weights", "late"),
-    "histogram": ("caboose.observer.histogram", "late"),
-    "activations go in": ("caboose.activations.Activations.arm", "late"),
-    "an activation": ("caboose.activations.sample_row", "late"),
-    "activations come out": ("caboose.activations.Activations.take", "late"),
-    "modes": ("caboose.modes.Modes.look", "late"),
-    "batches": ("caboose.batches.Batches.see", "late"),
-    "learning rates": ("caboose.optimizers.OptimizerState.learning_rates", "late"),
+    "optimizer post-hook": ("caboose.observe.observer.update_ratio", "late"),
+    "local sample": ("caboose.observe.gradients.sample", "late"),
+    "weights": ("caboose.observe.observer.sample_weights", "late"),
+    "histogram": ("caboose.observe.observer.histogram", "late"),
+    "activations go in": ("caboose.observe.activations.Activations.arm", "late"),
+    "an activation": ("caboose.observe.activations.sample_row", "late"),
+    "activations come out": ("caboose.observe.activations.Activations.take", "late"),
+    "modes": ("caboose.observe.modes.Modes.look", "late"),
+    "batches": ("caboose.observe.batches.Batches.see", "late"),
+    "learning rates": ("caboose.observe.optimizers.OptimizerState.learning_rates", "late"),
     "governor": ("caboose.governor.Governor.account", "late"),
-    "boundary": ("caboose.observer.Observer.take", "late"),
-    "clock": ("caboose.phases.PhaseClock.mark", "model"),
-    "clock at the boundary": ("caboose.phases.PhaseClock.take", "late"),
-    "readback": ("caboose.pieces.Readback", "late"),
-    "queue": ("caboose.sender.Sender.put", "late"),
+    "boundary": ("caboose.observe.observer.Observer.take", "late"),
+    "clock": ("caboose.observe.phases.PhaseClock.mark", "model"),
+    "clock at the boundary": ("caboose.observe.phases.PhaseClock.take", "late"),
+    "readback": ("caboose.observe.step_vector.Readback", "late"),
+    "queue": ("caboose.report.sender.Sender.put", "late"),
     "event": ("caboose.monitor.Note", "late"),
 }
 
@@ -91,7 +91,7 @@ def test_a_guard_that_tripped_takes_its_hooks_out_and_the_daemon_is_told(
     listening: Collector,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("caboose.sender.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("caboose.report.sender.HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(torch, "_foreach_norm", broken)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     monitor = attach(network, optimizer, endpoint=listening.endpoint)

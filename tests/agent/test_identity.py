@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from caboose.identity import resolve
+from caboose.report.identity import resolve
 
 TORCHRUN = {
     "RANK": "3",

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import caboose
-from caboose.drills.transformer import Transformer
+from caboose_drills.transformer import Transformer
 
 SYNCS = ("aten._local_scalar_dense", "aten.is_nonzero", "aten.nonzero", "aten.equal", "aten.item")
 VOCABULARY, LENGTH = 64, 16

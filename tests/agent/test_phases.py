@@ -6,8 +6,8 @@ from itertools import chain, repeat
 import pytest
 import torch
 
-from caboose.phases import PhaseClock
-from caboose.readback import Utilization, device_phases, seconds_by_phase
+from caboose.observe.phases import PhaseClock
+from caboose.tensors.readback import Utilization, device_phases, seconds_by_phase
 
 
 def ticking(*times: float) -> PhaseClock:

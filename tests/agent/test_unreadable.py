@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import caboose
-from caboose.batches import Batches
 from caboose.guard import MAX_FAILURES, left_out
+from caboose.observe.batches import Batches
 from caboose_wire import StepReport
 from support.collector import Collector
 
@@ -193,7 +193,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
             raise RuntimeError("injected")
         real(self, pieces)
 
-    monkeypatch.setattr("caboose.batches.Batches.look_closely", fails_once)
+    monkeypatch.setattr("caboose.observe.batches.Batches.look_closely", fails_once)
     observer = loop.monitor._observer
     assert observer is not None
     for number in (1, 2):

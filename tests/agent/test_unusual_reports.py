@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import caboose
-from caboose.scalars import kept_count, whole
+from caboose.tensors.scalars import kept_count, whole
 from caboose_wire import Hello, StepReport
 from caboose_wire.fields import MAX_GROUPS, MAX_SCALARS
 from support.collector import Collector

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-import caboose.drills
-from caboose.drills.catalogue import DRILLS, HEALTHY
+import caboose_drills
 from caboose_daemon.rules import RULES
+from caboose_drills.catalogue import DRILLS, HEALTHY
 from support.processes import caboose_command, clean_environment, end, wait_until
 
 SHARED = {"__init__", "__main__", "catalogue", "data", "drill", "launch", "loop", "nets", "run"}
@@ -26,7 +26,7 @@ def test_every_rule_has_a_drill_but_those_still_missing() -> None:
 
 
 def test_every_drill_is_a_file_of_its_name_and_every_file_is_in_the_catalogue() -> None:
-    folder = Path(caboose.drills.__file__).parent
+    folder = Path(caboose_drills.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - SHARED - OF_THE_DEMO
     assert files == {drill.name for drill in DRILLS}
     twins = {path.stem for path in (folder / "healthy").glob("*.py")} - {"__init__"}

@@ -60,7 +60,7 @@ def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
 @pytest.mark.slow  # real ranks, and times of several programs
 def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager: Pager, tmp_path: Path) -> None:
     job = subprocess.Popen(
-        [sys.executable, "-m", "caboose.drills", "run", "nan_input", "--seeds", "0", "--prefix", "chain"],
+        [sys.executable, "-m", "caboose_drills", "run", "nan_input", "--seeds", "0", "--prefix", "chain"],
         env=clean_environment(CABOOSE_ENDPOINT=stack.endpoint, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path)),
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from caboose.placement import own
+from caboose.tensors.placement import own
 
 
 def fingerprint(model: torch.nn.Module, *objects: Any) -> dict[str, Any]:

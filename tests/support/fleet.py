@@ -11,7 +11,7 @@ minute and a picture of three.
                rolled back.
 `resnet-50`    four ranks, nothing wrong
 `bert-large`   ended with an error; `mnist` ended well
-`transformer`  the real one: two ranks of `caboose.drills.demo`, with its spike
+`transformer`  the real one: two ranks of `caboose_drills.demo`, with its spike
 """
 
 import contextlib
@@ -268,7 +268,7 @@ def real_job(
     environment = clean_environment(
         CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_JOB=REAL, CABOOSE_SAMPLE_EVERY="10", CABOOSE_OVERHEAD_BUDGET="1.0"
     )
-    command = torchrun("caboose.drills.demo", "--steps", str(steps), "--step-seconds", str(step_seconds))
+    command = torchrun("caboose_drills.demo", "--steps", str(steps), "--step-seconds", str(step_seconds))
     with (directory / "job.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--spike-at", str(steps * 3 // 5)], stdout=log, stderr=subprocess.STDOUT, env=environment

@@ -34,7 +34,7 @@ def train(daemon: DaemonProcess, directory: Path, *options: str, ranks: int = 2,
     """Runs the demo's job to its end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    command += ["-m", "caboose.drills.demo", "--result", str(directory / "result"), *options]
+    command += ["-m", "caboose_drills.demo", "--result", str(directory / "result"), *options]
     env = clean_environment(CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_JOB=JOB, OMP_NUM_THREADS="1")
     log = directory / "job.log"
     with log.open("w") as output:

@@ -14,8 +14,8 @@ import torch
 
 from caboose.checklist.flight import Flight, number
 from caboose.checklist.verdict import Verdict, passed, skipped, warned
-from caboose.layers import plain_name
-from caboose.placement import Placements, own
+from caboose.observe.layers import plain_name
+from caboose.tensors.placement import Placements, own
 
 ASKS = "Are the weights as wide as He or Xavier make them?"
 ROOM = 3.0

@@ -17,8 +17,8 @@ from torch import distributed as dist
 
 from caboose.checklist.flight import Flight, main_tensor
 from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
-from caboose.layers import plain_name
-from caboose.placement import own
+from caboose.observe.layers import plain_name
+from caboose.tensors.placement import own
 from caboose.trials.batches import fresh, num_samples, parted
 
 ASKS = "Does the output fit the batch and the targets?"

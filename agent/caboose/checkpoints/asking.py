@@ -4,7 +4,7 @@ import time
 
 import zmq
 
-from caboose.sender import Curve
+from caboose.report.sender import Curve
 from caboose_wire import Plan, PlanRequest, Refused, WireError, decode, encode
 from caboose_wire.codec import MAX_HEADER_BYTES
 

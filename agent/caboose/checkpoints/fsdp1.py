@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from caboose.placement import FSDP1_MODULE
+from caboose.tensors.placement import FSDP1_MODULE
 
 
 def is_fsdp1(model: torch.nn.Module) -> bool:

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from caboose.checkpoints import plain
 from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.storage import Index
-from caboose.layers import plain_name
+from caboose.observe.layers import plain_name
 
 
 class OptimizerParts:

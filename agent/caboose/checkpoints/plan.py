@@ -20,10 +20,11 @@ from typing import Literal
 
 import msgspec
 
-from caboose import identity, settings
+from caboose import settings
 from caboose.checkpoints import layout, manifest
 from caboose.checkpoints.asking import NoAnswer, ask
 from caboose.checkpoints.errors import CheckpointRefused
+from caboose.report import identity
 from caboose_wire import Plan, PlanRequest
 
 logger = logging.getLogger("caboose")

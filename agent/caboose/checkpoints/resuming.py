@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from caboose.checkpoints import layout
 from caboose.checkpoints.errors import CheckpointRefused
 from caboose.checkpoints.plan import ResumePlan
-from caboose.schedulers import listed
+from caboose.observe.schedulers import listed
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from caboose.checkpoints import plain
 from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.optimizer_state import OptimizerParts
-from caboose.layers import plain_name
+from caboose.observe.layers import plain_name
 
 RANDOM = "random numbers"
 BUFFERS = "buffers"

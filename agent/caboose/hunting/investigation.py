@@ -21,12 +21,12 @@ import torch
 
 from caboose.hunting.capturing import Call, Capture, tensors
 from caboose.hunting.looking import BadTensor, Weights, at_inputs, at_weights, is_bad
+from caboose.hunting.model_guard import Spared, spared
 from caboose.hunting.result import HuntResult
 from caboose.hunting.running import Again, LossFunction, Outcome, backward, forward
 from caboose.hunting.samples import part_of, search
-from caboose.hunting.sparing import Spared, spared
 from caboose.hunting.tracing import Alone, Trace
-from caboose.rollback.shards import is_fsdp
+from caboose.tensors.shards import is_fsdp
 
 MAX_SECONDS = 60.0
 """No further run is begun after that."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from caboose.layers import plain_name
-from caboose.placement import own
+from caboose.observe.layers import plain_name
+from caboose.tensors.placement import own
 from caboose.trials.batches import tensors as named_tensors
 
 MAX_ROWS = 32

@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from caboose.hunting.capturing import tensors
 from caboose.hunting.looking import bad_rows, is_bad, is_number
-from caboose.layers import plain_name
+from caboose.observe.layers import plain_name
 
 MAX_EVENTS = 64
 ITSELF = "(the model itself)"

@@ -26,10 +26,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
+from caboose.rollback.actions import Hands
 from caboose.rollback.agreement import agree
 from caboose.rollback.budget import Limits
 from caboose.rollback.errors import NotCarriedOut, RollbackFailed, RollbackInDoubt, RunStopped
-from caboose.rollback.hands import Hands
 from caboose.rollback.negotiation import Negotiation, Pending
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from caboose.placement import own
+from caboose.tensors.placement import own
 
 DEFAULT_SHARE = 0.25
 """Of the memory that is available at attach, for the snapshots of all ranks on this host."""

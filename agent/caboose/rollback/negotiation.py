@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from caboose.rollback.hands import Hands
+from caboose.rollback.actions import Hands
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Decision, Entry, Register
 from caboose_wire import Ack, Command

@@ -23,22 +23,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from caboose.rollback import host_memory
+from caboose.rollback.borrow_weights import lent
 from caboose.rollback.cadence import BUDGET, Cadence
 from caboose.rollback.checksum import checksum, inspect
+from caboose.rollback.device_copy import Lane, Passage
 from caboose.rollback.errors import RollbackFailed
 from caboose.rollback.inspector import Inspector
-from caboose.rollback.lanes import Lane, Passage
-from caboose.rollback.leaves import Parts, Tensors
-from caboose.rollback.lending import lent
-from caboose.rollback.shelf import NEVER, Shelf
+from caboose.rollback.retention import NEVER, Shelf
 from caboose.rollback.slots import Layout, Slot, new_buffer
 from caboose.rollback.training_state import LearningRates, TrainingState
+from caboose.tensors.tensor_tree import Parts, Tensors
 from caboose_wire import Held
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from caboose.rollback.owners import Owners
+    from caboose.rollback.shard_owners import Owners
 
 logger = logging.getLogger("caboose")
 
@@ -334,7 +334,7 @@ class Ring:
 
 
 def _owners(state: TrainingState, group: "ProcessGroup | None") -> "Owners":
-    from caboose.rollback.owners import Owners
+    from caboose.rollback.shard_owners import Owners
 
     if not state.is_replicated or not torch.distributed.is_initialized():
         raise ValueError(

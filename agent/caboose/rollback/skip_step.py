@@ -28,8 +28,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from caboose.clipping import ClippingObserver
 from caboose.guard import Guard
+from caboose.observe.clipping import ClippingObserver
 
 logger = logging.getLogger("caboose")
 

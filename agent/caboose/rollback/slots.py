@@ -18,8 +18,8 @@ import torch
 
 from caboose.rollback.checksum import Region, kind_of
 from caboose.rollback.errors import RollbackFailed
-from caboose.rollback.leaves import Parts, Tensors
 from caboose.rollback.training_state import Rest
+from caboose.tensors.tensor_tree import Parts, Tensors
 
 ALIGNMENT = 64
 

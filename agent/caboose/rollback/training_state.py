@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 import torch
 
-from caboose.placement import without_compile
+from caboose.observe.weights import Fingerprint
 from caboose.rollback.learning_rates import RATES, scale_lr, unknown_schedule
-from caboose.rollback.leaves import Leaf, Parts, Tensors, inner_tensors, put_together, take_apart
-from caboose.rollback.random_states import RandomStates
-from caboose.rollback.shards import OwnParameters, is_fsdp, reshard
-from caboose.weights import Fingerprint
+from caboose.tensors.placement import without_compile
+from caboose.tensors.random_states import RandomStates
+from caboose.tensors.shards import OwnParameters, is_fsdp, reshard
+from caboose.tensors.tensor_tree import Leaf, Parts, Tensors, inner_tensors, put_together, take_apart
 
 LearningRates = Literal["keep", "rewind"]
 

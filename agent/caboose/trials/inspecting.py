@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.activations import Activations, reason_for_blindness
-from caboose.layers import plain_name
-from caboose.placement import Placements, own
+from caboose.observe.activations import Activations, reason_for_blindness
+from caboose.observe.layers import plain_name
+from caboose.tensors.placement import Placements, own
 from caboose.trials import plots
 from caboose.trials.layer_looks import ActivationLook, GradientLook, judge_activation, judge_gradients
 from caboose.trials.trial import LossFunction, Trial

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from caboose import attaching
-from caboose.rollback.shards import _fsdp1_handles
+from caboose.attachment import attach
+from caboose.tensors.shards import _fsdp1_handles
 
 
 def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, needs_optimizer: bool) -> None:
@@ -30,7 +30,7 @@ def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, nee
 
 
 def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    watched = attaching._attached
+    watched = attach._attached
     if watched is not None and watched[1].is_active and watched[0] is model:
         return "this model is watched, and its monitor would count these steps: call it before attach, or close it"
     if _fsdp1_handles(model):

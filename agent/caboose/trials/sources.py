@@ -26,7 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from caboose.trials.keeping import Kept
+from caboose.trials.restore_state import Kept
 
 
 class Source:

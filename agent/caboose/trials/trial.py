@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.activations import reason_for_blindness
-from caboose.rollback.random_states import RandomStates
-from caboose.rollback.shards import is_fsdp, reshard
+from caboose.observe.activations import reason_for_blindness
+from caboose.tensors.random_states import RandomStates
+from caboose.tensors.shards import is_fsdp, reshard
 from caboose.trials import refusing
 from caboose.trials.batches import Split, fresh, on_device, parted
-from caboose.trials.brought import brought
-from caboose.trials.keeping import Kept
+from caboose.trials.loss_modules import brought
 from caboose.trials.ranks import Ranks
+from caboose.trials.restore_state import Kept
 
 LossFunction = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from caboose.placement import Placements, own
-from caboose.rollback.shards import reshard
+from caboose.tensors.placement import Placements, own
+from caboose.tensors.shards import reshard
 from caboose.trials.trial import Trial
 
 Direction = list[torch.Tensor]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import caboose
-from caboose import sender
-from caboose.rollback import engaging, lending
+from caboose.report import sender
+from caboose.rollback import borrow_weights, enable
 from caboose_wire import Ack, Command, Event, Holdings, Terms
 from support.collector import Collector
 from support.processes import wait_until
@@ -21,7 +21,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is ready as soon as the steps have passed, and agents speak often."""
-    monkeypatch.setattr(engaging, "QUARANTINE_SECONDS", 0.0)
+    monkeypatch.setattr(enable, "QUARANTINE_SECONDS", 0.0)
     monkeypatch.setattr(sender, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(sender, "HEARTBEAT_SECONDS", 0.1)
 
@@ -151,7 +151,7 @@ def test_a_snapshot_that_cannot_be_lent_leaves_the_hunt_on_the_weights_as_they_a
 
     run = Guarded(attach, listening)
     run.train(16)
-    monkeypatch.setattr(lending, "_is_left", no_memory)
+    monkeypatch.setattr(borrow_weights, "_is_left", no_memory)
     ack = run.tell(run.hunt(target=10))
     assert ack.outcome == "done"
     assert run.monitor.is_active

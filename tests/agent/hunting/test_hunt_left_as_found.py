@@ -12,9 +12,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import caboose
-from caboose import pieces
 from caboose.hunting import capturing
 from caboose.hunting.hunter import MAX_HUNTS
+from caboose.observe import step_vector
 from support.fingerprints import changed, fingerprint
 
 Attach = Callable[..., caboose.Monitor]
@@ -138,7 +138,7 @@ def test_bad_steps_in_a_row_are_one_trouble_and_three_troubles_are_all(
     assert run.monitor._hunter._captures.steps == [], "nothing is kept any more"
 
 
-class Late(pieces.Vector):
+class Late(step_vector.Vector):
     """Values that come off their device two steps later."""
 
     run: "Run"
@@ -155,9 +155,9 @@ def test_numbers_that_come_late_off_a_device_still_find_the_batch_of_their_step(
     results: list[Any] = []
     assert run.monitor._hunter is not None
     monkeypatch.setattr(run.monitor._hunter, "_tell", results.append)
-    pack = pieces.Pieces.pack
+    pack = step_vector.Pieces.pack
 
-    def pack_late(self: pieces.Pieces) -> Late | None:
+    def pack_late(self: step_vector.Pieces) -> Late | None:
         made = pack(self)
         if made is None:
             return None
@@ -165,7 +165,7 @@ def test_numbers_that_come_late_off_a_device_still_find_the_batch_of_their_step(
         late.run, late.made_at = run, run.monitor.current_step
         return late
 
-    monkeypatch.setattr(pieces.Pieces, "pack", pack_late)
+    monkeypatch.setattr(step_vector.Pieces, "pack", pack_late)
     for _ in range(4):
         run.step()
     run.step(3)

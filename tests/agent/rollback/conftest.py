@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import caboose
-from caboose import sender
-from caboose.rollback import engaging
+from caboose.report import sender
+from caboose.rollback import enable
 from support.braked import Braked
 from support.collector import Collector
 
@@ -14,7 +14,7 @@ from support.collector import Collector
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is ready as soon as the steps have passed, for there are no rules here; and agents speak often."""
-    monkeypatch.setattr(engaging, "QUARANTINE_SECONDS", 0.0)
+    monkeypatch.setattr(enable, "QUARANTINE_SECONDS", 0.0)
     monkeypatch.setattr(sender, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(sender, "HEARTBEAT_SECONDS", 0.1)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import caboose
-from caboose import clipping
-from caboose.rollback import engaging
+from caboose.observe import clipping
+from caboose.rollback import enable
 from support.collector import Collector
 
 Attach = Callable[..., caboose.Monitor]
@@ -76,7 +76,7 @@ def test_ranks_that_cannot_meet_leave_nothing_behind(
     def no_port(rank: int, world: int) -> Any:
         raise ValueError("no port on the host of rank 0")
 
-    monkeypatch.setattr(engaging, "open_group", no_port)
+    monkeypatch.setattr(enable, "open_group", no_port)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="no port"):
         auto(optimizer=optimizer, skip_step="nonfinite")

@@ -20,7 +20,7 @@ AUTO: dict[str, Any] = {"rollback": "auto", "snapshot_every": 5, "overhead_budge
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """These runs are over in a moment; on a busy machine their reports may need longer than that to leave."""
-    monkeypatch.setattr("caboose.sender.FLUSH_SECONDS", 10.0)
+    monkeypatch.setattr("caboose.report.sender.FLUSH_SECONDS", 10.0)
 
 
 class Orders:

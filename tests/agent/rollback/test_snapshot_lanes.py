@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from caboose.rollback.lanes import Lane
+from caboose.rollback.device_copy import Lane
 
 
 class FakeEvent:

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import clip_grad_norm_
 
-from caboose.rollback.leaves import inner_tensors
 from caboose.rollback.skip_step import StepSkipper
+from caboose.tensors.tensor_tree import inner_tensors
 from support.jobs.sharded import CountCollectives
 
 STEPS, BAD = 6, 4

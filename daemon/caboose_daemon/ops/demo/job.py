@@ -16,7 +16,7 @@ def start_job(directory: Path, endpoint: str, *, job: str, steps: int, spike_at:
     """The two-rank job under torchrun, which lets itself be rolled back."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    command += ["-m", "caboose.drills.demo", "--steps", str(steps), "--spike-at", str(spike_at)]
+    command += ["-m", "caboose_drills.demo", "--steps", str(steps), "--spike-at", str(spike_at)]
     command += ["--bad-steps", str(BAD_STEPS), "--step-seconds", str(STEP_SECONDS)]
     command += ["--rollback", "auto", "--snapshot-every", "20"]
     env = {"CABOOSE_ENDPOINT": endpoint, "CABOOSE_JOB": job, "OMP_NUM_THREADS": "1", "TMPDIR": str(directory)}

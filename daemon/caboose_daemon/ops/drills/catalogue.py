@@ -11,7 +11,7 @@ LIST_SECONDS = 120.0
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """A drill as it tells of itself; `agent/caboose/drills/drill.py` says what the fields mean."""
+    """A drill as it tells of itself; `agent/caboose_drills/drill.py` says what the fields mean."""
 
     name: str
     about: str
@@ -67,8 +67,8 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 
 def read() -> Catalogue:
-    """Asks `python -m caboose.drills list`."""
-    command = [sys.executable, "-m", "caboose.drills", "list"]
+    """Asks `python -m caboose_drills list`."""
+    command = [sys.executable, "-m", "caboose_drills", "list"]
     try:
         answer = subprocess.run(command, capture_output=True, check=False, timeout=LIST_SECONDS)  # noqa: S603
     except subprocess.TimeoutExpired:

@@ -84,7 +84,7 @@ class Session:
     def _train(self, drill: Drill, seeds: Sequence[int], on_progress: OnProgress) -> dict[int, str]:
         """Runs the drill's process to its end; why seeds failed, where they did."""
         log = self._directory / f"{drill.name}.log"
-        command = [sys.executable, "-m", "caboose.drills", "run", drill.name]
+        command = [sys.executable, "-m", "caboose_drills", "run", drill.name]
         command += ["--seeds", ",".join(str(seed) for seed in seeds), "--prefix", _prefix(drill)]
         env = {"CABOOSE_ENDPOINT": self._endpoint, "OMP_NUM_THREADS": "1", "TMPDIR": str(self._directory)}
         process = start(command, self._directory, log, env, stdout=subprocess.PIPE)

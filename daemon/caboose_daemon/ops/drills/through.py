@@ -76,7 +76,7 @@ def send(
     with tempfile.TemporaryDirectory(prefix="caboose-drill-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         log = directory / "drill.log"
-        command = [sys.executable, "-m", "caboose.drills", "run", drill.name, "--seeds", "0", "--prefix", job]
+        command = [sys.executable, "-m", "caboose_drills", "run", drill.name, "--seeds", "0", "--prefix", job]
         env = {"CABOOSE_ENDPOINT": stations.endpoint, "OMP_NUM_THREADS": "1", "TMPDIR": name}
         env |= {key: os.environ[key] for key in ("CABOOSE_SERVER_KEY", "CABOOSE_AGENT_KEY") if key in os.environ}
         began = time.monotonic()

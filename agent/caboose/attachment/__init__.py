@@ -1,0 +1,1 @@
+"""How the agent gets into a training process: attach, the no-code launcher, and finding model, optimizer and loss."""

@@ -1,0 +1,132 @@
+"""Finds the model that an optimizer trains, when nobody names it.
+
+Design
+------
+The model is the outermost module that is *called* and holds the optimizer's parameters: so it is the DDP, FSDP or
+compiled wrapper if there is one, and not a container that only keeps the model. `CallWatcher` sees the calls by
+replacing `torch.nn.Module.__call__`, and takes that out as soon as the model of every optimizer is known, which is
+within the first call of the first training forward; later steps pay nothing.
+
+Why not torch's global forward hook: `torch.compile` warns about any global hook at each call, and `module.compile()`
+traces it into the graph, where it breaks `fullgraph=True`. A replaced `__call__` runs outside of what is compiled.
+
+A model that is used without being called (its methods are) is looked for among the live modules instead.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from caboose.observe.patches import Patches
+
+Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+MAX_CALLS = 5000
+"""Calls of modules looked at before the watcher gives up and leaves it to the live modules."""
+
+
+class Candidate:
+    """The best module so far for one optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.parameters = parameter_ids(optimizer)
+        self.num_held = 0
+        self.module: Callable[[], torch.nn.Module | None] = lambda: None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no other module could be better."""
+        return self.num_held == len(self.parameters) or self.optimizer() is None
+
+
+class CallWatcher:
+    """Notices which modules are called, until every expected optimizer has its model."""
+
+    def __init__(self, protect: Protect) -> None:
+        self._candidates: list[Candidate] = []
+        self._patches = Patches()
+        self._num_calls = 0
+        self._is_on = False
+        self._notice = protect("search for the model", self._called)
+
+    def expect(self, optimizer: torch.optim.Optimizer) -> None:
+        """Looks for the model of this optimizer from now on."""
+        self._candidates = [c for c in self._candidates if c.optimizer() not in (None, optimizer)]
+        self._candidates.append(Candidate(optimizer))
+        self._num_calls = 0
+        if not self._is_on:
+            self._is_on = True
+            self._patches.put(torch.nn.Module, "__call__", self._watch_calls)
+
+    def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
+        """The best module for an optimizer: called if one was, else alive; None if no module holds its parameters."""
+        own = parameter_ids(optimizer)
+        best, num_held = None, 0
+        for candidate in self._candidates:
+            if candidate.optimizer() is optimizer and (module := candidate.module()) is not None:
+                best, num_held = module, candidate.num_held
+        if num_held < len(own):
+            for root in _live_roots():
+                held = len(own & {id(p) for p in root.parameters()})
+                if held > num_held:
+                    best, num_held = root, held
+        return best
+
+    def stop(self) -> None:
+        """Looks at no more calls."""
+        self._is_on = False
+        self._patches.undo()
+
+    def _watch_calls(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._is_on and not torch.compiler.is_compiling():
+                self._notice(module)
+            return original(module, *args, **kwargs)
+
+        return __call__
+
+    def _called(self, module: torch.nn.Module) -> None:
+        if not torch.is_grad_enabled():
+            return  # an evaluation, perhaps of the model without its wrapper
+        self._num_calls += 1
+        parameters = {id(p) for p in module.parameters()}
+        for candidate in self._candidates:
+            held = len(parameters & candidate.parameters)
+            if held > candidate.num_held:  # equal: the one called first is further out
+                candidate.num_held, candidate.module = held, weakref.ref(module)
+        if self._num_calls >= MAX_CALLS or all(candidate.is_settled for candidate in self._candidates):
+            self.stop()
+
+
+def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
+    """The identities of the tensors an optimizer updates."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def trained_with(
+    model: torch.nn.Module, first: torch.optim.Optimizer, known: Iterable[torch.optim.Optimizer]
+) -> list[torch.optim.Optimizer]:
+    """The optimizers that share this model among them, the given one first.
+
+    One that holds a parameter which another has already is left out: a wrapper's inner optimizer, or one of an
+    earlier phase that is still alive.
+    """
+    parameters = {id(p) for p in model.parameters()}
+    chosen, taken = [first], parameter_ids(first)
+    for optimizer in known:
+        own = parameter_ids(optimizer)
+        if own & parameters and not own & taken:
+            chosen.append(optimizer)
+            taken |= own
+    return chosen
+
+
+def _live_roots() -> list[torch.nn.Module]:
+    """Every module that lies in no other; type() instead of isinstance() wakes no lazy proxy."""
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+    return [module for module in modules if id(module) not in inner and "_parameters" in vars(module)]

@@ -1,0 +1,242 @@
+"""Attaches to a run that does not know of Caboose: finds optimizers, model and loss through torch itself.
+
+Design
+------
+Everything runs on the script's own threads, in this order:
+
+1. when the script has imported torch (`torch_import`), hooks are placed: torch's global optimizer step hooks, and
+   around `Optimizer.__init__`, `autograd.backward` (`losses`) and `GradScaler.step`;
+2. the first optimizer that is made starts the search for its model (`discovery`), which the first forward ends;
+3. the first optimizer step attaches, before that step: `caboose.attach(model, optimizers)`;
+4. every end of an optimizer step is a step boundary. A step that a GradScaler skips is one too: with a loss that is
+   NaN it skips them all, and that must not look like silence.
+
+With several optimizers a step ends when each of them has stepped. One that stepped first and does so again before the
+others ends the step too, and from then on only those that had stepped are waited for.
+
+An optimizer that was not attached is let be, unless it has taken `PATIENCE` steps while the attached ones took
+none: then training has gone on to a new phase, and the search begins anew.
+
+If the script calls `caboose.attach` itself, or one of the framework callbacks does, that one wins. A forked child stays
+silent. Nothing here raises into the script: each entry is behind a guard, and a failure to attach ends the attempt.
+"""
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import caboose
+from caboose import settings
+from caboose.attachment import attach, torch_import
+from caboose.guard import Guard
+from caboose.monitor import Monitor
+from caboose.observe.patches import Patches
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("caboose")
+
+PATIENCE = 20
+"""Steps of other optimizers, with none of the attached ones between, before they are taken to have taken over."""
+
+
+def begin(env: Mapping[str, str]) -> None:
+    """Attaches to whatever this process trains from now on. Imports no torch, and never raises."""
+    try:
+        if settings.is_disabled(env):
+            return
+        settings.resolve(env)
+    except ValueError as error:
+        logger.warning("caboose: this run is not watched: %s", error)
+        return
+    automatic = AutoAttach()
+    torch_import.when_imported(automatic.guard.protect("automatic attach", automatic.install))
+
+
+class AutoAttach:
+    """Watches one process, from the import of torch on."""
+
+    def __init__(self) -> None:
+        self.guard = Guard(on_trip=self._let_be)
+        self._patches = Patches()
+        self._is_on = False
+        self._monitor: Monitor | None = None
+        self._attach = attach.attach
+        self._num_steps = 0
+        self._num_ended = 0
+        self._num_strange = 0
+        self._attached: set[int] = set()
+        self._expected: set[int] = set()
+        self._stepped: list[int] = []
+
+    def install(self) -> None:
+        """Places every hook; called when torch has been imported."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        from caboose.attachment.discovery import CallWatcher
+        from caboose.observe.losses import BackwardLosses
+
+        self._losses = BackwardLosses(self.guard.protect)
+        self._watcher = CallWatcher(self.guard.protect)
+        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._without_model: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._note_optimizer = self.guard.protect("automatic attach", self._optimizer_made)
+        self._protect_with(self.guard)
+
+        def before(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
+            if self._is_on and not torch.compiler.is_compiling():
+                self._before_step(optimizer)
+
+        def after(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
+            if self._is_on and not torch.compiler.is_compiling():
+                self._after_step(optimizer)
+
+        # These two stay in torch's lists for good: to leave a list while torch walks through it raises in the script.
+        register_optimizer_step_pre_hook(before)
+        register_optimizer_step_post_hook(after)
+        self._losses.start()
+        self._patches.put(torch.optim.Optimizer, "__init__", self._watch_making)
+        self._patches.put(torch.amp.GradScaler, "step", self._watch_scaler)
+        for module in (caboose, attach):
+            self._patches.put(module, "attach", self._give_way)
+        os.register_at_fork(after_in_child=self._forked)
+        self._is_on = True
+
+    def _protect_with(self, guard: Guard) -> None:
+        """Which guard answers for failures, and whose time is counted: the monitor's as soon as there is one."""
+        self._losses.protect_with(guard.protect)
+        self._take_loss = guard.protect("loss", self._losses.take_mean)
+        self._ends_last_step = guard.protect("automatic attach", self._step_begins)
+        self._ends_step = guard.protect("automatic attach", self._step_ended)
+
+    def stand_aside(self) -> None:
+        """Does nothing from now on; whoever is attached stays so."""
+        self._is_on = False
+        self._patches.undo()
+        self._losses.stop()
+        self._watcher.stop()
+
+    def _let_be(self) -> None:
+        self.stand_aside()
+        if self._monitor is not None:
+            self._monitor.close()
+
+    def _forked(self) -> None:
+        if self._is_on:
+            self.stand_aside()  # the monitor, too, is the parent's; it knows
+
+    def _give_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def attach(*args: Any, **kwargs: Any) -> Any:
+            if self._is_on:
+                self._let_be()
+            return self._attach(*args, **kwargs)
+
+        return attach
+
+    def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if self._is_on:
+                self._note_optimizer(optimizer)
+
+        return __init__
+
+    def _optimizer_made(self, optimizer: "torch.optim.Optimizer") -> None:
+        self._known.add(optimizer)
+        self._losses.watch_scalers()
+        if self._monitor is None:
+            self._watcher.expect(optimizer)
+
+    def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            ended = self._num_ended
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._is_on and self._num_ended == ended and hasattr(optimizer, "param_groups"):
+                self._before_step(optimizer)
+                self._after_step(optimizer)
+            return result
+
+        return step
+
+    def _before_step(self, optimizer: "torch.optim.Optimizer") -> None:
+        if self._ends_last_step(optimizer):
+            self._boundary()
+
+    def _after_step(self, optimizer: "torch.optim.Optimizer") -> None:
+        if self._ends_step(optimizer):
+            self._boundary()
+
+    def _step_begins(self, optimizer: "torch.optim.Optimizer") -> bool:
+        if self._monitor is None:
+            if optimizer not in self._without_model:
+                self._attach_to(optimizer)
+            return False
+        if self._stepped and self._stepped[0] == id(optimizer):
+            self._expected = set(self._stepped)
+            return True
+        return False
+
+    def _step_ended(self, optimizer: "torch.optim.Optimizer") -> bool:
+        self._num_ended += 1
+        if self._monitor is None:
+            return False
+        if id(optimizer) in self._attached:
+            self._num_strange = 0
+            self._stepped.append(id(optimizer))
+            return self._expected.issubset(self._stepped)
+        if optimizer not in self._without_model:
+            self._num_strange += 1
+            if self._num_strange >= PATIENCE:
+                self._let_go(optimizer)
+        return False
+
+    def _boundary(self) -> None:
+        if self._monitor is None:
+            return
+        self._stepped.clear()
+        self._num_steps += 1
+        self._monitor.step(self._take_loss())
+        if not self._monitor.is_active:
+            self.stand_aside()
+
+    def _attach_to(self, optimizer: "torch.optim.Optimizer") -> None:
+        from caboose.attachment.discovery import trained_with
+
+        model = self._watcher.model_of(optimizer)
+        if model is None:
+            self._without_model.add(optimizer)
+            logger.info("caboose: no module holds what this %s updates; it is not watched", type(optimizer).__name__)
+            return
+        self._watcher.stop()
+        optimizers = trained_with(model, optimizer, self._known)
+        self._num_steps = max(self._num_steps, _steps_taken(optimizer))
+        try:
+            monitor = self._attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
+        except Exception:
+            self.stand_aside()
+            raise  # to the guard, which logs it
+        self._monitor = monitor
+        self._protect_with(monitor.guard)
+        self._attached = {id(each) for each in optimizers}
+        self._expected = set(self._attached)
+
+    def _let_go(self, successor: "torch.optim.Optimizer") -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+        self._monitor = None
+        self._num_strange = 0
+        self._stepped.clear()
+        self._protect_with(self.guard)
+        self._watcher.expect(successor)
+
+
+def _steps_taken(optimizer: "torch.optim.Optimizer") -> int:
+    """Where a resumed run continues, if the optimizer's state counts its steps; a device is asked once at most."""
+    for state in optimizer.state.values():
+        if isinstance(state, Mapping) and "step" in state:
+            return max(0, int(state["step"]))
+    return 0

@@ -1,0 +1,141 @@
+"""A callback for the Hugging Face Trainer: `Trainer(..., callbacks=[CabooseCallback()])`.
+
+Design
+------
+The Trainer hands its callbacks neither the loss of a step nor the wrapped model. The log is no help: it holds means
+over `logging_steps`, and `logging_nan_inf_filter` (on by default) replaces a NaN in it by the mean of the others. So:
+
+* the loss is taken where `backward` is called on it (`losses`). The Trainer scales each micro-batch's loss such that
+  their sum is the loss of the step, whichever way the model or a `compute_loss_func` normalises; that sum is reported;
+* the model is the one the Trainer calls, `model_wrapped`. The Trainer is found on the call stack of `on_train_begin`.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import caboose
+from caboose.monitor import Monitor
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError(
+        "caboose.huggingface needs Hugging Face transformers with torch: pip install 'transformers[torch]'"
+    ) from error
+
+from caboose.observe.losses import BackwardLosses
+
+RECORDED = (
+    "gradient_accumulation_steps",
+    "label_smoothing_factor",
+    "learning_rate",
+    "max_grad_norm",
+    "per_device_train_batch_size",
+    "seed",
+    "warmup_steps",
+    "weight_decay",
+)
+"""The Trainer's own settings that are kept with the job."""
+
+
+class CabooseCallback(TrainerCallback):
+    """Reports every optimizer step, evaluation and checkpoint of a Trainer.
+
+    Takes what `caboose.attach` takes beside the model and the optimizer: `job=`, `endpoint=`, `config=`, ...
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.monitor: Monitor | None = None
+        self._options = options
+        self._losses: BackwardLosses | None = None
+        self._last_step = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Attaches, now that model and optimizer are what training will use."""
+        self._close()
+        self._last_step = state.global_step
+        trainer = _calling_trainer()
+        model = kwargs["model"] if trainer is None else trainer.model_wrapped
+        options = {
+            "start_step": state.global_step,
+            "scheduler": kwargs.get("lr_scheduler"),
+            "scaler": None if trainer is None else getattr(trainer.accelerator, "scaler", None),
+            **self._options,
+        }
+        recorded = {name: getattr(args, name, None) for name in RECORDED}
+        options["config"] = {**recorded, **(self._options.get("config") or {})}
+        if options.get("lr_policy", "keep") != "keep":
+            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
+        self.monitor = caboose.attach(model, _unwrapped(kwargs["optimizer"]), **options)
+        self.monitor._keep_schedule()
+        if self.monitor.is_active:
+            self._losses = BackwardLosses(self.monitor.guard.protect)
+            self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)
+            self._losses.start()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The step boundary: the Trainer has not counted the step yet, nor has the scheduler moved the rate."""
+        self._report(state.global_step + 1)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The step boundary for versions of the Trainer that do not tell of the optimizer's step."""
+        if state.global_step > self._last_step:
+            self._report(state.global_step)
+
+    def _report(self, step: int) -> None:
+        self._last_step = step
+        if self.monitor is not None and self._losses is not None:
+            self.monitor.step(self._take_loss(), step=step)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Reports the evaluation, once for all ranks."""
+        if self.monitor is not None and state.is_world_process_zero:
+            found = {name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)}
+            self.monitor.validation(found.pop("eval_loss", None), **found)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Reports the checkpoint that was just written."""
+        if self.monitor is not None and state.is_world_process_zero:
+            path = os.path.join(args.output_dir or "", f"checkpoint-{state.global_step}")
+            self.monitor.event("checkpoint", step=state.global_step, path=path)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Says good-bye; if training ends by an exception, the end of the process does."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._losses is not None:
+            self._losses.stop()
+        if self.monitor is not None:
+            self.monitor.close()
+        self.monitor = self._losses = None
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """The torch optimizer inside accelerate's, which only decides whether to step it."""
+    return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
+
+
+def _calling_trainer() -> Any:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        candidate = frame.f_locals.get("self")
+        if isinstance(candidate, Trainer):
+            return candidate
+    return None

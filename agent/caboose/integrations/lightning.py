@@ -1,0 +1,155 @@
+"""A callback for Lightning: `Trainer(..., callbacks=[CabooseCallback()])`, from `lightning` or `pytorch_lightning`.
+
+Design
+------
+Lightning calls `on_train_batch_end` for every micro-batch; a step has ended when `trainer.global_step` has moved. The
+loss it hands over is already divided by `accumulate_grad_batches`, also in the shorter last group of an epoch; that is
+undone, and the mean of the micro-batches reported.
+
+A checkpoint is told of when it is written, with the file that it was written to. No hook says which: what is told when
+one begins knows no file, and the attributes of ModelCheckpoint name the best one, or the last, of its own alone. So
+`trainer.save_checkpoint`, through which every save goes, is wrapped while the Trainer trains.
+
+If both packages are installed, the callback belongs to the one whose Trainer the program has imported first.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import caboose
+from caboose.monitor import Monitor
+from caboose.observe.patches import Patches
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    try:
+        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+            from pytorch_lightning import Callback
+        else:
+            from lightning.pytorch import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning import Callback
+        except ImportError as error:
+            raise ImportError("caboose.lightning needs Lightning: pip install lightning") from error
+
+import torch
+
+VALIDATION_LOSS = ("val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss")
+"""Names under which programs log the loss of a validation; the first that is there is the event's `loss`."""
+
+
+class CabooseCallback(Callback):
+    """Reports every optimizer step, validation and checkpoint of a Trainer.
+
+    Takes what `caboose.attach` takes beside the model and the optimizers: `job=`, `endpoint=`, `config=`, ...
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.monitor: Monitor | None = None
+        self._options = options
+        self._losses: list[torch.Tensor] = []
+        self._last_step = 0
+        self._patches = Patches()
+        self._is_whole = False
+
+    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Attaches, now that the strategy has wrapped the model."""
+        self._close()
+        self._losses = []
+        self._last_step = trainer.global_step
+        model = trainer.model if isinstance(trainer.model, torch.nn.Module) else pl_module
+        options = {
+            "start_step": trainer.global_step,
+            "scaler": getattr(trainer.precision_plugin, "scaler", None),
+            **self._options,
+        }
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        if options.get("rollback") == "auto" and schedulers:
+            options.setdefault("scheduler", schedulers)
+        if options.get("lr_policy", "keep") != "keep":
+            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
+        self.monitor = caboose.attach(model, list(trainer.optimizers), **options)
+        self.monitor._keep_schedule()
+        self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
+
+    def on_train_batch_end(
+        self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """The step boundary, if the optimizer stepped."""
+        if self.monitor is None:
+            return
+        self.monitor.guard.protect("loss", self._keep)(trainer, pl_module, outputs)
+        if trainer.global_step != self._last_step:
+            self._last_step = trainer.global_step
+            losses, self._losses = self._losses, []
+            mean = self.monitor.guard.protect("loss", _mean)(losses)
+            self.monitor.step(mean, step=trainer.global_step)
+
+    def _keep(self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, torch.Tensor):
+            is_divided = pl_module.automatic_optimization and trainer.accumulate_grad_batches > 1
+            self._losses.append(loss.detach() * trainer.accumulate_grad_batches if is_divided else loss.detach())
+
+    def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Reports what validation logged, once for all ranks."""
+        if self.monitor is None or trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        metrics: dict[str, Any] = {
+            name: value for name, value in trainer.callback_metrics.items() if not name.startswith("train")
+        }
+        name = next((name for name in VALIDATION_LOSS if name in metrics), None)
+        self.monitor.validation(None if name is None else metrics.pop(name), **metrics)
+
+    def on_save_checkpoint(self, trainer: "Trainer", pl_module: "LightningModule", checkpoint: dict[str, Any]) -> None:
+        """Notes that the checkpoint to be written can be resumed from; one of weights alone does not come by here."""
+        self._is_whole = True
+
+    def _told_of(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
+        def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_whole = False
+            result = save(filepath, *args, **kwargs)
+            if self.monitor is not None and self._is_whole and trainer.is_global_zero:
+                self.monitor.event("checkpoint", step=trainer.global_step, path=_place(filepath))
+            return result
+
+        return save_checkpoint
+
+    def on_exception(self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException) -> None:
+        """Says good-bye, with the reason."""
+        if self.monitor is not None:
+            self.monitor.event("exception", error=f"{type(exception).__name__}: {exception}"[:256])
+            self.monitor.__exit__(type(exception), exception, exception.__traceback__)
+            self._close()
+
+    def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Reports nothing more; the good-bye waits for `teardown`, as checkpoints may still be written."""
+        self._losses = []
+
+    def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
+        """Says good-bye."""
+        if stage == "fit":
+            self._close()
+
+    def _close(self) -> None:
+        self._patches.undo()
+        if self.monitor is not None:
+            self.monitor.close()
+            self.monitor = None
+
+
+def _place(filepath: Any) -> str:
+    """Where a file lies, whatever directory a process that resumes is started in; an address stays what it is."""
+    text = str(filepath)
+    return text if "://" in text else os.path.abspath(text)
+
+
+def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:
+    if not losses:
+        return None
+    return losses[0] if len(losses) == 1 else torch.stack([loss.to(torch.float32) for loss in losses]).mean()

@@ -1,0 +1,260 @@
+"""Sees activations on sampled steps: every leaf module's output, and the functional activations that can be seen.
+
+Design
+------
+Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
+and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
+hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing
+happens in the backward, after that, and so is not counted twice; of several micro-batches the first counts.
+
+For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
+the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a
+window of sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks,
+this rank's own part is looked at (see `readable`).
+
+A model with compiled parts is not looked into: hooks would make it compile again, or would be ignored. That is
+stated.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils.hooks import RemovableHandle
+
+from caboose.observe.layers import plain_name
+from caboose.tensors.readable import own_part
+from caboose.tensors.subsample import histogram, zero_fraction
+from caboose.tensors.subsample import row as sample_row
+from caboose_wire import Module
+
+WINDOW = 8
+"""Sampled steps over which a unit must stay silent to be called dead."""
+MASK_ELEMENTS = 65_536
+"""Elements of one output looked at for the mask of live units, at most."""
+MAX_SITES = 2048
+SILENT_KINDS = frozenset({"ReLU", "ReLU6", "relu", "relu_", "relu6", "Threshold", "threshold"})
+"""Activations whose output is exactly zero when the unit is silent."""
+FLAT_END = 0.9748
+"""tanh(2.18): beyond it the derivative is under 5 % of its maximum; a sigmoid s is 2s-1 on the same scale."""
+TO_TANH = {"Tanh": (1.0, 0.0), "tanh": (1.0, 0.0), "Sigmoid": (2.0, -1.0), "sigmoid": (2.0, -1.0)}
+FUNCTIONS: dict[Any, str] = {
+    function: name
+    for name, functions in {
+        "relu": (torch.nn.functional.relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_),
+        "relu6": (torch.nn.functional.relu6,),
+        "gelu": (torch.nn.functional.gelu,),
+        "silu": (torch.nn.functional.silu,),
+        "tanh": (torch.tanh, torch.Tensor.tanh, torch.nn.functional.tanh),
+        "sigmoid": (torch.sigmoid, torch.Tensor.sigmoid, torch.nn.functional.sigmoid),
+        "softmax": (torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax),
+    }.items()
+    for function in functions
+}
+SKIPPED_KINDS = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Flatten"})
+
+
+def reason_for_blindness(model: torch.nn.Module) -> str:
+    """Why this model's activations cannot be seen; empty if they can."""
+    for module in model.modules():
+        is_compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
+        is_compiled |= any(
+            isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+            for value in vars(module).values()
+        )
+        if is_compiled:
+            return "inside a compiled graph"
+        if isinstance(module, torch.jit.ScriptModule):
+            return "inside a scripted module"
+    return ""
+
+
+class Activations:
+    """What the modules of one model put out, on sampled steps."""
+
+    def __init__(self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any]) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._sites: dict[Any, int] = {}
+        self.modules: list[Module] = []
+        for name, module in model.named_modules():
+            kind = type(module).__name__
+            if not any(True for _ in module.children()) and kind not in SKIPPED_KINDS:
+                self._add_site(id(module), Module(name=plain_name(name)[-256:], kind=kind[:256]))
+        self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
+        self.has_new_sites = False
+        self._stack: list[torch.nn.Module] = []
+        self._calls: dict[Any, int] = {}
+        self._handles: list[RemovableHandle] = []
+        self._mode: _Functions | None = None
+        self._before = protect("activation hook", self._enter)
+        self._after = protect("activation hook", self._leave)
+        self._function = protect("functional activation", self._called)
+        self._order: list[int] = []
+        self._samples: list[torch.Tensor] = []
+        self._extremes: list[torch.Tensor] = []
+        self._alive: dict[int, torch.Tensor] = {}
+        self._num_in_window = 0
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether the forward under way is being watched."""
+        return bool(self._handles)
+
+    def arm(self, model: torch.nn.Module) -> None:
+        """The forward of a sampled step begins; its outermost module is entered already."""
+        self._stack[:] = [model]
+        self._calls.clear()
+        self._handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after),
+        ]
+        self._mode = _Functions(self._function)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
+
+    def disarm(self) -> None:
+        """It has ended, well or not."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            _take_off_the_stack(mode)
+
+    def _add_site(self, key: Any, module: Module) -> int:
+        row = len(self.modules)
+        self._sites[key] = row
+        self.modules.append(module)
+        return row
+
+    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
+        self._stack.append(module)
+
+    def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
+        if self._stack and self._stack[-1] is module:
+            self._stack.pop()
+        row = self._sites.get(id(module))
+        if row is not None:
+            self._see(row, output)
+
+    def _called(self, name: str, output: Any) -> None:
+        inside = self._stack[-1] if self._stack else None
+        if inside is None or id(inside) in self._sites or id(inside) not in self._names:
+            return  # the module itself is a site, or not one of this model's
+        call = (id(inside), name)
+        number = self._calls[call] = self._calls.get(call, 0) + 1
+        key = (*call, number)
+        row = self._sites.get(key)
+        if row is None:
+            if len(self.modules) >= MAX_SITES:
+                return
+            suffix = f"#{number}" if number > 1 else ""
+            where = plain_name(self._names[id(inside)])
+            row = self._add_site(key, Module(name=f"{where}.{name}{suffix}".lstrip(".")[-256:], kind=name))
+            self.has_new_sites = True
+        self._see(row, output)
+
+    def _see(self, row: int, output: Any) -> None:
+        found = _first_tensor(output)
+        if found is None or row in self._order or not found.is_floating_point():
+            return
+        tensor = own_part(found, "an activation")
+        if tensor is None or not tensor.numel():
+            return
+        extremes, elements = torch.aminmax(tensor), sample_row(tensor)
+        if self.modules[row].kind in SILENT_KINDS and tensor.dim() >= 2:
+            fired = (self._by_unit(tensor) != 0).any(dim=0)
+            before = self._alive.get(row)
+            same = before is not None and before.shape == fired.shape
+            self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
+        self._order.append(row)  # last: an output that fails on the way leaves no half of itself behind
+        self._extremes += extremes
+        self._samples.append(elements)
+
+    def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Samples x units, with few enough samples to look at."""
+        channel = 1 if tensor.dim() >= 4 or (tensor.dim() == 3 and self._channels_first) else tensor.dim() - 1
+        units = tensor.shape[channel]
+        rows = tensor.movedim(channel, -1).reshape(-1, units)
+        keep = max(1, MASK_ELEMENTS // units)
+        return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
+
+    def forget(self) -> None:
+        """Drops what was seen and not taken."""
+        self._order, self._samples, self._extremes = [], [], []
+
+    def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
+        """The rows that were called, in the order of execution, and an array of each statistic for them."""
+        order, self._order = self._order, []
+        samples, self._samples = self._samples, []
+        extremes, self._extremes = self._extremes, []
+        if not order:
+            return [], {}
+        matrix = torch.stack(samples)
+        lows, highs = torch.stack([e.to(torch.float32) for e in extremes]).view(-1, 2).unbind(1)
+        device = matrix.device
+        kinds = [self.modules[row].kind for row in order]
+        scale, shift = torch.tensor([TO_TANH.get(kind, (0.0, 0.0)) for kind in kinds], device=device).unbind(1)
+        on_tanh = matrix * scale.unsqueeze(1) + shift.unsqueeze(1)
+        saturated = (on_tanh.abs() > FLAT_END).to(torch.float32).mean(dim=1)
+        is_flat_kind = scale != 0
+        std, mean = torch.std_mean(matrix, dim=1)
+        return order, {
+            "activation_mean": mean,
+            "activation_std": std,
+            "activation_max": torch.maximum(highs, -lows),
+            "activation_zero_fraction": zero_fraction(matrix),
+            "activation_saturated": torch.where(is_flat_kind, saturated, -torch.ones_like(saturated)),
+            "activation_dead": self._dead(order, device),
+            "activation_histogram": histogram(matrix),
+        }
+
+    def _dead(self, order: list[int], device: torch.device) -> torch.Tensor:
+        self._num_in_window += 1
+        missing = torch.full((), -1.0, device=device)
+        if self._num_in_window < WINDOW:
+            return missing.expand(len(order))
+        self._num_in_window = 0
+        alive, self._alive = self._alive, {}
+        return torch.stack([1.0 - alive[row].to(torch.float32).mean() if row in alive else missing for row in order])
+
+
+class _Functions(TorchFunctionMode):
+    """Tells of functional activations while it is entered."""
+
+    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls the function as it was called, and tells what came out."""
+        output = function(*args, **(kwargs or {}))
+        name = FUNCTIONS.get(function)
+        if name is not None:
+            self._tell(name, output)
+        return output
+
+
+def _take_off_the_stack(mode: _Functions) -> None:
+    """Wherever it lies: torch's own exit takes what is on top, and after an interrupt that may be another."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
+        if top is mode:
+            break
+        above.append(top)
+    else:
+        del above[:1]  # a block that was left by the interrupt took ours for its own, and its own is still there
+    for other in reversed(above):
+        _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, tuple | list) and output and isinstance(output[0], torch.Tensor):
+        return output[0]
+    return None

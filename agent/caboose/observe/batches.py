@@ -1,0 +1,84 @@
+"""What the watched loader hands out: index, epoch and shape always, range and bad elements on sampled steps."""
+
+import weakref
+from typing import Any
+
+import msgspec
+import torch
+
+from caboose.observe.step_vector import Pieces
+from caboose.tensors.readable import own_part
+from caboose_wire import Batch
+
+MAX_DEPTH = 4
+
+
+class Batches:
+    """Keeps count of the batches, and a weak hold on the last one for the case that its step goes wrong."""
+
+    def __init__(self) -> None:
+        self.index = -1
+        self.epoch = -1
+        self.held: weakref.ref[torch.Tensor] | None = None
+        """The last batch's first tensor, as long as someone else holds it."""
+        self._shape: tuple[int, ...] = ()
+
+    def begin_epoch(self) -> None:
+        """The loader starts over."""
+        self.epoch += 1
+
+    def see(self, batch: Any) -> None:
+        """A batch is handed out."""
+        self.index += 1
+        tensor = _first_tensor(batch)
+        self._shape = tuple(tensor.shape) if tensor is not None and not tensor.is_nested else ()
+        self.held = weakref.ref(tensor) if tensor is not None else None
+
+    def describe(self) -> Batch | None:
+        """The last batch; None if no loader is watched."""
+        if self.index < 0:
+            return None
+        return Batch(index=self.index, epoch=max(0, self.epoch), shape=self._shape[:16])
+
+    def look_closely(self, pieces: Pieces) -> None:
+        """Adds the range of the last batch and the number of its bad elements."""
+        tensor = self.held() if self.held is not None else None
+        found = extent(tensor) if tensor is not None else None
+        if found is not None:
+            for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):
+                pieces.add_scalar(name, value)
+
+
+def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
+    """The batch with its range and bad elements, if it is still there; on the sender's thread, so it may wait."""
+    tensor = held() if held is not None else None
+    if batch.num_bad is not None or tensor is None:
+        return batch
+    found = extent(tensor)
+    if found is None:
+        return batch
+    low, high, bad = found
+    return msgspec.structs.replace(batch, num_bad=int(bad), lowest=float(low), highest=float(high))
+
+
+def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Lowest and highest element of this rank's part, and how many are not finite; None if that cannot be read."""
+    mine = own_part(tensor, "a batch")
+    if mine is None or not mine.numel():
+        return None
+    low, high = torch.aminmax(mine)
+    bad = (~torch.isfinite(mine)).sum() if mine.is_floating_point() else torch.zeros((), device=mine.device)
+    return low, high, bad
+
+
+def _first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
+    if isinstance(batch, torch.Tensor):
+        return batch
+    if depth >= MAX_DEPTH:
+        return None
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
+    for part in parts:
+        found = _first_tensor(part, depth + 1)
+        if found is not None:
+            return found
+    return None

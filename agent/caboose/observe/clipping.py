@@ -1,0 +1,235 @@
+"""Sees gradient clipping act, by watching the clippers themselves.
+
+Design
+------
+torch's clippers are thin wrappers around an inner function that they hold in a closure. That cell is what is
+replaced: so a clipper is seen however it was imported, by name too, and its own work, result and errors stay as
+they are. Gradients are read when a clipper is entered, before it changes them; the total norm it computed is taken
+over, not computed again. FSDP's own `clip_grad_norm_` is a method and is wrapped on its class.
+
+The wraps are process-wide: put in by the first observer, taken out by the last; each observer looks only at
+parameters of its own. A torch whose clippers are built differently is stated blindness.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import CellType
+from typing import Any
+
+import torch
+import torch.nn.utils.clip_grad as clippers
+
+from caboose.tensors.placement import own
+
+FSDP_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
+
+
+@dataclass(slots=True)
+class Clipped:
+    """What the clippers did in one step."""
+
+    total_norms: list[torch.Tensor] = field(default_factory=list)
+    """Norms before clipping, as the clippers computed them, of parameters that are each in one of them; still on the
+    device. Empty where one is not known."""
+    max_norm: float | None = None
+    max_value: float | None = None
+
+
+class Totals:
+    """The total norms that clippers computed in one step.
+
+    Of parameters that are clipped twice the first norm counts, since the second is of what was clipped already; unless
+    the first clipping was for nothing: another forward came after it, and no step in between.
+    """
+
+    def __init__(self) -> None:
+        self._norms: dict[int, torch.Tensor | None] = {}
+        self._first: Sequence[torch.Tensor] = ()
+        self._clipping_of: dict[int, int] = {}
+        self._num = 0
+        self._num_used = 0
+        self._num_unused = 0
+
+    def add(self, parameters: Sequence[torch.Tensor], norm: torch.Tensor | None) -> None:
+        """These parameters are clipped, and this is their norm, if it is known."""
+        number, self._num = self._num, self._num + 1
+        if number == 0:
+            self._first = parameters  # most steps have one clipping: who is in it matters only to a second
+            self._norms[0] = norm
+            return
+        if number == 1:
+            self._clipping_of = dict.fromkeys(map(id, self._first), 0)
+        ids = [id(parameter) for parameter in parameters]
+        earlier = {self._clipping_of[i] for i in ids if i in self._clipping_of}
+        if all(self._num_used <= each < self._num_unused for each in earlier):
+            for each in earlier:
+                self._norms.pop(each, None)
+            self._norms[number] = norm
+            self._clipping_of.update(dict.fromkeys(ids, number))
+
+    def note_forward(self) -> None:
+        """What was clipped and not used by a step until now may never be."""
+        self._num_unused = self._num
+
+    def note_step(self) -> None:
+        """An optimizer uses what was clipped."""
+        self._num_used = self._num
+
+    def known(self) -> list[torch.Tensor]:
+        """All of them, or none if one of them is not known."""
+        norms = [norm for norm in self._norms.values() if norm is not None]
+        return norms if len(norms) == len(self._norms) else []
+
+
+class ClippingObserver:
+    """Tells its owner when its parameters are about to be clipped, and remembers by what."""
+
+    def __init__(
+        self,
+        owned: frozenset[int],
+        before_clip: Callable[[Sequence[torch.Tensor]], None],
+        protect: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        self.owned = owned
+        self._before_clip = before_clip
+        self._seen = Clipped()
+        self.totals = Totals()
+        self._norm_type = 2.0
+        self.on_total: Callable[[Sequence[torch.Tensor], torch.Tensor | None], None] | None = None
+        """Given the parameters and the complete total norm of each clipping; None where it is spread over ranks."""
+        self.norm_clipped = protect("clipping", self._norm_clipped)
+        self.total_computed = protect("clipping", self._total_computed)
+        self.norm_clips = protect("clipping", self._norm_clips)
+        self.value_clips = protect("clipping", self._value_clips)
+        self.is_blind = not _watch(self)
+
+    def _total_computed(self, norm_type: Any) -> None:
+        self._norm_type = float(norm_type)
+
+    def _norm_clips(self, parameters: Sequence[torch.Tensor], max_norm: Any, total: Any) -> None:
+        if self._owns(parameters):
+            self._before_clip(parameters)
+            self._seen.max_norm = float(max_norm)
+            if self.on_total is None:  # who is told of each keeps none
+                is_known = self._norm_type == 2.0 and isinstance(total, torch.Tensor)
+                self.totals.add(parameters, _whole(total.detach()) if is_known else None)
+
+    def _norm_clipped(self, parameters: Sequence[torch.Tensor], total: Any) -> None:
+        if self.on_total is not None and self._owns(parameters):
+            self.on_total(parameters, _whole(total.detach()) if isinstance(total, torch.Tensor) else None)
+
+    def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
+        if self._owns(parameters):
+            self._before_clip(parameters)
+            self._seen.max_value = float(max_value)
+
+    def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
+        return any(id(parameter) in self.owned for parameter in parameters)
+
+    def take(self) -> Clipped:
+        """What was seen since the last call."""
+        seen, self._seen = self._seen, Clipped()
+        totals, self.totals = self.totals, Totals()
+        seen.total_norms = totals.known()
+        return seen
+
+    def close(self) -> None:
+        """No more notices; the wraps go with the last observer."""
+        _unwatch(self)
+
+
+def _whole(total: torch.Tensor) -> torch.Tensor | None:
+    """A total norm that is complete on this rank; a partial one would take a collective to complete."""
+    placements = getattr(total, "placements", None)
+    if placements is None:
+        return total
+    return own(total) if all(p.is_replicate() for p in placements) else None
+
+
+_watching: list[ClippingObserver] = []
+_undo: list[Callable[[], None]] = []
+
+
+def _watch(observer: ClippingObserver) -> bool:
+    _watching.append(observer)
+    if not _undo:
+        _wrap_functions()
+    if FSDP_MODULE in sys.modules:
+        _wrap_fsdp(sys.modules[FSDP_MODULE].FullyShardedDataParallel)
+    return bool(_undo)
+
+
+def _unwatch(observer: ClippingObserver) -> None:
+    if observer in _watching:
+        _watching.remove(observer)
+    if not _watching:
+        while _undo:
+            _undo.pop()()
+
+
+def _wrap_functions() -> None:
+    cells = [
+        _inner(getattr(clippers, name, None))
+        for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_value_")
+    ]
+    if any(cell is None for cell in cells):
+        return
+    total_cell, norm_cell, value_cell = (cell for cell in cells if cell is not None)
+    total_inner, norm_inner, value_inner = total_cell.cell_contents, norm_cell.cell_contents, value_cell.cell_contents
+
+    def total(tensors: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+        for observer in _watching:
+            observer.total_computed(norm_type)
+        return total_inner(tensors, norm_type, *args, **kwargs)
+
+    def by_norm(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = _listed(parameters)
+        for observer in _watching:
+            observer.norm_clips(parameters, max_norm, total_norm)
+            observer.norm_clipped(parameters, total_norm)
+        return norm_inner(parameters, max_norm, total_norm, *args, **kwargs)
+
+    def by_value(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = _listed(parameters)
+        for observer in _watching:
+            observer.value_clips(parameters, clip_value)
+        return value_inner(parameters, clip_value, *args, **kwargs)
+
+    for cell, inner, wrapped in (
+        (total_cell, total_inner, total),
+        (norm_cell, norm_inner, by_norm),
+        (value_cell, value_inner, by_value),
+    ):
+        cell.cell_contents = wrapped
+        _undo.append(lambda cell=cell, inner=inner: setattr(cell, "cell_contents", inner))  # type: ignore[misc]
+
+
+def _inner(function: Any) -> CellType | None:
+    """The cell in which a clipper keeps the function that does its work."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return function.__closure__[names.index("func")] if "func" in names else None
+
+
+def _listed(parameters: Any) -> Sequence[torch.Tensor]:
+    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def _wrap_fsdp(fsdp: Any) -> None:
+    original = fsdp.clip_grad_norm_
+    if getattr(original, "_caboose_original", None) is not None:
+        return
+
+    def clip_grad_norm_(self: Any, max_norm: Any, norm_type: Any = 2.0) -> Any:
+        parameters = list(self.parameters())
+        for observer in _watching:
+            observer.total_computed(norm_type)
+            observer.norm_clips(parameters, max_norm, None)
+        total = original(self, max_norm, norm_type)
+        for observer in _watching:
+            observer.norm_clipped(parameters, total)
+        return total
+
+    clip_grad_norm_._caboose_original = original  # type: ignore[attr-defined]
+    fsdp.clip_grad_norm_ = clip_grad_norm_
+    _undo.append(lambda: setattr(fsdp, "clip_grad_norm_", original))

@@ -1,0 +1,105 @@
+"""What a diagnosis needs to know about the model and the run, told once, in Hello."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.dropout import _DropoutNd
+
+from caboose.observe.memory import limits
+from caboose.tensors.placement import own
+from caboose_wire.fields import Scalar
+
+ACTIVATIONS = (
+    "ReLU",
+    "ReLU6",
+    "LeakyReLU",
+    "GELU",
+    "SiLU",
+    "Tanh",
+    "Sigmoid",
+    "ELU",
+    "SELU",
+    "Hardswish",
+    "Mish",
+    "PReLU",
+)
+MAX_INIT_LAYERS = 64
+
+
+def gather(
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, schedulers: Sequence[Any], scaler: Any
+) -> dict[str, Scalar]:
+    """The facts; each one that cannot be had is left out."""
+    parameters = list(model.parameters())
+    kinds = Counter(type(module).__name__ for module in model.modules())
+    dropouts = sorted({m.p for m in model.modules() if isinstance(m, _DropoutNd)})
+    facts: dict[str, Scalar] = {
+        "num_parameters": sum(p.numel() for p in parameters),
+        "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "precision": _most_common(str(p.dtype).removeprefix("torch.") for p in parameters),
+        "device": _most_common(p.device.type for p in parameters),
+        "activations": _listed(kind for kind in kinds if kind in ACTIVATIONS),
+        "norms": _listed(kind for kind in kinds if "Norm" in kind),
+        "attention": any("attention" in kind.lower() for kind in kinds),
+        "dropout": ", ".join(f"{p:g}" for p in dropouts) or None,
+        "optimizer": _listed(type(optimizer).__name__ for optimizer in optimizers),
+        "scheduler": _listed(type(scheduler).__name__ for scheduler in schedulers),
+        "scaler": scaler is not None and bool(scaler.is_enabled()),
+        "init_std_ratio": _init_ratio(model),
+    }
+    device = facts["device"]
+    facts |= limits(device if isinstance(device, str) else None)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def of_loader(loader: Any) -> dict[str, Scalar]:
+    """Batch size, workers, dataset length and number of batches, where the loader has them."""
+    facts: dict[str, Scalar] = {}
+    for name in ("batch_size", "num_workers"):
+        number = getattr(loader, name, None)
+        if isinstance(number, int):
+            facts[name] = number
+    for name, sized in (("dataset_length", getattr(loader, "dataset", None)), ("num_batches", loader)):
+        try:
+            facts[name] = len(sized)  # type: ignore[arg-type]  # what has no length is left out
+        except (TypeError, NotImplementedError, AttributeError):
+            continue
+    return facts
+
+
+def _most_common(values: Any) -> str | None:
+    counted = Counter(values).most_common(1)
+    return counted[0][0] if counted else None
+
+
+def _listed(names: Any) -> str | None:
+    return ", ".join(sorted(set(names))) or None
+
+
+def _init_ratio(model: torch.nn.Module) -> str | None:
+    """Standard deviation of the weights over what He's and Xavier's rules would give; lowest and highest over layers.
+
+    Looked at once, at attach, on the first layers and a part of each: a value of the host is needed here.
+    """
+    he: list[float] = []
+    xavier: list[float] = []
+    for module in model.modules():
+        weight = module._parameters.get("weight")  # as an attribute it may be computed, and that may change the model
+        if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
+            continue
+        if len(he) == MAX_INIT_LAYERS:
+            break
+        field = math.prod(weight.shape[2:])
+        fan_in, fan_out = weight.shape[1] * field, weight.shape[0] * field
+        part = own(weight).detach().reshape(-1)[:65_536].float()
+        if part.numel() < 2:
+            continue
+        std = float(part.std())
+        he.append(std / math.sqrt(2 / fan_in))
+        xavier.append(std / math.sqrt(2 / (fan_in + fan_out)))
+    if not he:
+        return None
+    return f"He {min(he):.2g}..{max(he):.2g}, Xavier {min(xavier):.2g}..{max(xavier):.2g}"

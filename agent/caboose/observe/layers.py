@@ -1,0 +1,107 @@
+"""The layer table: one row per parameter tensor, in the order the model lists them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from caboose.tensors.placement import Placements
+from caboose.tensors.scalars import plain
+from caboose_wire import Group, Layer
+from caboose_wire.fields import MAX_GROUPS, MAX_LAYERS
+
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+class LayerTable:
+    """Rows for Hello, and the row of each parameter."""
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], world: int) -> None:
+        placements = Placements(model, world)
+        owners = _owners(model)
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        named: list[tuple[str, torch.Tensor]] = [(plain_name(name), p) for name, p in model.named_parameters()]
+        named += _outside(named, optimizers)
+        self.blind: dict[str, str] = {}
+        if len(named) > MAX_LAYERS:
+            self.blind["layers"] = f"{len(named)} parameters, the first {MAX_LAYERS} are watched"
+            named = named[:MAX_LAYERS]
+        num_groups = sum(len(optimizer.param_groups) for optimizer in optimizers)
+        if num_groups > MAX_GROUPS:
+            self.blind["groups"] = f"{num_groups} parameter groups, the first {MAX_GROUPS} are told"
+        self.parameters = [p for _, p in named]
+        self.index = {id(p): row for row, p in enumerate(self.parameters)}
+        rows = []
+        for name, p in named:
+            lie = placements.of(p)
+            rows.append(
+                Layer(
+                    name=name[-256:],
+                    numel=lie.numel,
+                    kind=owners.get(id(p), "")[:256],
+                    placement=lie.placement,
+                    trainable=p.requires_grad,
+                    replicas=lie.replicas,
+                    held=id(p) in held,
+                )
+            )
+        self.layers = tuple(rows)
+        self.common = [row for row, p in enumerate(self.parameters) if not placements.is_ignored(p)]
+        """The rows that DDP does not leave to each rank by itself."""
+        self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
+        num_ignored = len(self.layers) - len(self.common)
+        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
+        reasons = []
+        if num_ignored:
+            reasons.append(f"{num_ignored} parameters are ignored by DDP, so that each rank has its own")
+        if num_unknown:
+            reasons.append(f"{num_unknown} parameters lie across ranks in a way not understood")
+        if reasons:
+            self.blind["gradients"] = "; ".join(reasons)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+def plain_name(name: str) -> str:
+    """A parameter's or module's name as the user wrote it, without what wrappers put in front and between."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
+
+
+def _owners(model: torch.nn.Module) -> dict[int, str]:
+    return {id(p): type(module).__name__ for module in model.modules() for p in module.parameters(recurse=False)}
+
+
+def _outside(
+    named: Sequence[tuple[str, torch.Tensor]], optimizers: Sequence[torch.optim.Optimizer]
+) -> list[tuple[str, torch.Tensor]]:
+    """Parameters that an optimizer holds and the model does not list, as those of a loss."""
+    known = {id(p) for _, p in named}
+    found = []
+    for o, optimizer in enumerate(optimizers):
+        for g, group in enumerate(optimizer.param_groups):
+            for i, p in enumerate(group["params"]):
+                if id(p) not in known:
+                    known.add(id(p))
+                    found.append((f"optimizer{o}.group{g}.{i}", p))
+    return found
+
+
+def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...]:
+    """Every parameter group that may travel, with its plain settings, in the order in which LRs are reported."""
+    rows = []
+    for o, optimizer in enumerate(optimizers):
+        for g, group in enumerate(optimizer.param_groups):
+            name = str(group.get("name", g))
+            settings = {str(k): plain(v) for k, v in group.items() if k != "params"}
+            rows.append(
+                Group(
+                    name=(f"{o}.{name}" if len(optimizers) > 1 else name)[:256],
+                    optimizer=type(optimizer).__name__[:256],
+                    settings=dict(list(settings.items())[:256]),
+                )
+            )
+    return tuple(rows[:MAX_GROUPS])

@@ -1,0 +1,197 @@
+"""The loss of a step, as `backward()` is called on it: for runs whose loop does not hand its loss over.
+
+Design
+------
+`Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees
+every backward pass. The scalar it starts from is the loss of a micro-batch; a backward inside a backward (activation
+checkpointing) is not one. Values stay on their device.
+
+A loss is often scaled before `backward`, and the scaled number is nobody's loss:
+
+* by a `GradScaler`: its `scale` is replaced too, and what went in is taken instead of what came out;
+* by the number of micro-batches: the graph's last nodes show a division by a plain number. If that number is the
+  number of micro-batches the step turned out to have, it is undone, also in a later, shorter step.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caboose.observe.patches import Patches
+from caboose.tensors.readable import whole
+
+Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+MAX_KEPT = 4096
+"""Micro-batches of one step; a loop that never steps its optimizer does not make this grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One backward pass: the loss it began with, and by what plain number that had been divided."""
+
+    loss: torch.Tensor
+    divisor: float
+
+
+class BackwardLosses:
+    """Collects the losses that backward passes start from."""
+
+    def __init__(self, protect: Protect) -> None:
+        self._patches = Patches()
+        self._seen: deque[MicroBatch] = deque(maxlen=MAX_KEPT)
+        self._scaled: deque[tuple[weakref.ref[torch.Tensor], MicroBatch]] = deque(maxlen=64)
+        self._num_micro_batches = 1
+        self._is_inside = False
+        self._is_on = False
+        self.scaler: Any = None
+        """The GradScaler that scaled a loss last."""
+        self.protect_with(protect)
+
+    def protect_with(self, protect: Protect) -> None:
+        """Whose guard answers for failures from now on."""
+        self._note_backward = protect("loss", self._began)
+        self._note_scaled = protect("loss", self._were_scaled)
+
+    def start(self) -> None:
+        """Begins to see backward passes."""
+        self._is_on = True
+        self._patches.put(torch.autograd, "backward", self._watch_backward)
+        self.watch_scalers()
+
+    def watch_scalers(self) -> None:
+        """Sees the scalers that exist by now; some define a `scale` of their own, and are imported late."""
+        for scaler in _classes(torch.amp.GradScaler):
+            if "scale" in vars(scaler) and not self._patches.has(scaler, "scale"):
+                self._patches.put(scaler, "scale", self._watch_scale)
+
+    def stop(self) -> None:
+        """Sees nothing more; torch is as before."""
+        self._is_on = False
+        self._patches.undo()
+        self.scaler = None
+        self._seen.clear()
+        self._scaled.clear()
+
+    def take_mean(self) -> torch.Tensor | None:
+        """The mean loss of the micro-batches since the last call; None if there was no backward pass."""
+        seen = self._take()
+        count = len(seen)
+        if count > 1 and all(_is_close(one.divisor, count) for one in seen):
+            self._num_micro_batches = count
+        usual = self._num_micro_batches
+        return _mean([one.loss * usual if usual > 1 and _is_close(one.divisor, usual) else one.loss for one in seen])
+
+    def take_sum(self) -> torch.Tensor | None:
+        """What the step minimised: the sum of the losses as they were given to backward, without a scaler's scale."""
+        seen = self._take()
+        mean = _mean([one.loss for one in seen])
+        return None if mean is None else mean * len(seen)
+
+    def _take(self) -> list[MicroBatch]:
+        seen = list(self._seen)
+        self._seen.clear()
+        self._scaled.clear()
+        return seen
+
+    def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or not self._is_on or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            self._note_backward(args[0] if args else kwargs.get("tensors"))
+            self._is_inside = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_inside = False
+
+        return backward
+
+    def _watch_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if self._is_on and scaled is not outputs and not torch.compiler.is_compiling():
+                self.scaler = scaler
+                self._note_scaled(outputs, scaled)
+            return scaled
+
+        return scale
+
+    def _began(self, roots: Any) -> None:
+        parts = []
+        for root in [roots] if isinstance(roots, torch.Tensor) else roots:
+            part = self._unscaled(root) or _micro_batch(root)
+            if part is None:
+                return  # a pipeline's stage, or a vector-Jacobian product: there is no loss here
+            parts.append(part)
+        if len(parts) == 1:
+            self._seen.append(parts[0])
+        elif parts:
+            self._seen.append(MicroBatch(torch.stack([p.loss for p in parts]).sum(), parts[0].divisor))
+
+    def _were_scaled(self, before: Any, after: Any) -> None:
+        if isinstance(before, torch.Tensor):
+            before, after = [before], [after]
+        if not isinstance(before, list | tuple):
+            return
+        for loss, scaled in zip(before, after, strict=True):
+            plain = _micro_batch(loss)
+            if plain is not None:
+                self._scaled.append((weakref.ref(scaled), plain))
+
+    def _unscaled(self, root: Any) -> MicroBatch | None:
+        for reference, plain in self._scaled:
+            if reference() is root:
+                return plain
+        # A scaled loss that was then divided, or added to: what went into the scaler last is the nearest to it.
+        return self._scaled[-1][1] if self._scaled else None
+
+
+def _micro_batch(loss: Any) -> MicroBatch | None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        return None
+    value = whole(loss)
+    return None if value is None else MicroBatch(value.reshape(()), _divisor(loss))
+
+
+def _divisor(loss: torch.Tensor) -> float:
+    """By what plain number the loss was divided, as the last things done to it."""
+    divisor = 1.0
+    node: Any = loss.grad_fn
+    for _ in range(4):
+        kind = node.name() if node is not None else ""
+        if kind not in ("DivBackward0", "MulBackward0"):
+            break
+        other = node._saved_other
+        if not isinstance(other, torch.Tensor) or other.dim() or other.device.type != "cpu" or other.requires_grad:
+            break  # not a plain number; and one on a device is not waited for
+        number = float(other)
+        if number == 0.0:
+            break
+        divisor *= number if kind == "DivBackward0" else 1.0 / number
+        node = node.next_functions[0][0]
+    return divisor
+
+
+def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:
+    if not losses:
+        return None
+    if len(losses) == 1:
+        return losses[0]
+    first = losses[0]
+    return torch.stack([loss.to(first.device, torch.float32, non_blocking=True) for loss in losses]).mean()
+
+
+def _is_close(divisor: float, count: int) -> bool:
+    return abs(divisor - count) < 1e-4 * count
+
+
+def _classes(root: type[Any]) -> Iterator[type[Any]]:
+    yield root
+    derived: type[Any]
+    for derived in root.__subclasses__():
+        yield from _classes(derived)

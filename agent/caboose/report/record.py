@@ -1,0 +1,199 @@
+"""One step's record between the two threads: filled on the training thread, made into a report by the sender."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from caboose.tensors.scalars import whole
+from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
+from caboose_wire.fields import Float32
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
+
+MISSING = np.float32(-1.0)
+"""Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
+
+OF_ALL_LAYERS = ("local_grad_norm", "layer_fingerprint")
+"""What each rank has of its own, and so reports of every layer."""
+
+Values = dict[str, tuple[Sequence[int], Float32]]
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """Everything about one step that does not depend on the device having finished, and what does, as `seen`."""
+
+    attempt: int
+    seq: int
+    step: int
+    model_step: int
+    time: float
+    num_samples: Any
+    num_tokens: Any
+    """Counts, or tensors on a device that hold them."""
+    num_scheduler_steps: int | None
+    phases: Phases
+    metrics: dict[str, float]
+    agent_seconds: float
+    sample_every: int
+    norm_every: int
+    num_layers: int
+    num_modules: int
+    num_skipped: int
+    part: tuple[int, int]
+    """The rows of the layer table that were this rank's to look at."""
+    batch: Batch | None
+    host_bytes: int | None
+    device_bytes: int | None
+    device_phases: Any
+    """The device's own marks of the phases (`readback.Marks`), where it has a clock of its own."""
+    seen: Any  # an observer.Seen; naming its type here would import torch
+    on_bad_number: Callable[[StepReport], StepReport]
+    """Called, on the sender's thread, with a report that holds one that is not finite."""
+
+    def is_ready(self) -> bool:
+        """Whether the values have come off the device; the marks of its phases were recorded before them."""
+        return self.seen.vector is None or self.seen.vector.is_ready()
+
+    def message(self, num_dropped: int) -> StepReport:
+        """The report; called on the sender's thread."""
+        seen = self.seen
+        values: Values = seen.vector.read() if seen.vector is not None else {}
+        scale = _scalar(values, "scale")
+        _unscale(values, _scalar(values, "kept_scale") or scale or 1.0, is_clip_scaled=seen.is_clip_scaled)
+        arrays, slices = self._arrays(values)
+        loss = _scalar(values, "loss")
+        report = StepReport(
+            attempt=self.attempt,
+            seq=self.seq,
+            step=self.step,
+            model_step=self.model_step,
+            time=self.time,
+            loss=seen.loss if loss is None else loss,
+            num_samples=whole(self.num_samples),
+            num_tokens=whole(self.num_tokens),
+            lr=seen.lr,
+            settings=seen.settings,
+            num_scheduler_steps=self.num_scheduler_steps,
+            phases=self._phases(),
+            metrics=self.metrics,
+            grad_norm=_total(values, "grad_norm"),
+            local_grad_norm=_total(values, "local_grad_norm"),
+            clipping=self._clipping(values),
+            scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
+            batch=self._batch(values),
+            mode=seen.mode,
+            host_bytes=self.host_bytes,
+            device_bytes=self.device_bytes,
+            fingerprint=_fingerprint(values),
+            agent_seconds=self.agent_seconds,
+            num_dropped=num_dropped,
+            num_skipped=self.num_skipped,
+            is_sampled=seen.is_sampled,
+            sample_every=self.sample_every,
+            norm_every=self.norm_every,
+            slices=slices,
+            arrays=arrays,
+        )
+        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, report.grad_norm))
+        return self.on_bad_number(report) if is_bad else report
+
+    def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
+        arrays: dict[str, Float32] = {}
+        slices: dict[str, tuple[int, int]] = {}
+        for name, (rows, found) in values.items():
+            if name in LAYER_ARRAYS:
+                first, last = self.part if name not in OF_ALL_LAYERS else (0, self.num_layers)
+                arrays[name] = _spread(found, rows, first, last)
+                slices[name] = (first, 1)
+            elif name in MODULE_ARRAYS:
+                arrays[name] = _spread(found, rows, 0, self.num_modules)
+        if "activation_mean" in arrays:
+            order = values["activation_mean"][0]
+            arrays["activation_order"] = _spread(np.arange(len(order), dtype=np.float32), order, 0, self.num_modules)
+        return arrays, slices
+
+    def _phases(self) -> Phases:
+        """The host's times, or where the device has a clock of its own, the device's: the host runs ahead of it."""
+        if not self.device_phases:
+            return self.phases
+        from caboose.tensors.readback import seconds_by_phase
+
+        times = seconds_by_phase(self.device_phases)
+        times.pop("other", None)
+        return msgspec.structs.replace(self.phases, **times)
+
+    def _clipping(self, values: Values) -> Clipping | None:
+        clipped = self.seen.clipped
+        if clipped.max_norm is None and clipped.max_value is None:
+            return None
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), clipped.max_value)
+
+    def _num_skipped(self, values: Values) -> int:
+        return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
+
+    def _batch(self, values: Values) -> Batch | None:
+        if self.batch is None or "batch_bad" not in values:
+            return self.batch
+        low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))
+        return msgspec.structs.replace(self.batch, num_bad=int(bad), lowest=low, highest=high)
+
+
+@dataclass(slots=True)
+class Note:
+    """A message that is whole already, in the same queue so that it keeps its place among the steps."""
+
+    content: Message
+
+    @property
+    def hello(self) -> Hello | None:
+        """The new introduction, if it is one: from here on this rank is someone else to the daemon."""
+        return self.content if isinstance(self.content, Hello) else None
+
+    def is_ready(self) -> bool:
+        """Always: it holds no device values."""
+        return True
+
+    def message(self, num_dropped: int) -> Message:
+        """The message itself."""
+        return self.content
+
+
+def _scalar(values: Values, name: str) -> float | None:
+    found = values.get(name)
+    return None if found is None else float(found[1][0])
+
+
+def _unscale(values: Values, scale: float, *, is_clip_scaled: bool) -> None:
+    """Takes a gradient scaler's scale out of what was read with it still inside."""
+    for name in ("scaled_grad_norm", "local_grad_norm", *(("clip_total_norm",) if is_clip_scaled else ())):
+        if name in values:
+            rows, found = values[name]
+            values[name] = (rows, found / np.float32(scale))
+    if "scaled_grad_norm" in values:
+        rows, found = values.pop("scaled_grad_norm")
+        others, unscaled = values.get("grad_norm", ((), np.empty(0, np.float32)))
+        values["grad_norm"] = ([*others, *rows], np.concatenate([unscaled, found]))
+
+
+def _spread(found: Float32, rows: Sequence[int], first: int, last: int) -> Float32:
+    spread = np.full((last - first, *found.shape[1:]), MISSING, dtype=np.float32)
+    spread[np.asarray(rows) - first] = found
+    return spread
+
+
+def _total(values: Values, name: str) -> float | None:
+    if name not in values:
+        return None
+    norms = values[name][1].astype(np.float64)
+    return math.sqrt(norms @ norms)
+
+
+def _fingerprint(values: Values) -> int | None:
+    if "fingerprint" not in values:
+        return None
+    words = values["fingerprint"][1]
+    return sum(int(word) << (16 * i) for i, word in enumerate(words))

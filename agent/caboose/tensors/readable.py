@@ -1,0 +1,54 @@
+"""What of someone else's tensor can be read: an activation, a batch or a loss may be of any kind.
+
+Design
+------
+A statistic of a distributed tensor would be a collective, and the ranks do not look at the same steps: a rank that
+looked alone would wait for ever. So only what lies on this rank is read. What has no extremes to be asked for
+(eight-bit floats, sparse and nested tensors, those that `torch.func` wraps) is left out, which is logged once a kind.
+"""
+
+import torch
+
+from caboose.guard import left_out
+from caboose.tensors.placement import own
+
+REAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+ORDERED = REAL | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+"""What `aminmax` knows, on every kind of device."""
+
+
+def own_part(tensor: torch.Tensor, what: str) -> torch.Tensor | None:
+    """This rank's own part of it, complex numbers as pairs of real ones; None if it cannot be read."""
+    if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
+        return None  # a summand: its statistics say nothing about the sum
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        left_out(f"{what} inside a torch.func transform")
+        return None
+    if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized:
+        mine = own(tensor.detach())
+        if mine.dtype in ORDERED:
+            return mine
+    left_out(f"{what} of {tensor.dtype} in layout {'nested' if tensor.is_nested else tensor.layout}")
+    return None
+
+
+def mean(loss: torch.Tensor) -> torch.Tensor | None:
+    """A loss of any shape as one number; None if it cannot be read."""
+    value = whole(loss)
+    if value is None or value.is_complex():
+        return None
+    if value.numel() == 1 and value.layout is torch.strided:
+        return value
+    mine = own_part(value, "a loss")
+    return mine.mean(dtype=torch.float32) if mine is not None and mine.numel() else None
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor | None:
+    """All of it, as far as this rank has it without a collective; None if it has not."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return tensor.detach()
+    if not all(placement.is_replicate() for placement in placements):
+        return None
+    local: torch.Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]  # a DTensor has placements, and this
+    return local

@@ -1,0 +1,90 @@
+"""This rank's own part of a model's parameters, wherever a module keeps them at the moment.
+
+Design
+------
+FSDP swaps what a module's parameter *is* during a step: a shard at the step's end, the whole in between, and the whole
+still after an evaluation. The sharded parameter lives on underneath, always the same object, and the optimizer works on
+it. So the parameters are looked up once, at attach, and are then read at any boundary without resharding. That matters:
+a rank that reshards gathers again in its next forward, and would gather alone if the others took no snapshot.
+
+Only the objects are remembered, never their memory: `parameter.data = ...` gives a parameter another one, and a copy of
+the old one would be a snapshot of nothing. Parameters that come to an optimizer later are taken in when they are seen.
+
+Going back is different: all ranks do it at one boundary, and a whole parameter that was kept would be stale. There
+everything is resharded first, on all ranks alike.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from caboose.tensors.placement import FSDP1_MODULE
+from caboose.tensors.tensor_tree import Tensors, inner_tensors
+
+
+class OwnParameters:
+    """This rank's part of every parameter of the model, and of what the optimizers hold beside it."""
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        reshard(model)
+        self._handles = _fsdp1_handles(model)
+        self._optimizers = list(optimizers)
+        self._parameters: dict[str, torch.Tensor] = {}
+        self._seen: set[int] = set()
+        for handle in self._handles:
+            self._seen.add(id(handle.flat_param))
+            self._seen.update(id(parameter) for parameter in handle.flat_param._params or ())
+        self._take_in(model.named_parameters())
+
+    def _take_in(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        for name, parameter in named:
+            if id(parameter) not in self._seen:
+                self._seen.add(id(parameter))
+                self._parameters[name] = parameter
+
+    def tensors(self) -> Tensors:
+        """By name, as plain memory."""
+        self._take_in(_held(self._optimizers))
+        found: Tensors = {}
+        for name, parameter in self._parameters.items():
+            found.update(inner_tensors(parameter, f"parameter/{name}"))
+        for number, handle in enumerate(self._handles):
+            # FSDP1 settles where its shards lie in the first forward; until then the parameter is the shard itself.
+            flat = handle.flat_param
+            found[f"parameter/unit{number}"] = getattr(flat, "_local_shard", flat).data
+        return found
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Leaves every parameter as its shard; nothing is communicated, and nothing happens where it is one already."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "_get_fsdp_state") and hasattr(module, "reshard"):  # FSDP2
+            module.reshard()
+    for handle in _fsdp1_handles(model):
+        if hasattr(handle.flat_param, "_local_shard") and not handle.is_sharded(handle.flat_param):
+            handle.reshard(True)
+            handle.post_reshard()
+            handle._prefetched = False
+
+
+def is_fsdp(model: torch.nn.Module) -> bool:
+    """Whether any parameter of the model is sharded, or could be."""
+    return bool(_fsdp1_handles(model)) or any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+
+
+def _held(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[tuple[str, torch.Tensor]]:
+    for number, optimizer in enumerate(optimizers):
+        for place, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                yield f"optimizer{number}.{place}.{index}", parameter
+
+
+def _fsdp1_handles(model: torch.nn.Module) -> list[Any]:
+    fsdp = sys.modules.get(FSDP1_MODULE)
+    if fsdp is None:
+        return []
+    units = fsdp.FullyShardedDataParallel.fsdp_modules(model)
+    return [unit._handle for unit in units if unit._handle is not None]

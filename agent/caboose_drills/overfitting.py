@@ -1,0 +1,27 @@
+"""overfitting: a net of many thousand parameters learns a few hundred samples by heart."""
+
+import torch
+
+from caboose_drills import data, loop, nets
+from caboose_drills.drill import Drill
+from caboose_drills.run import Run
+
+
+def train(run: Run) -> None:
+    """A few hundred samples, seen hundreds of times, and nothing that regularises."""
+    task = data.clusters(run.seed, size=240 + 40 * (run.seed % 5), spread=1.8)
+    model = nets.mlp(32, 10, hidden=(128, 128))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loop.fit(run, model, optimizer, task, batch=32, validate_every=25)
+
+
+DRILL = Drill(
+    name="overfitting",
+    about="validation rises while the training loss falls: a tiny data set is learned by heart",
+    train=train,
+    rule="overfitting",
+    cause="memorising",
+    companions=("metric_divergence",),  # its probabilities become over-confident before its accuracy suffers
+    steps=600,
+    seconds=3.0,
+)
