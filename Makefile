@@ -70,14 +70,14 @@ screenshots: setup tools ## take the pictures of the live page and the report in
 	@$(BIN)/python tests/support/screenshots.py docs/images
 
 # What would break if a file were missing from the wheel, or found only because the source tree is there.
-PACKAGED := $(addprefix tests/,daemon/test_start.py daemon/test_journal.py daemon/test_restart.py daemon/test_http_api.py \
-	daemon/test_rules_command.py daemon/test_diagnose_command.py daemon/test_grafana_push.py daemon/test_imports.py)
+PACKAGED := $(addprefix tests/,daemon/app/test_start.py daemon/store/test_journal.py daemon/app/test_restart.py daemon/out/test_http_api.py \
+	daemon/cli/test_rules_command.py daemon/cli/test_diagnose_command.py daemon/ops/test_grafana_push.py daemon/test_imports.py)
 wheel-test: setup tools ## build the wheel and run tests against it, installed
 	@requirements/wheel-test.sh $(BIN)/python -n auto -m "not slow" tests/wire $(PACKAGED)
 	@requirements/wheel-test.sh $(BIN)/python tests/browser tests/integration/test_demo.py -k "spike or keep"
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
-	@$(BIN)/python -m pytest tests/daemon/test_memory.py --soak -s
+	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
 
 bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
 	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[bench]'

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "bench" / "detection.py"
+SCRIPT = Path(__file__).parents[4] / "bench" / "detection.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="an installed wheel brings no benchmarks")
 
 

@@ -32,7 +32,7 @@ from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Hold
 from support.ranks import a_hello, a_report
 from support.scenario import NAN, Scenario, scenario
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
+GOLDEN = Path(__file__).parents[2] / "golden" / "metrics.txt"
 
 
 def scrape(state: State, now: float = 0.0, generate: object = generate_latest) -> str:

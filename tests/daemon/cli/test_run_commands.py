@@ -280,7 +280,7 @@ def test_top_of_a_job_that_is_not_there_names_those_that_are(where: tuple[str, .
 
 @pytest.mark.parametrize("command", ["top", "jobs", "ack", "note", "verify", "history", "doctor"])
 def test_every_flag_of_the_terminals_commands_is_in_its_page(command: str) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text(encoding="utf-8")
     options = [parameter.opts[-1] for parameter in named(command).params if parameter.opts[0][0] == "-"]
 
     assert f"## caboose {command}\n" in text
