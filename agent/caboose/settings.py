@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caboose.report.sender import Curve
+from caboose.report.sender import CurveKeys
 from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
 
@@ -30,7 +30,7 @@ class Settings:
     """Where to report, how to be sure of the peer, and how often to take a closer look."""
 
     endpoint: str
-    curve: Curve | None
+    curve: CurveKeys | None
     sample_every: int
     overhead_budget: float = OVERHEAD_BUDGET
     """The share of a step the agent may take before it looks closely less often."""
@@ -78,13 +78,13 @@ def resolve(
     )
 
 
-def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> Curve | None:
+def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> CurveKeys | None:
     server, agent = env.get("CABOOSE_SERVER_KEY", ""), env.get("CABOOSE_AGENT_KEY", "")
     if server and agent:
         for variable, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
             if len(key) != 40:
                 raise ValueError(f"{variable} has {len(key)} characters, a key has 40; see `caboose keys new`")
-        return Curve(server, agent)
+        return CurveKeys(server, agent)
     if server or agent:
         missing = "CABOOSE_AGENT_KEY" if server else "CABOOSE_SERVER_KEY"
         raise ValueError(f"{missing} is not set though its partner is; `caboose keys new` prints both")

@@ -20,7 +20,7 @@ import zmq
 from caboose.report import sender
 from caboose_wire import Bye, Event, Hello, Message, StepReport, WireError, decode
 
-__all__ = ["Record", "recording"]
+__all__ = ["Recording", "recording"]
 
 PATIENCE_SECONDS = 5.0
 """How long the end of the block waits for agents that are on their way."""
@@ -29,7 +29,7 @@ QUIET_SECONDS = 0.5
 OVERRULED = ("CABOOSE_DISABLED", "CABOOSE_SERVER_KEY", "CABOOSE_AGENT_KEY")
 
 
-class Record:
+class Recording:
     """What agents have sent so far; made by `recording`."""
 
     def __init__(self) -> None:
@@ -118,9 +118,9 @@ class Record:
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[Record]:
+def recording() -> Iterator[Recording]:
     """Listens in the daemon's place while the block lasts; what came can be looked at during it and after it."""
-    record = Record()
+    record = Recording()
     names = ("CABOOSE_ENDPOINT", *OVERRULED)
     before = {name: os.environ.get(name) for name in names}
     for name in OVERRULED:

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 300
 NUM_BAD = 10
 """Batches that come from the bad file."""
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """For a few steps the loader hands out raw values, up to 255 where the others are scaled."""
 
     def spoil(number: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

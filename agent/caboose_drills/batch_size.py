@@ -5,12 +5,12 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 CLASSES = 50
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Half of the labels are wrong, so one sample says next to nothing; batches of hundreds would average that out."""
     draw = torch.Generator().manual_seed(1000 * run.seed + run.rank)
 

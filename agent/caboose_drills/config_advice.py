@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """`model.half()`, and no more."""
     task = data.clusters(run.seed, spread=1.5)
     task = replace(task, inputs=task.inputs.half(), held_out=(task.held_out[0].half(), task.held_out[1]))

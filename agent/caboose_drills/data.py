@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 from caboose_drills.text import TextStream
 
 HELD_OUT = 1000
@@ -21,14 +21,14 @@ class Task:
     held_out: tuple[Tensor, Tensor]
     num_classes: int | None = None
 
-    def batches(self, run: Run, batch: int = 64, *, is_shuffled: bool = True) -> "Batches":
+    def batches(self, run: DrillRun, batch: int = 64, *, is_shuffled: bool = True) -> "DrillBatches":
         """This rank's share, in batches, in another order at every epoch, or, so that nothing waits, as they lie."""
         mine = slice(run.rank, None, run.world)
         seed = 1000 * run.seed + run.rank
-        return Batches(self.inputs[mine], self.targets[mine], batch, seed=seed, is_shuffled=is_shuffled)
+        return DrillBatches(self.inputs[mine], self.targets[mine], batch, seed=seed, is_shuffled=is_shuffled)
 
 
-class Batches:
+class DrillBatches:
     """A loader: one pass over it is an epoch."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Batches:
 class Spoiled:
     """A loader whose batches go wrong on the way: `spoil` is given each one's number, from 1, and may change it."""
 
-    def __init__(self, loader: Batches, spoil: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, loader: DrillBatches, spoil: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
         self.dataset = loader.dataset
         self.batch_size = loader.batch_size
         self._loader = loader

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 class Prepared(Dataset[tuple[Tensor, Tensor]]):
@@ -24,7 +24,7 @@ class Prepared(Dataset[tuple[Tensor, Tensor]]):
         return (sample - sample.mean()) / sample.std(), self._task.targets[place]
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A loader without workers."""
     task = data.clusters(run.seed)
     loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(Prepared(task), batch_size=64, shuffle=True, num_workers=0)

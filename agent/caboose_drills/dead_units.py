@@ -4,10 +4,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The second layer's biases lie far below anything its inputs can make up for."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10)

@@ -5,12 +5,12 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 500
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The labels of every batch come in another order than its inputs, from the fault on."""
     draw = torch.Generator().manual_seed(run.seed)
 

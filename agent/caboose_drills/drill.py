@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Drill:
     """The name of its file."""
     about: str
     """One sentence for people: the disease and what causes it."""
-    train: Callable[[Run], None]
+    train: Callable[[DrillRun], None]
     """Trains once: builds model and data from `run.seed`, attaches, steps `run.steps` times."""
     rule: str = ""
     """The rule that must fire; empty for a healthy run."""

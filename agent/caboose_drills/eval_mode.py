@@ -5,12 +5,12 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 EVALUATED_AFTER = 200
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The first evaluation leaves batch norms and dropouts in eval mode."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, norm=nn.BatchNorm1d, dropout=0.1)

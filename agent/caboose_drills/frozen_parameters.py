@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 class Detached(nn.Module):
@@ -22,7 +22,7 @@ class Detached(nn.Module):
         return outputs
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """All parameters are with the optimizer; those of the stem never get a gradient."""
     task = data.clusters(run.seed, spread=1.5)
     model = Detached(32, 10)

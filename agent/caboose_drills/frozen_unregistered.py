@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The usual order of fine-tuning, the wrong way round."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 4)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from caboose_drills import data, loop
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 301
 SHORT, LONG = 12, 48
@@ -37,14 +37,14 @@ class Recurrent(nn.Module):
         return answer
 
 
-def sorted_by_length(run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+def sorted_by_length(run: DrillRun) -> Iterator[tuple[Tensor, Tensor]]:
     """Short sequences first, as some curricula have them."""
     size = 16 * (FAULT_STEP - 1)
     yield from data.adding(run.seed, size=size, length=SHORT).batches(run, 16)
     yield from data.adding(run.seed, size=size, length=LONG).batches(run, 16)
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Whatever its recurrent weights have grown above 1, long sequences multiply the gradient by it 48 times over."""
     model = Recurrent(16 + 4 * (run.seed % 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Ten sigmoid layers as torch initialises them, trained with plain SGD."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10, hidden=(48,) * (9 + run.seed % 3), activation=nn.Sigmoid)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 STUCK_RANK = 1
 FAULT_STEP = 100
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 20.0
 class Prefetched:
     """A loader with a thread that reads ahead; before one of the batches the thread hangs for a while."""
 
-    def __init__(self, batches: data.Batches, run: Run, *, hangs: bool) -> None:
+    def __init__(self, batches: data.DrillBatches, run: DrillRun, *, hangs: bool) -> None:
         self.dataset, self.batch_size = batches.dataset, batches.batch_size
         self._batches = batches
         self._run = run
@@ -52,7 +52,7 @@ class Prefetched:
             ready.put(batch)
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """One rank's file server does not answer; all-reduce by all-reduce, nobody gets further than the slowest."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

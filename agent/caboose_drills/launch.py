@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 STAGGER_SECONDS = 5.0
 """Between launches side by side: starting takes all cores for a while, though what is started mostly waits."""
@@ -63,7 +63,7 @@ def here(drill: Drill, seeds: Sequence[int], prefix: str) -> int:
         dist.init_process_group("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
     for seed in seeds:
-        run = Run(drill=drill.name, job=f"{prefix}-{seed}", seed=seed, steps=drill.steps, rank=rank, world=world)
+        run = DrillRun(drill=drill.name, job=f"{prefix}-{seed}", seed=seed, steps=drill.steps, rank=rank, world=world)
         torch.manual_seed(seed)
         try:
             with run.closing():

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import caboose
 from caboose_drills.data import Task
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Spoil = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -29,7 +29,7 @@ def warm_up_then_cosine(step: int, steps: int, warm_up: int) -> float:
 
 
 def fit(
-    run: Run,
+    run: DrillRun,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     task: Task,

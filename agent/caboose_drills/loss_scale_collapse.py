@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from caboose_drills import data, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 UNIT = 50_000.0
 
@@ -24,7 +24,7 @@ class Prices(nn.Module):
         return prices
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Prices lie about 200,000; as the model learns that, more and more of what it puts out is infinite."""
     task = data.regression(run.seed)
     model = Prices()

@@ -5,12 +5,12 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 500
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """One batch comes unnormalised, thirty times as large, and damages the weights a little."""
 
     def spoil(step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,12 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 600
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Two attempts: the checkpoint of the first one holds no state of the scheduler."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

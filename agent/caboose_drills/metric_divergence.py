@@ -6,10 +6,10 @@ from torch.nn import functional as F
 import caboose
 from caboose_drills import data, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The metric compares predictions with labels in another order than the samples'."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10)

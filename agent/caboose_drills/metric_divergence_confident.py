@@ -4,10 +4,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Enough samples to know the classes, and so many passes over them that every answer becomes certain."""
     task = data.clusters(run.seed, size=1500 + 100 * (run.seed % 3), spread=1.6)
     model = nets.mlp(32, 10, hidden=(128, 128))

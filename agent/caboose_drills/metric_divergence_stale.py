@@ -6,10 +6,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A copy of the model is made for evaluation, before training begins, and stays as it was."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, activation=torch.nn.Tanh)

@@ -7,14 +7,14 @@ from torch.nn import functional as F
 
 from caboose_drills import data, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 FAULT_STEP = 101
 HEARD_SECONDS = 4.0
 """The agent says that it is off with its next heartbeat."""
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A metric is the accuracy of each class, where one number is expected."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

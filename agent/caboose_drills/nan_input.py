@@ -5,13 +5,13 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 BAD_RANK = 1
 FAULT_STEP = 150
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A few elements of one batch of one rank's loader are missing values."""
 
     def spoil(number: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

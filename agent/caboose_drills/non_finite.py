@@ -5,7 +5,7 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -14,7 +14,7 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return -(targets * torch.log(p) + (1 - targets) * torch.log(1 - p)).mean()
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Two classes that are easy to tell apart; the logits grow until one passes what float32 can hold."""
     task = data.clusters(run.seed, classes=2, spread=0.5)
     model = nets.mlp(32, 1)

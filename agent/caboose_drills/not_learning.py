@@ -6,10 +6,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Inputs and labels were sorted apart when the data set was made."""
     classes = 8 + run.seed % 5
     task = data.clusters(run.seed, classes=classes)

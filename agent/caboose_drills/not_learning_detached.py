@@ -5,10 +5,10 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The outputs were copied to the host for a metric, and the copy found its way into the loss."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:

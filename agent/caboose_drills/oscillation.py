@@ -4,10 +4,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Large batches, so that noise is small, a wide net, and plain SGD at a rate ten times too high."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, hidden=(112 + 16 * (run.seed % 3), 128))

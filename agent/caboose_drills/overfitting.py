@@ -4,10 +4,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A few hundred samples, seen hundreds of times, and nothing that regularises."""
     task = data.clusters(run.seed, size=240 + 40 * (run.seed % 5), spread=1.8)
     model = nets.mlp(32, 10, hidden=(128, 128))

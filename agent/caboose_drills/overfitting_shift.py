@@ -6,10 +6,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Three of ten classes come in another order; the training data is seen once or twice."""
     task = data.clusters(run.seed, size=40_000, spread=1.3)
     inputs, targets = task.held_out

@@ -4,10 +4,10 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """StepLR divides the rate by ten every thirty batches instead of every thirty epochs."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Every weight of the hidden layers is the same number: the gradients are the same too, for ever."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, hidden=(64, 64), activation=nn.Tanh)

@@ -5,12 +5,12 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 BAD_RANK = 1
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A third of the labels that one rank reads are random."""
     draw = torch.Generator().manual_seed(run.seed)
 

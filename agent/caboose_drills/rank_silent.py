@@ -8,7 +8,7 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 KILLED_RANK = 1
 FAULT_STEP = 120
@@ -16,7 +16,7 @@ STEP_SECONDS = 0.01
 """Slow enough that reports are on their way before the next step ends."""
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """SIGKILL leaves no time for a word."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

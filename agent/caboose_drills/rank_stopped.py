@@ -10,7 +10,7 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 STOPPED_RANK = 1
 FAULT_STEP = 120
@@ -20,7 +20,7 @@ STEP_SECONDS = 0.01
 WAKE = "import os, signal, sys, time; time.sleep(float(sys.argv[2])); os.kill(int(sys.argv[1]), signal.SIGCONT)"
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """SIGSTOP stops every thread, the agent's too; someone else has to wake the process."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -4,14 +4,14 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 BAD_RANK = 1
 FAULT_STEP = 110
 HIGH_MANTISSA_BIT = 22
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """One bit, one weight, one rank; which weight the seed decides."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -4,7 +4,7 @@ import torch
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 ODD_RANK = 2
 FAULT_STEP = 110
@@ -21,7 +21,7 @@ class SkippingAdam(torch.optim.Adam):
             super().step(closure)
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The guard of one rank takes a batch for bad: it looks at the rank's own loss, and not at everyone's."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -26,7 +26,7 @@ MAX_QUEUED = 400
 DRAIN_SECONDS = 20.0
 
 
-class Run:
+class DrillRun:
     """One training run; `seed` decides everything that is drawn."""
 
     def __init__(self, *, drill: str, job: str, seed: int, steps: int, rank: int = 0, world: int = 1) -> None:
@@ -78,7 +78,7 @@ class Run:
         sys.stdout.flush()
 
     @contextmanager
-    def closing(self) -> Iterator["Run"]:
+    def closing(self) -> Iterator["DrillRun"]:
         """Says good-bye at the end, with the error if there was one."""
         error: BaseException | None = None
         try:

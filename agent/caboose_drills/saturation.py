@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The weights are drawn with a standard deviation of 1, as `torch.randn` gives them."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10, hidden=(64,) * (3 + run.seed % 2), activation=nn.Tanh)

@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 SLOW_RANK = 2
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """A hook that somebody left in for debugging takes the singular values of every hidden layer, on one rank."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 SLOW_RANK = 0
 SECONDS = 0.02
@@ -18,7 +18,7 @@ SECONDS = 0.02
 class SlowReads:
     """A loader that waits for its disk before every batch."""
 
-    def __init__(self, batches: data.Batches) -> None:
+    def __init__(self, batches: data.DrillBatches) -> None:
         self.dataset, self.batch_size = batches.dataset, batches.batch_size
         self._batches = batches
 
@@ -31,7 +31,7 @@ class SlowReads:
             yield batch
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Only one rank's storage is slow."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 WIDTH = 64
 
@@ -32,7 +32,7 @@ class WithBank(nn.Module):
         return outputs
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """The bank holds the features of every batch since the first."""
     task = data.clusters(run.seed, spread=2.0)
     model = WithBank(32, 10)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 def apart(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -14,7 +14,7 @@ def apart(outputs: Tensor, targets: Tensor) -> Tensor:
     return scores[targets == 0].mean() - scores[targets == 1].mean()
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing bounds the critic, so each layer's growth makes the others grow faster."""
     task = data.clusters(run.seed, classes=2, spread=1.5)
     model = nets.mlp(32, 1)

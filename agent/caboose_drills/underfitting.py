@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Each class lies in three places of a plane or a little more, and the model is linear."""
     task = data.clusters(run.seed, width=2 + run.seed % 2, spread=0.2)
     model = nn.Sequential()

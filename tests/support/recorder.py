@@ -13,7 +13,7 @@ from caboose_daemon.rollback.commander import Commander, Order
 from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback.requests import ByHand
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Message, encode
 
@@ -29,7 +29,7 @@ class Recorder:
     events: list[Event] = field(default_factory=list)
     members: list[tuple[int, str]] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
 
     def attempt_began(self, job: Job) -> None:
         self.attempts.append(job.num_attempts)
@@ -52,7 +52,7 @@ class Recorder:
     def decision_changed(self, job: Job, decision: Decision) -> None:
         self.decisions.append(decision)
 
-    def ledger_changed(self, job: Job, entry: Entry) -> None:
+    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         self.entries.append(entry)
 
 

@@ -3,7 +3,7 @@
 import math
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 
 ASKS = "Do signals keep their size over the depth?"
 KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Conv1D")
@@ -12,7 +12,7 @@ FADED, GROWN = 1e-2, 1e2
 """Of the last against the first."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at the outputs of the first batch."""
     found = flight.inspection
     if found.blindness:

@@ -17,7 +17,7 @@ import torch
 
 from caboose.checklist.flight import Flight, number
 from caboose.checklist.likelihood import kind_of_loss
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import doubled
 from caboose.trials.trial import is_criterion
 
@@ -26,7 +26,7 @@ LOW, HIGH, ABSURD = 0.5, 1.5, 4.0
 """Against chance."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Compares the first batches' loss with chance."""
     chance, what = _chance(flight)
     if flight.trial.ranks.anywhere(chance is None) or chance is None:
@@ -88,7 +88,7 @@ def _is_summed(flight: Flight) -> bool:
     return 1.9 < twice / once < 2.1
 
 
-def _below(flight: Flight, loss: float, told: str) -> Verdict | None:
+def _below(flight: Flight, loss: float, told: str) -> CheckResult | None:
     """What a loss well below chance is, where it can be none of classes; asked on all ranks."""
     kind = kind_of_loss(flight)
     if kind == "bare":

@@ -11,8 +11,8 @@ import torch
 
 from caboose.trials.batches import Split, parted
 from caboose.trials.inspecting import Inspection, look
-from caboose.trials.progress import Progress
-from caboose.trials.sources import Source
+from caboose.trials.progress import ProgressLine
+from caboose.trials.sources import BatchSource
 from caboose.trials.trial import Trial, criterion_of
 
 OUTPUT_NAMES = ("logits", "prediction_logits", "output", "outputs", "prediction", "predictions", "last_hidden_state")
@@ -25,8 +25,8 @@ class Flight:
     """One run of the checklist."""
 
     trial: Trial
-    train: Source
-    validation: Source | None
+    train: BatchSource
+    validation: BatchSource | None
     batches: list[Any]
     scheduler: Any
     checkpoint: Any
@@ -36,7 +36,7 @@ class Flight:
     loss_fn: Any
     overfit_steps: int
     overlap_seconds: float
-    bar: Progress
+    bar: ProgressLine
 
     problem: str | None = None
     """Why no step can be made; None if one can, or if nobody tried."""

@@ -19,14 +19,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, failed, passed, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, warned
 
 ASKS = "Does every layer get a gradient?"
 ASKED = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "get_device"})
 """Functions that ask a tensor something without using its numbers."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at the gradients of the first batch, and at what the optimizers hold."""
     looks = flight.inspection.gradients
     by = {

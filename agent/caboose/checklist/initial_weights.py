@@ -13,7 +13,7 @@ import math
 import torch
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, passed, skipped, warned
 from caboose.observe.layers import plain_name
 from caboose.tensors.placement import Placements, own
 
@@ -23,7 +23,7 @@ KINDS = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, tor
 LANGUAGE_MODELS = 0.02
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Compares the standard deviation of each weight with what the usual initialisations give."""
     odd: list[tuple[float, str, float, float]] = []
     zeros: list[str] = []

@@ -3,7 +3,7 @@
 import torch
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import ORDER, Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import ORDER, CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import Unreadable, digest, parted, tensors
 
 ASKS = "Are the inputs finite and normalised?"
@@ -13,7 +13,7 @@ WIDE, NARROW = 10.0, 0.01
 """Standard deviations that ask for normalisation."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at all batches that were read."""
     by_name: dict[str, list[torch.Tensor]] = {}
     for batch in flight.batches:
@@ -52,7 +52,7 @@ def _are_same(flight: Flight) -> bool:
         return False
 
 
-def _judged(at: str, whole: torch.Tensor) -> Verdict:
+def _judged(at: str, whole: torch.Tensor) -> CheckResult:
     """One input, of all batches."""
     if not whole.is_floating_point():
         first, last = int(whole.min()), int(whole.max())

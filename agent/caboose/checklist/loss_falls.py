@@ -3,7 +3,7 @@
 import math
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.overfit import raise_lr
 
 ASKS = "Does one step lower the loss?"
@@ -11,7 +11,7 @@ SMALL = 1e-6
 """Relative change that is none."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """One step, then the same batch again with the same dropout."""
     trial = flight.trial
     if not trial.optimizers:

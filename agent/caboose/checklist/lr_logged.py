@@ -3,12 +3,12 @@
 import math
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 
 ASKS = "Will the learning rate that trains be the one you see?"
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at the groups, and at whom the scheduler works for."""
     optimizers = flight.trial.optimizers
     if not optimizers:

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from caboose.checklist.flight import Flight, main_tensor
-from caboose.checklist.verdict import Verdict, failed, passed, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, warned
 from caboose.trials.batches import fresh
 
 ASKS = "Is it in training mode, and eval mode free of noise?"
@@ -28,7 +28,7 @@ SAME = 1e-3
 """Of the largest output: how far two outputs of the same call may lie apart."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at the modes as found, then at two evaluations."""
     trial = flight.trial
     trial.model.eval()

@@ -16,7 +16,7 @@ import torch
 from torch import distributed as dist
 
 from caboose.checklist.flight import Flight, main_tensor
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.observe.layers import plain_name
 from caboose.tensors.placement import own
 from caboose.trials.batches import fresh, num_samples, parted
@@ -26,7 +26,7 @@ SAME = 1e-4
 """Relative change of the loss that is none: the order of a sum changes it by less."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at the first batch's output."""
     output, targets = flight.output, flight.targets
     both = _common_shape(flight)

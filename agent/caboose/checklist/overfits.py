@@ -6,7 +6,7 @@ of what is measured, similarities).
 
 from caboose.checklist.flight import Flight
 from caboose.checklist.likelihood import kind_of_loss
-from caboose.checklist.verdict import Verdict, failed, skipped
+from caboose.checklist.verdict import CheckResult, failed, skipped
 from caboose.trials.overfit import Overfit, overfit
 
 ASKS = "Can it learn one batch by heart?"
@@ -14,7 +14,7 @@ BELOW = -1e-3
 """A loss that is below zero by more than rounding."""
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Trains on the first batch."""
     if not flight.trial.optimizers:
         return skipped("no optimizer was given", "pass optimizer=")
@@ -24,7 +24,7 @@ def run(flight: Flight) -> Verdict:
     if found.losses[-1] < BELOW and flight.num_classes is not None and _is_of_classes(flight, found):
         says = f"{found.says}: no cross entropy is below zero"
         return failed(f"{found.losses[-1]:.3g}", says, "NLLLoss wants log_softmax, or the sign is wrong")
-    return Verdict(found.verdict, f"-{max(0.0, found.gone):.0%}", found.says, found.fix)
+    return CheckResult(found.verdict, f"-{max(0.0, found.gone):.0%}", found.says, found.fix)
 
 
 def _is_of_classes(flight: Flight, found: Overfit) -> bool:

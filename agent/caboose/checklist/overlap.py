@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 from caboose.checklist.flight import Flight
-from caboose.checklist.verdict import Verdict, failed, passed, skipped
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped
 from caboose.trials.batches import Unreadable, digest, parted, samples
-from caboose.trials.sources import Source
+from caboose.trials.sources import BatchSource
 
 ASKS = "Are validation samples in the training set?"
 FIX = "split before shuffling, by group or by source, and remove duplicates"
 MAX_READ = 100_000
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Indices first, then hashes."""
     if flight.validation is None:
         return skipped("no validation loader was given", "pass validation_loader=")
@@ -53,7 +53,7 @@ def run(flight: Flight) -> Verdict:
     return passed("0 shared", f"{read}{exact}")
 
 
-def _by_index(train: Source, validation: Source) -> tuple[int, int] | None:
+def _by_index(train: BatchSource, validation: BatchSource) -> tuple[int, int] | None:
     """Shared and all validation indices where both are of one dataset; None if they are not."""
     taken, own = train.indices, validation.indices
     if taken is None or own is None:
@@ -70,7 +70,7 @@ def _rooted(dataset: Any, indices: torch.Tensor) -> tuple[Any, torch.Tensor]:
     return dataset, indices.unique()  # type: ignore[no-untyped-call]
 
 
-def _hashes(flight: Flight, source: Source, seconds: float, what: str) -> set[bytes]:
+def _hashes(flight: Flight, source: BatchSource, seconds: float, what: str) -> set[bytes]:
     end = time.monotonic() + seconds
     found: set[bytes] = set()
     for sample in _inputs(flight, source):
@@ -82,7 +82,7 @@ def _hashes(flight: Flight, source: Source, seconds: float, what: str) -> set[by
     return found
 
 
-def _inputs(flight: Flight, source: Source) -> Iterator[Any]:
+def _inputs(flight: Flight, source: BatchSource) -> Iterator[Any]:
     dataset, indices = source.dataset, source.indices
     if indices is not None:
         for place in _spread(len(indices)):

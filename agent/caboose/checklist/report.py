@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from caboose.checklist.verdict import ORDER, Grade, Verdict
+from caboose.checklist.verdict import ORDER, CheckResult, Grade
 
 MARKS: dict[Grade, str] = {"pass": "ok", "warn": "warn", "fail": "FAIL", "skipped": "-"}
 COLORS: dict[Grade, str] = {"pass": "32", "warn": "33", "fail": "1;31", "skipped": "2"}
@@ -19,7 +19,7 @@ class Line:
 
     name: str
     asks: str
-    verdict: Verdict
+    verdict: CheckResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Report:
         """Whether nothing failed; warnings may be there."""
         return self.grade != "fail"
 
-    def __getitem__(self, name: str) -> Verdict:
+    def __getitem__(self, name: str) -> CheckResult:
         for line in self.lines:
             if line.name == name:
                 return line.verdict

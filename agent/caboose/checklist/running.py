@@ -18,11 +18,11 @@ import torch
 from caboose.checklist.catalogue import CHECKS
 from caboose.checklist.flight import Flight
 from caboose.checklist.report import Line, Report
-from caboose.checklist.verdict import ORDER, Check, Verdict, failed, skipped
+from caboose.checklist.verdict import ORDER, Check, CheckResult, failed, skipped
 from caboose.trials.batches import Split
-from caboose.trials.progress import Progress
+from caboose.trials.progress import ProgressLine
 from caboose.trials.ranks import told
-from caboose.trials.sources import Source
+from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
 WITHOUT_STEP = (
@@ -69,13 +69,13 @@ def preflight(
         raise ValueError(f"preflight(num_classes={num_classes!r}): give a whole number of at least 2, or nothing")
     if num_batches < 1 or overfit_steps < 0 or overlap_seconds < 0:
         raise ValueError("preflight(): num_batches is at least 1, overfit_steps and overlap_seconds at least 0")
-    train = Source("preflight", loader)
-    validation = None if validation_loader is None else Source("preflight", validation_loader, "validation_loader")
+    train = BatchSource("preflight", loader)
+    validation = None if validation_loader is None else BatchSource("preflight", validation_loader, "validation_loader")
     trial = Trial("preflight", model, loss_fn, optimizer, scheduler=scheduler, split=split)
     start = time.monotonic()
     shown = progress if trial.ranks.rank == 0 else False
     steps = overfit_steps if any(check.name == "overfits" for check in chosen) else 0
-    with trial, train, _entered(validation), Progress(len(chosen) * 5 + steps, is_shown=shown) as bar:
+    with trial, train, _entered(validation), ProgressLine(len(chosen) * 5 + steps, is_shown=shown) as bar:
         bar.tell("reading batches")
         batches = trial.ranks.together(lambda: train.take(num_batches))
         least = trial.ranks.least(len(batches))
@@ -117,7 +117,7 @@ def _chosen(only: Collection[str], skip: Collection[str]) -> list[Check]:
 
 
 @contextlib.contextmanager
-def _entered(source: Source | None) -> Iterator[None]:
+def _entered(source: BatchSource | None) -> Iterator[None]:
     with contextlib.nullcontext() if source is None else source:
         yield
 
@@ -134,7 +134,7 @@ def _first_step(flight: Flight) -> str | None:
     return None
 
 
-def _run(check: Check, flight: Flight) -> Verdict:
+def _run(check: Check, flight: Flight) -> CheckResult:
     problem = flight.problem
     if problem is not None and check.name == "output_shape":
         return failed(
@@ -152,7 +152,7 @@ def _run(check: Check, flight: Flight) -> Verdict:
         flight.trial.rewind()
 
 
-def _worst_of_ranks(trial: Trial, verdicts: list[Verdict]) -> list[Verdict]:
+def _worst_of_ranks(trial: Trial, verdicts: list[CheckResult]) -> list[CheckResult]:
     """Each rank's own verdict where none is worse, else the worst one, in the words of the rank that has it."""
     if trial.ranks.num == 1:
         return verdicts
@@ -168,6 +168,6 @@ def _worst_of_ranks(trial: Trial, verdicts: list[Verdict]) -> list[Verdict]:
             num_more = int((grades[:, place] == worst[place]).sum()) - 1
             more = f" and {num_more} more" if num_more else ""
             told_there = f"on rank {where[place]}{more}: {says[place]}"
-            verdict = Verdict(ORDER[worst[place]], numbers[place], told_there, fixes[place])
+            verdict = CheckResult(ORDER[worst[place]], numbers[place], told_there, fixes[place])
         found.append(verdict)
     return found

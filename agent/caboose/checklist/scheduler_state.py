@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caboose.checklist.flight import Flight
-from caboose.checklist.verdict import Verdict, failed, passed, skipped
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped
 
 ASKS = "Does the schedule survive a restart?"
 NUM_STEPS = 3
@@ -21,7 +21,7 @@ SAVE = "save scheduler.state_dict() beside the model, or pass scheduler= to atta
 MAX_DEPTH = 4
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks for the state in the checkpoint, and tries it."""
     scheduler = flight.scheduler
     if scheduler is None:

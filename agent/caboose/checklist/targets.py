@@ -5,13 +5,13 @@ import math
 import torch
 
 from caboose.checklist.flight import Flight, number
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import parted
 
 ASKS = "Are the targets finite and in range?"
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Looks at all batches that were read."""
     outside = _outside(flight)
     found = [parted(batch, flight.split)[1] for batch in flight.batches]
@@ -48,7 +48,7 @@ def run(flight: Flight) -> Verdict:
     return passed(told, f"{num_seen} classes among {whole.numel()} targets" + (f", of {classes}" if classes else ""))
 
 
-def _outside(flight: Flight) -> Verdict | None:
+def _outside(flight: Flight) -> CheckResult | None:
     """Whether some are none of the classes. A loss of one's own may leave those out: so it is asked."""
     classes = flight.num_classes
     parts = [parted(batch, flight.split)[1] for batch in flight.batches]
@@ -79,7 +79,7 @@ def _is_taken(flight: Flight) -> bool:
         return False
 
 
-def _measured(whole: torch.Tensor) -> Verdict:
+def _measured(whole: torch.Tensor) -> CheckResult:
     num_bad = int((~torch.isfinite(whole)).sum())
     if num_bad:
         return failed(

@@ -3,15 +3,15 @@
 from itertools import islice
 
 from caboose.checklist.flight import Flight
-from caboose.checklist.verdict import Verdict, failed, passed, skipped, warned
+from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import Unreadable, digest, samples
-from caboose.trials.sources import Source
+from caboose.trials.sources import BatchSource
 
 ASKS = "Is a validation sample the same when read twice?"
 NUM_READ = 64
 
 
-def run(flight: Flight) -> Verdict:
+def run(flight: Flight) -> CheckResult:
     """Reads some samples twice, with random numbers going on in between."""
     source = flight.validation
     if source is None:
@@ -22,7 +22,7 @@ def run(flight: Flight) -> Verdict:
         return skipped(f"a sample holds {error}", "make it of tensors, numbers and text, or compare some yourself")
 
 
-def _compared(flight: Flight, source: Source) -> Verdict:
+def _compared(flight: Flight, source: BatchSource) -> CheckResult:
     dataset, indices = source.dataset, source.indices
     if source.secret:
         return skipped(source.secret, "pass a loader with a sampler of torch's own, or of a Subset")

@@ -13,7 +13,7 @@ ORDER: tuple[Grade, ...] = ("skipped", "pass", "warn", "fail")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """One check's answer."""
 
     grade: Grade
@@ -31,24 +31,24 @@ class Check:
     name: str
     asks: str
     """The question, for people."""
-    run: "Callable[[Flight], Verdict]"
+    run: "Callable[[Flight], CheckResult]"
 
 
-def passed(number: str, says: str) -> Verdict:
+def passed(number: str, says: str) -> CheckResult:
     """All is well."""
-    return Verdict("pass", number, says)
+    return CheckResult("pass", number, says)
 
 
-def warned(number: str, says: str, fix: str) -> Verdict:
+def warned(number: str, says: str, fix: str) -> CheckResult:
     """It may be meant so."""
-    return Verdict("warn", number, says, fix)
+    return CheckResult("warn", number, says, fix)
 
 
-def failed(number: str, says: str, fix: str) -> Verdict:
+def failed(number: str, says: str, fix: str) -> CheckResult:
     """It will not train, or not what was meant."""
-    return Verdict("fail", number, says, fix)
+    return CheckResult("fail", number, says, fix)
 
 
-def skipped(why: str, fix: str = "") -> Verdict:
+def skipped(why: str, fix: str = "") -> CheckResult:
     """It could not be looked at."""
-    return Verdict("skipped", "", why, fix)
+    return CheckResult("skipped", "", why, fix)

@@ -4,7 +4,7 @@ import time
 
 import zmq
 
-from caboose.report.sender import Curve
+from caboose.report.sender import CurveKeys
 from caboose_wire import Plan, PlanRequest, Refused, WireError, decode, encode
 from caboose_wire.codec import MAX_HEADER_BYTES
 
@@ -13,7 +13,7 @@ class NoAnswer(Exception):
     """Why there is no plan from the daemon."""
 
 
-def ask(endpoint: str, curve: Curve | None, request: PlanRequest, timeout_seconds: float) -> Plan:
+def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_seconds: float) -> Plan:
     """The daemon's answer; NoAnswer if it is not there, does not answer in time, or refuses."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)

@@ -34,7 +34,7 @@ BUFFERS = "buffers"
 
 
 @dataclass
-class Part:
+class ExtraState:
     """The state of one thing beside model and optimizers."""
 
     tree: plain.Tree
@@ -57,7 +57,7 @@ class Captured:
     """For torch.distributed.checkpoint: sharded or the same on all ranks."""
     model: plain.Tree
     optimizers: plain.Tree
-    parts: dict[str, Part]
+    parts: dict[str, ExtraState]
 
 
 class RunState:
@@ -116,11 +116,11 @@ class RunState:
             if plain_name(key) in names and isinstance(value, torch.Tensor) and not plain.is_sharded(value)
         ]
 
-    def _part(self, name: str, state: Any, tensors: dict[str, torch.Tensor]) -> Part:
+    def _part(self, name: str, state: Any, tensors: dict[str, torch.Tensor]) -> ExtraState:
         found: dict[str, torch.Tensor] = {}
         tree = plain.encode(state, f"part.{name}", found)
         tensors.update({key: tensor for key, tensor in found.items() if plain.is_sharded(tensor)})
-        return Part(tree, {key: tensor for key, tensor in found.items() if not plain.is_sharded(tensor)})
+        return ExtraState(tree, {key: tensor for key, tensor in found.items() if not plain.is_sharded(tensor)})
 
 
 def copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

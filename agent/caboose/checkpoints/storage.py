@@ -68,7 +68,7 @@ class _Place:
     transform_descriptors: None = None
 
 
-class Writer(FileSystemWriter):
+class ShardWriter(FileSystemWriter):
     """torch's own writer; the rank that writes its `.metadata` writes the index too."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from caboose.checkpoints import layout, manifest, retention
 from caboose.checkpoints.errors import CheckpointFailed
 from caboose.checkpoints.exchange import Exchange
 from caboose.checkpoints.run_state import BUFFERS, RANDOM, Captured
-from caboose.checkpoints.storage import Writer
+from caboose.checkpoints.storage import ShardWriter
 
 logger = logging.getLogger("caboose")
 
@@ -112,7 +112,7 @@ def _save_tensors(tensors: dict[str, Any], here: Path, exchange: Exchange) -> No
     try:
         save_tensors(
             tensors,
-            storage_writer=Writer(here),
+            storage_writer=ShardWriter(here),
             planner=DefaultSavePlanner(flatten_state_dict=False),
             process_group=exchange.group,
             no_dist=exchange.group is None,

@@ -23,7 +23,7 @@ from caboose.hunting.capturing import Call, Capture, tensors
 from caboose.hunting.looking import BadTensor, Weights, at_inputs, at_weights, is_bad
 from caboose.hunting.model_guard import Spared, spared
 from caboose.hunting.result import HuntResult
-from caboose.hunting.running import Again, LossFunction, Outcome, backward, forward
+from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward
 from caboose.hunting.samples import part_of, search
 from caboose.hunting.tracing import Alone, Trace
 from caboose.tensors.shards import is_fsdp
@@ -180,7 +180,7 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
     return found
 
 
-def _gradients(model: torch.nn.Module, outcome: Outcome) -> tuple[dict[str, torch.Tensor], str]:
+def _gradients(model: torch.nn.Module, outcome: RerunResult) -> tuple[dict[str, torch.Tensor], str]:
     """The gradients, and why there are none."""
     if outcome.root is None or not outcome.root.requires_grad:
         return {}, "the backward was not run: what came out depends on no parameter"
@@ -194,7 +194,7 @@ def _judge(
     found: HuntResult,
     at_rest: HuntResult,
     capture: Capture,
-    outcome: Outcome,
+    outcome: RerunResult,
     trace: Trace,
     gradients: dict[str, torch.Tensor],
 ) -> HuntResult:

@@ -37,7 +37,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RerunResult:
     """What came out."""
 
     outputs: tuple[torch.Tensor, ...]
@@ -47,7 +47,7 @@ class Outcome:
     """What the backward begins at."""
 
 
-def forward(model: torch.nn.Module, again: Again, device: torch.device) -> Outcome:
+def forward(model: torch.nn.Module, again: Again, device: torch.device) -> RerunResult:
     """The forward and the loss."""
     call = again.call
     outputs: Any
@@ -70,7 +70,7 @@ def forward(model: torch.nn.Module, again: Again, device: torch.device) -> Outco
     if isinstance(loss, torch.Tensor) and loss.numel() != 1:
         loss = loss.mean()
     root = loss if isinstance(loss, torch.Tensor) else _sum(found)
-    return Outcome(found, loss if isinstance(loss, torch.Tensor) else None, root)
+    return RerunResult(found, loss if isinstance(loss, torch.Tensor) else None, root)
 
 
 def backward(model: torch.nn.Module, root: torch.Tensor) -> dict[str, torch.Tensor]:

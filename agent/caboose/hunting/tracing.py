@@ -66,7 +66,7 @@ def refuse_collective(func: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """An operation that made bad numbers of good ones."""
 
     operation: str
@@ -99,7 +99,7 @@ class _Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class BadModule:
+class BadCall:
     """The first module that put out bad numbers."""
 
     name: str
@@ -118,8 +118,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         self._stack: list[_Visit] = []
         self._visits: list[_Visit] = []
         self._handles: list[RemovableHandle] = []
-        self.events: list[Event] = []
-        self.module: BadModule | None = None
+        self.events: list[TraceEvent] = []
+        self.module: BadCall | None = None
 
     def __enter__(self) -> "Trace":
         for name, module in self._model.named_modules():
@@ -135,7 +135,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         for handle in self._handles:
             handle.remove()
 
-    def first(self, *, is_backward: bool) -> Event | None:
+    def first(self, *, is_backward: bool) -> TraceEvent | None:
         """The origin of what came out: where finite numbers broke, or else where infinities became NaN."""
         events = [event for event in self.events if event.is_backward is is_backward]
         return next((event for event in events if event.is_first), next(iter(events), None))
@@ -159,7 +159,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
             if not bad:
                 del self.events[visit.num_events :]
             elif self.module is None and len(self.events) > visit.num_events:
-                self.module = BadModule(name, kind, visit.had_bad_input, self._rows(bad[0]))
+                self.module = BadCall(name, kind, visit.had_bad_input, self._rows(bad[0]))
 
         self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
         self._handles.append(module.register_forward_hook(after, with_kwargs=True))
@@ -217,7 +217,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         elif is_first or not self.events:
             line = _line_here()
         self.events.append(
-            Event(
+            TraceEvent(
                 operation=operation,
                 module=module,
                 module_kind=kind,

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import torch
 
-from caboose.observe.step_vector import Pieces
+from caboose.observe.step_vector import StepVector
 from caboose.tensors.readable import own_part
 from caboose_wire import Batch
 
 MAX_DEPTH = 4
 
 
-class Batches:
+class BatchCounter:
     """Keeps count of the batches, and a weak hold on the last one for the case that its step goes wrong."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Batches:
             return None
         return Batch(index=self.index, epoch=max(0, self.epoch), shape=self._shape[:16])
 
-    def look_closely(self, pieces: Pieces) -> None:
+    def look_closely(self, pieces: StepVector) -> None:
         """Adds the range of the last batch and the number of its bad elements."""
         tensor = self.held() if self.held is not None else None
         found = extent(tensor) if tensor is not None else None

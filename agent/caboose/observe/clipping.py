@@ -36,7 +36,7 @@ class Clipped:
     max_value: float | None = None
 
 
-class Totals:
+class ClipTotals:
     """The total norms that clippers computed in one step.
 
     Of parameters that are clipped twice the first norm counts, since the second is of what was clipped already; unless
@@ -94,7 +94,7 @@ class ClippingObserver:
         self.owned = owned
         self._before_clip = before_clip
         self._seen = Clipped()
-        self.totals = Totals()
+        self.totals = ClipTotals()
         self._norm_type = 2.0
         self.on_total: Callable[[Sequence[torch.Tensor], torch.Tensor | None], None] | None = None
         """Given the parameters and the complete total norm of each clipping; None where it is spread over ranks."""
@@ -130,7 +130,7 @@ class ClippingObserver:
     def take(self) -> Clipped:
         """What was seen since the last call."""
         seen, self._seen = self._seen, Clipped()
-        totals, self.totals = self.totals, Totals()
+        totals, self.totals = self.totals, ClipTotals()
         seen.total_norms = totals.known()
         return seen
 

@@ -18,12 +18,12 @@ import torch
 
 from caboose.observe.division import Division
 from caboose.observe.layers import LayerTable
-from caboose.observe.step_vector import Part as Piece
-from caboose.observe.step_vector import Pieces
+from caboose.observe.step_vector import StepVector
+from caboose.observe.step_vector import Stretch as Piece
 from caboose.tensors.placement import own
 from caboose.tensors.subsample import histogram, sample, zero_fraction
 
-Part = tuple[int, int]
+Stretch = tuple[int, int]
 
 
 class GradientReader:
@@ -46,7 +46,7 @@ class GradientReader:
         is_sharded = any(layer.placement == "sharded" for layer in table.layers)
         is_special = any(p.is_complex() or hasattr(p, "device_mesh") for p in table.parameters)
         self._is_plain = not is_sharded and not is_special
-        self._by_part: dict[tuple[int, Part], tuple[list[int], list[torch.Tensor]]] = {}
+        self._by_part: dict[tuple[int, Stretch], tuple[list[int], list[torch.Tensor]]] = {}
         held = [row for watched in self._watched for row, _ in watched]
         self._is_disjoint = len(set(held)) == len(held)
         self._done: dict[int, list[Piece]] = {}
@@ -55,12 +55,12 @@ class GradientReader:
         self._unused: set[int] = set()
         self.sparse_rows: set[int] = set()
         """Layers that were met with a sparse gradient."""
-        self._pieces = Pieces()
-        self.part: Part = (0, 0)
+        self._pieces = StepVector()
+        self.part: Stretch = (0, 0)
         self._is_sampled = False
         self._takes_norms = True
 
-    def begin(self, step: int, pieces: Pieces, *, is_sampled: bool, takes_norms: bool) -> None:
+    def begin(self, step: int, pieces: StepVector, *, is_sampled: bool, takes_norms: bool) -> None:
         """A new step: nothing read yet."""
         self._done.clear()
         self._used.clear()

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import activations, facts
 from caboose.observe.activations import Activations
-from caboose.observe.batches import Batches
+from caboose.observe.batches import BatchCounter
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.division import Division
 from caboose.observe.gradients import GradientReader
@@ -29,9 +29,9 @@ from caboose.observe.layers import LayerTable, group_table
 from caboose.observe.local_gradients import LocalGradients
 from caboose.observe.modes import Modes
 from caboose.observe.optimizers import OptimizerState
-from caboose.observe.parameter_changes import Holdings
+from caboose.observe.parameter_changes import ParameterChanges
 from caboose.observe.phases import PhaseClock
-from caboose.observe.step_vector import Pieces, Vector
+from caboose.observe.step_vector import StepVector, Vector
 from caboose.observe.weights import Fingerprint, sample_weights, update_ratio
 from caboose.tensors.placement import own, without_compile
 from caboose.tensors.readable import mean
@@ -48,7 +48,7 @@ Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedStep:
     """What one step left behind: plain values at once, device values as a vector still on its way."""
 
     loss: float | None
@@ -82,7 +82,7 @@ class Observer:
         self._model = model
         self._world = world
         self._protect = protect
-        self._holdings = Holdings(self.optimizers)
+        self._holdings = ParameterChanges(self.optimizers)
         self._has_looked = False
         self._takes_norms = True
         self.table = LayerTable(model, optimizers, world)
@@ -90,9 +90,9 @@ class Observer:
         self.wrapper = type(model).__name__
         self.facts = facts.gather(model, optimizers, schedulers=schedulers, scaler=scaler)
         self.blind = dict(self.table.blind)
-        self.batches = Batches()
+        self.batches = BatchCounter()
         self._clock = clock
-        self._pieces = Pieces()
+        self._pieces = StepVector()
         self._step = 0
         self._is_sampled = False
         self._is_clip_scaled = False
@@ -229,7 +229,7 @@ class Observer:
         if self._is_sampled:  # the step that ends was: what failed to be taken is not for another step
             self._let_go()
         self._is_sampled = is_sampled
-        self._pieces = Pieces()
+        self._pieces = StepVector()
         self._mode = None
         self._is_clip_scaled = False
         self._has_looked = False
@@ -353,7 +353,7 @@ class Observer:
 
         return look
 
-    def take(self, loss: torch.Tensor | float | None) -> Seen:
+    def take(self, loss: torch.Tensor | float | None) -> ObservedStep:
         """What was seen of the step that ends now."""
         pieces = self._pieces
         clipped = self._clipping.take()
@@ -371,7 +371,7 @@ class Observer:
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         self._tell_of_sparse_gradients()
-        return Seen(
+        return ObservedStep(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
             settings=self._state.settings(is_wanted=self._is_sampled),
@@ -390,7 +390,7 @@ class Observer:
             self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
             self._has_news = True
 
-    def _look_closely(self, pieces: Pieces) -> None:
+    def _look_closely(self, pieces: StepVector) -> None:
         if self._local is not None and self._local.is_armed:
             rows, norms = self._local.take()
             if rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from caboose.observe.step_vector import Pieces
+from caboose.observe.step_vector import StepVector
 from caboose_wire.fields import MAX_GROUPS
 
 SETTINGS = ("momentum", "weight_decay", "betas")
@@ -89,7 +89,7 @@ class OptimizerState:
             self._has_noted_skip = True
             self._num_fused_skipped = found if self._num_fused_skipped is None else self._num_fused_skipped + found
 
-    def add_scale(self, pieces: Pieces) -> None:
+    def add_scale(self, pieces: StepVector) -> None:
         """The scale now, the one that was in what was read, and the steps skipped, as they lie on the device."""
         kept, self._kept_scale = self._kept_scale, None
         self._has_noted_skip = False

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 
-class Holdings:
+class ParameterChanges:
     """What the optimizers held when last asked."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

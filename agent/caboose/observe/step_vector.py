@@ -18,7 +18,7 @@ from caboose_wire.fields import Float32
 
 
 @dataclass(slots=True)
-class Part:
+class Stretch:
     """One named stretch of the vector."""
 
     name: str
@@ -28,31 +28,31 @@ class Part:
     """Values per row."""
 
 
-class Pieces:
+class StepVector:
     """The device values of one step."""
 
     def __init__(self) -> None:
         self._values: list[torch.Tensor] = []
-        self._parts: list[Part] = []
+        self._parts: list[Stretch] = []
 
     def add_scalar(self, name: str, value: torch.Tensor) -> None:
         """A tensor of one element."""
         self._values.append(value.reshape(1))
-        self._parts.append(Part(name, (), 1))
+        self._parts.append(Stretch(name, (), 1))
 
-    def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> Part:
+    def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> Stretch:
         """Many tensors of one element, alike, one per row."""
         self._values.append(torch.stack(tuple(values)))
-        self._parts.append(Part(name, rows, 1))
+        self._parts.append(Stretch(name, rows, 1))
         return self._parts[-1]
 
-    def add(self, name: str, values: torch.Tensor, rows: Sequence[int]) -> Part:
+    def add(self, name: str, values: torch.Tensor, rows: Sequence[int]) -> Stretch:
         """An array of one or two dimensions, with a row per entry of `rows`."""
         self._values.append(values.reshape(-1))
-        self._parts.append(Part(name, rows, values.shape[1] if values.dim() == 2 else 1))
+        self._parts.append(Stretch(name, rows, values.shape[1] if values.dim() == 2 else 1))
         return self._parts[-1]
 
-    def drop(self, parts: Sequence[Part]) -> None:
+    def drop(self, parts: Sequence[Stretch]) -> None:
         """Takes back what was added as these parts."""
         for part in parts:
             number = next(i for i, known in enumerate(self._parts) if known is part)
@@ -75,7 +75,7 @@ class Vector:
     """The packed values, readable once the device has got so far."""
 
     readback: Readback
-    parts: list[Part]
+    parts: list[Stretch]
 
     def is_ready(self) -> bool:
         """Whether `read` would return at once."""

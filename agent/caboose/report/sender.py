@@ -59,7 +59,7 @@ class Outgoing(Protocol):
         """The message itself; built on the sender's thread."""
 
 
-class Curve:
+class CurveKeys:
     """Keys for an encrypted, authenticated connection, in ZeroMQ's own text form (z85)."""
 
     def __init__(self, server_public: str, agent_secret: str) -> None:
@@ -77,7 +77,7 @@ class Sender:
         hello: Hello,
         heartbeat: Callable[[], Heartbeat],
         *,
-        curve: Curve | None = None,
+        curve: CurveKeys | None = None,
         max_queued: int = MAX_QUEUED,
         on_word: Callable[[Command | Terms], None] | None = None,
         beside: Callable[[bool], Message | None] | None = None,

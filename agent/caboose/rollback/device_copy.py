@@ -17,7 +17,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 
-class Passage:
+class PendingCopy:
     """A copy under way."""
 
     def __init__(self, began: "torch.Event | None" = None, ended: "torch.Event | None" = None) -> None:
@@ -50,12 +50,12 @@ class Lane:
 
     def out(
         self, names: Sequence[str], to: Callable[[Sequence[str]], Any], tensors: dict[str, torch.Tensor]
-    ) -> Passage:
+    ) -> PendingCopy:
         """Copies tensors to their places in a slot."""
         stream = self._stream
         if stream is None:
             torch._foreach_copy_(to(names), [tensors[name] for name in names])
-            return Passage()
+            return PendingCopy()
         late = [name for name in names if name.startswith(("parameter/", "optimizer/"))]
         early = [name for name in names if not name.startswith(("parameter/", "optimizer/"))]
         current = torch.accelerator.current_stream(self._device)
@@ -71,7 +71,7 @@ class Lane:
                 torch._foreach_copy_(to(late), [tensors[name] for name in late], non_blocking=True)
             ended.record(stream)
         self._pending = ended
-        return Passage(began, ended)
+        return PendingCopy(began, ended)
 
     def _before_step(self, *_: Any) -> None:
         pending, self._pending = self._pending, None

@@ -26,7 +26,7 @@ from typing import Literal
 
 from caboose.rollback.actions import Hands
 from caboose.rollback.participant import Participant
-from caboose.rollback.register import Decision, Entry, Register
+from caboose.rollback.register import Register, RegisterEntry, Seal
 from caboose_wire import Ack, Command
 
 logger = logging.getLogger("caboose")
@@ -47,7 +47,7 @@ class Pending:
         self.command = command
         self.decided = threading.Event()
         """Set with `decision`; or without one, when it cannot be learned."""
-        self.decision: Decision | None = None
+        self.decision: Seal | None = None
         self.arrived: float | None = None
         """When the training thread came to the gate."""
         self.step = 0
@@ -124,7 +124,7 @@ class Negotiation:
             decision = self._veto(command.number, f"the loop leapt from before {command.boundary} to {pending.step}")
         is_eager = self._rank < NUM_EAGER or waited > self._gate_seconds / 4
         if decision is None and is_eager and register.is_complete(command.number):
-            decision = register.seal(command.number, Decision(True))
+            decision = register.seal(command.number, Seal(True))
         if decision is None and waited > self._gate_seconds:
             num_ready = register.num_acks(command.number)
             decision = self._veto(command.number, f"only {num_ready} ranks were ready within {self._gate_seconds:g} s")
@@ -168,7 +168,7 @@ class Negotiation:
             raise ConnectionError("there is no connection to the register")
         return self.register
 
-    def _consider(self, number: int, entry: Entry) -> None:
+    def _consider(self, number: int, entry: RegisterEntry) -> None:
         """Looks at what has this number, once: arms and acknowledges, or vetoes."""
         command, refusal = entry.command, entry.flaw
         pending: Pending | None = None
@@ -209,10 +209,10 @@ class Negotiation:
             pending.is_acknowledged = True
             self.answer(pending.command.number, "accepted", "")
 
-    def _veto(self, number: int, reason: str) -> Decision:
-        return self._connected().seal(number, Decision(False, f"rank {self._rank}: {reason}"))
+    def _veto(self, number: int, reason: str) -> Seal:
+        return self._connected().seal(number, Seal(False, f"rank {self._rank}: {reason}"))
 
-    def _settle(self, pending: Pending, decision: Decision | None) -> None:
+    def _settle(self, pending: Pending, decision: Seal | None) -> None:
         if decision is None:
             return
         with self.lock:

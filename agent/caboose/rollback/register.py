@@ -62,7 +62,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Seal:
     """What became of a command; the same for all ranks."""
 
     is_commit: bool
@@ -70,7 +70,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisterEntry:
     """What lies under a command's number: the command, or why there is none to be had."""
 
     command: Command | None
@@ -87,16 +87,16 @@ class Register:
         self._rank = rank
         self._world = world
 
-    def publish(self, command: Command) -> Entry:
+    def publish(self, command: Command) -> RegisterEntry:
         """Makes the command known to all ranks; returns the one that has its number, which may be another."""
         text = base64.b64encode(msgspec.msgpack.encode(command)).decode()
         return self._entry(command.number, self._write_once(f"{command.number}/cmd", text))
 
-    def close_gap(self, number: int) -> Entry:
+    def close_gap(self, number: int) -> RegisterEntry:
         """Says that no command has this number, unless one has: nobody shall wait for it on the way to the next."""
         return self._entry(number, self._write_once(f"{number}/cmd", _GAP))
 
-    def find(self, number: int) -> Entry | None:
+    def find(self, number: int) -> RegisterEntry | None:
         """The command with this number, if any rank has published one."""
         name = f"{number}/cmd"
         return self._entry(number, self._read(name)) if self._has(name) else None
@@ -123,29 +123,29 @@ class Register:
         values = self._store.multi_get(paths)
         return all(self._opened(name, value) == _READY for name, value in zip(names, values, strict=True))
 
-    def decision(self, number: int) -> Decision | None:
+    def decision(self, number: int) -> Seal | None:
         """What was decided, if it was."""
         name = f"{number}/d"
         return _decision(self._read(name)) if self._has(name) else None
 
-    def seal(self, number: int, decision: Decision) -> Decision:
+    def seal(self, number: int, decision: Seal) -> Seal:
         """Decides, unless it was decided already; returns what holds."""
         reason = decision.reason[:MAX_REASON].encode(errors="replace").decode()
         text = _COMMIT if decision.is_commit else _ABORT + reason
         return _decision(self._write_once(f"{number}/d", text))
 
-    def _entry(self, number: int, text: str | None) -> Entry:
+    def _entry(self, number: int, text: str | None) -> RegisterEntry:
         if text is None:
-            return Entry(None, f"what the register holds as command {number} is not from a rank of this group")
+            return RegisterEntry(None, f"what the register holds as command {number} is not from a rank of this group")
         if text == _GAP:
-            return Entry(None)
+            return RegisterEntry(None)
         try:
             command = msgspec.msgpack.decode(base64.b64decode(text), type=Command)
         except (ValueError, msgspec.MsgspecError) as error:
-            return Entry(None, f"command {number} in the register cannot be read: {error}")
+            return RegisterEntry(None, f"command {number} in the register cannot be read: {error}")
         if command.number != number:
-            return Entry(None, f"the register holds command {command.number} as {number}")
-        return Entry(command)
+            return RegisterEntry(None, f"the register holds command {command.number} as {number}")
+        return RegisterEntry(command)
 
     def _path(self, name: str) -> str:
         return f"{self._prefix}/{name}"
@@ -169,9 +169,9 @@ class Register:
         return hmac.digest(self._key, f"{self._path(name)}\0{text}".encode(), "sha256").hex()
 
 
-def _decision(text: str | None) -> Decision:
+def _decision(text: str | None) -> Seal:
     if text == _COMMIT:
-        return Decision(True)
+        return Seal(True)
     if text is None or not text.startswith(_ABORT):
-        return Decision(False, "the decision in the register is not from a rank of this group")
-    return Decision(False, text.removeprefix(_ABORT))
+        return Seal(False, "the decision in the register is not from a rank of this group")
+    return Seal(False, text.removeprefix(_ABORT))

@@ -24,7 +24,7 @@ NEVER = 2**62
 """A step that does not come."""
 
 
-class Shelf:
+class SnapshotShelf:
     """The slots of a ring."""
 
     def __init__(self, keep: int) -> None:

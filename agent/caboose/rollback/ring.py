@@ -26,10 +26,10 @@ from caboose.rollback import host_memory
 from caboose.rollback.borrow_weights import lent
 from caboose.rollback.cadence import BUDGET, Cadence
 from caboose.rollback.checksum import checksum, inspect
-from caboose.rollback.device_copy import Lane, Passage
+from caboose.rollback.device_copy import Lane, PendingCopy
 from caboose.rollback.errors import RollbackFailed
 from caboose.rollback.inspector import Inspector
-from caboose.rollback.retention import NEVER, Shelf
+from caboose.rollback.retention import NEVER, SnapshotShelf
 from caboose.rollback.slots import Layout, Slot, new_buffer
 from caboose.rollback.training_state import LearningRates, TrainingState
 from caboose.tensors.tensor_tree import Parts, Tensors
@@ -78,7 +78,7 @@ class Ring:
         self._clock = clock
         self._owners = _owners(state, group) if dedupe else None
         self._owner_of: dict[str, int] = {}
-        self._shelf = Shelf(keep)
+        self._shelf = SnapshotShelf(keep)
         self._inspector = Inspector()
         self._whole: Layout | None = None
         """Of all tensors; with dedupe only part of them lies in a slot."""
@@ -217,7 +217,7 @@ class Ring:
             return Slot(new_buffer(num_bytes, is_pinned=self._lane.is_pinned)), True
         return slot or self._shelf.evict(), False
 
-    def _look_through(self, slot: Slot, num_uses: int, passage: Passage) -> None:
+    def _look_through(self, slot: Slot, num_uses: int, passage: PendingCopy) -> None:
         self._device_seconds = passage.wait()
         total, is_finite = inspect(slot.buffer, slot.layout.regions)
         self._shelf.note(slot, num_uses, "" if is_finite else "not finite", total)

@@ -55,7 +55,7 @@ class Rest:
 
 
 @dataclass(slots=True)
-class Look:
+class StateAtBoundary:
     """The whole state at one boundary."""
 
     parts: Parts
@@ -154,7 +154,7 @@ class TrainingState:
         """Whether a healthy run has only finite numbers there; masks, say, are often infinite by design."""
         return name.startswith(REPLICATED) or name in self._steady
 
-    def look(self) -> Look:
+    def look(self) -> StateAtBoundary:
         """The state as it is now."""
         parts = Parts(self.model_tensors())
         groups = [
@@ -173,7 +173,7 @@ class TrainingState:
             },
             random=RandomStates.take(),
         )
-        return Look(parts, rest)
+        return StateAtBoundary(parts, rest)
 
     def model_tensors(self) -> Tensors:
         """Parameters and buffers as they are now, by name."""

@@ -20,8 +20,8 @@ import torch
 
 from caboose.trials import plots
 from caboose.trials.overfit import set_lr
-from caboose.trials.progress import Progress
-from caboose.trials.sources import Source
+from caboose.trials.progress import ProgressLine
+from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
 ONLINE = 0.9
@@ -99,7 +99,7 @@ def find_lr(
         raise ValueError(f"find_lr(num_steps={num_steps}): give at least {MIN_STEPS}, or the curve says nothing")
     if stop_at <= 1:
         raise ValueError(f"find_lr(stop_at={stop_at}): give more than 1, as 4 times the lowest loss")
-    source = Source("find_lr", loader)
+    source = BatchSource("find_lr", loader)
     trial = Trial("find_lr", model, loss_fn, optimizer, split=split, needs_optimizer=True)
     with trial, source:
         groups = [group for each in trial.optimizers for group in each.param_groups]
@@ -112,7 +112,7 @@ def find_lr(
         why = ""
         batches = source.endlessly()
         trial.train()
-        with Progress(num_steps, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
+        with ProgressLine(num_steps, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
             for step in range(num_steps):
                 rate = start * (end / start) ** (step / (num_steps - 1))
                 for group, ratio in zip(groups, ratios, strict=True):

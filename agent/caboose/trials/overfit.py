@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 
 from caboose.trials import plots
-from caboose.trials.progress import Progress
-from caboose.trials.sources import Source
+from caboose.trials.progress import ProgressLine
+from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
 LEARNED = 0.7
@@ -133,16 +133,16 @@ def overfit_one_batch(
     """
     if num_steps < 1:
         raise ValueError(f"overfit_one_batch(num_steps={num_steps}): give at least 1")
-    source = Source("overfit_one_batch", loader)
+    source = BatchSource("overfit_one_batch", loader)
     trial = Trial("overfit_one_batch", model, loss_fn, optimizer, split=split, needs_optimizer=True)
     with trial, source:
         batch = trial.ranks.together(lambda: source.take(1)[0])
         shown = progress if trial.ranks.rank == 0 else False
-        with Progress(num_steps, is_shown=shown) as bar:
+        with ProgressLine(num_steps, is_shown=shown) as bar:
             return overfit(trial, batch, num_steps, bar)
 
 
-def overfit(trial: Trial, batch: Any, num_steps: int, bar: Progress) -> Overfit:
+def overfit(trial: Trial, batch: Any, num_steps: int, bar: ProgressLine) -> Overfit:
     """The same within a trial, which is left at its end."""
     is_noisy = _is_noisy(trial, batch)
     trial.rewind()
@@ -195,7 +195,7 @@ def _learn(
     optimizers: Sequence[torch.optim.Optimizer],
     batch: Any,
     num_steps: int,
-    bar: Progress,
+    bar: ProgressLine,
     *,
     is_noisy: bool,
 ) -> list[float]:

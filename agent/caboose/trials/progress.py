@@ -7,7 +7,7 @@ from typing import TextIO
 WIDTH = 24
 
 
-class Progress:
+class ProgressLine:
     """`total` units of work, told as they are done."""
 
     def __init__(self, total: int, *, is_shown: bool | None = None, stream: TextIO | None = None) -> None:
@@ -17,7 +17,7 @@ class Progress:
         self._num_done = 0.0
         self._last = ""
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(

@@ -19,8 +19,8 @@ import torch
 
 from caboose.trials import plots
 from caboose.trials.hessian import Eigenvalue, top_eigenvalue
-from caboose.trials.progress import Progress
-from caboose.trials.sources import Source
+from caboose.trials.progress import ProgressLine
+from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 from caboose.trials.weight_space import WeightSpace
 
@@ -104,7 +104,7 @@ def sharpness(
             raise ValueError(f"sharpness({name}={value}): give at least 1")
     if not radius > 0:
         raise ValueError(f"sharpness(radius={radius}): give a share of the filters' length, as 0.1")
-    source = Source("sharpness", loader)
+    source = BatchSource("sharpness", loader)
     trial = Trial("sharpness", model, loss_fn, split=split)
     with trial, source:
         batches = trial.ranks.together(lambda: source.take(num_batches))
@@ -112,7 +112,7 @@ def sharpness(
         space = WeightSpace(trial)
         distances = tuple(radius * place / POINTS for place in range(-POINTS, POINTS + 1))
         work = num_directions * len(distances) + num_iterations
-        with Progress(work, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
+        with ProgressLine(work, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
             loss = space.loss(batches)
             profiles = []
             for number in range(num_directions):

@@ -29,7 +29,7 @@ from torch.utils.data import (
 from caboose.trials.restore_state import Kept
 
 
-class Source:
+class BatchSource:
     """A loader that is read for a while."""
 
     def __init__(self, tool: str, loader: Any, name: str = "loader") -> None:
@@ -54,7 +54,7 @@ class Source:
         self._kept = Kept()
         self._state: Any = None
 
-    def __enter__(self) -> "Source":
+    def __enter__(self) -> "BatchSource":
         loader = self.loader
         if isinstance(loader, DataLoader):
             for part in (loader.generator, loader.sampler, loader.batch_sampler, loader.dataset, loader.collate_fn):

@@ -6,7 +6,7 @@ from torch import nn
 from caboose_drills import loop
 from caboose_drills.data import HELD_OUT, Task
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 SIZE, CLASSES = 10, 6
 
@@ -33,7 +33,7 @@ def conv(channels: int, wide: int) -> nn.Sequential:
     )
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing goes wrong."""
     task = images(run.seed)
     model = nn.Sequential(conv(1, 8), conv(8, 16), nn.Flatten(), nn.Linear(16 * (SIZE // 4) ** 2, CLASSES))

@@ -5,7 +5,7 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 PRETRAINING_STEPS = 200
 
@@ -19,7 +19,7 @@ class FrozenNorm(nn.BatchNorm1d):
         return self
 
 
-def pretrained(run: Run, width: int) -> nn.Module:
+def pretrained(run: DrillRun, width: int) -> nn.Module:
     """An MLP without its head, trained on a task of its own before anyone watches."""
     task = data.clusters(run.seed + 500, width=width, classes=20)
     model = nets.mlp(width, 20, hidden=(64, 64), norm=FrozenNorm)
@@ -32,7 +32,7 @@ def pretrained(run: Run, width: int) -> nn.Module:
     return model[:-1]
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing goes wrong."""
     backbone = pretrained(run, width=32).requires_grad_(False)
     task = data.clusters(run.seed, size=6000, spread=1.5)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from caboose_drills import data, loop
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
 class Recurrent(nn.Module):
@@ -25,7 +25,7 @@ class Recurrent(nn.Module):
         return logits
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing goes wrong."""
     task = data.text(run.seed, length=16)
     model = Recurrent(vocabulary=32)

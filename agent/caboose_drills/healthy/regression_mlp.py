@@ -5,10 +5,10 @@ from torch import nn
 
 from caboose_drills import data, loop, nets
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing goes wrong."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, hidden=(64, 64), activation=nn.GELU)

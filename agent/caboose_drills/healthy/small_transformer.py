@@ -4,11 +4,11 @@ import torch
 
 from caboose_drills import data, loop
 from caboose_drills.drill import Drill
-from caboose_drills.run import Run
+from caboose_drills.run import DrillRun
 from caboose_drills.transformer import Transformer
 
 
-def train(run: Run) -> None:
+def train(run: DrillRun) -> None:
     """Nothing goes wrong."""
     task = data.text(run.seed)
     model = Transformer(vocabulary=32, length=24, width=32, heads=2, depth=2)

@@ -32,7 +32,7 @@ from caboose_daemon.out.export.exports import Exports
 from caboose_daemon.rollback.commander import Order
 from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps.summary import StepSummary
 from caboose_daemon.store.journal import Journal
 from caboose_wire import Event, encode
@@ -97,7 +97,7 @@ class Outlet:
         self._exports.decision_changed(job, decision)
         self._updates.append((job.name, "decision", json_shapes.decision(decision)))
 
-    def ledger_changed(self, job: Job, entry: Entry) -> None:
+    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """To the journal and to pages."""
         self._journal.ledger_changed(job, entry)
         self._updates.append((job.name, "ledger", json_shapes.entry(entry)))

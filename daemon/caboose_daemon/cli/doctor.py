@@ -17,7 +17,7 @@ from caboose_daemon.cli.request_client import connect, token_of
 from caboose_daemon.cli.sources import daemon_option, json_option, make_console, print_json, token_option
 from caboose_daemon.config import Config
 from caboose_daemon.format import plural
-from caboose_daemon.ops.doctor.check import Check
+from caboose_daemon.ops.doctor.check import DoctorCheck
 from caboose_daemon.ops.doctor.daemon import OtherVersion, ask_about, check_daemon, check_token
 from caboose_daemon.ops.doctor.machine import check_config, check_data_dir, check_ports
 from caboose_daemon.ops.doctor.reports import check_keys, check_reports
@@ -58,7 +58,7 @@ def doctor(endpoint: str | None, token_file: str | None, address: str | None, as
     sys.exit(SICK if num_crosses else 0)
 
 
-def _checks(endpoint: str | None, token_file: str | None, address: str | None) -> Iterator[Check]:
+def _checks(endpoint: str | None, token_file: str | None, address: str | None) -> Iterator[DoctorCheck]:
     configured, config = check_config(configured_file())
     yield configured
     keys_check, keys = check_keys(os.environ, config.daemon.keys)
@@ -72,18 +72,18 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
         where = "" if address == Config().daemon.http else "; --daemon or CABOOSE_HTTP names another"
         is_other = isinstance(error, OtherVersion)
         fix = "restart it with this version" if is_other else f"start one: `caboose daemon`{where}"
-        yield Check("daemon", "cross", str(error), fix)
+        yield DoctorCheck("daemon", "cross", str(error), fix)
         yield check_ports(config)
         yield check_data_dir(config)
-        yield Check("the rest", "unknown", f"{OF_THE_DAEMON}: without a daemon nobody knows")
+        yield DoctorCheck("the rest", "unknown", f"{OF_THE_DAEMON}: without a daemon nobody knows")
         return
     problems = about["problems"]
     if problems:
-        yield Check(
+        yield DoctorCheck(
             "daemon", "cross", "; ".join(problems), "its log says more; restart it where it has stopped receiving"
         )
     else:
-        yield Check("daemon", "ok", f"{client.url} answers")
+        yield DoctorCheck("daemon", "ok", f"{client.url} answers")
     yield check_reports(endpoint or _endpoint(config), keys)
     path = Path(token_file).expanduser() if token_file else token_of(config.daemon)
     token: str | None
@@ -95,7 +95,7 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
         yield check_token(client, token, problem)
         yield from check_daemon(client, about, rtt)
     except ClientError as error:
-        yield Check("daemon", "cross", str(error), "it went away while it was looked at: see its log")
+        yield DoctorCheck("daemon", "cross", str(error), "it went away while it was looked at: see its log")
 
 
 def _endpoint(config: Config) -> str:
@@ -104,7 +104,7 @@ def _endpoint(config: Config) -> str:
     return listen.replace("0.0.0.0", "127.0.0.1") if listen else DEFAULT_ENDPOINT  # noqa: S104 - replaced, not bound
 
 
-def _page(checks: list[Check]) -> Group:
+def _page(checks: list[DoctorCheck]) -> Group:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")

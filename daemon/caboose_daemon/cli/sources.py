@@ -13,7 +13,7 @@ from rich.console import Console
 
 from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.request_client import connect
-from caboose_daemon.offline.records.source import JournalSource, LiveSource, Source, SourceError
+from caboose_daemon.offline.records.source import JournalSource, LiveSource, RecordSource, SourceError
 from caboose_daemon.out.api.client import ClientError
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -34,7 +34,7 @@ journal_option = click.option(
 )
 
 
-def source(address: str | None, journal: Path | None) -> Source:
+def source(address: str | None, journal: Path | None) -> RecordSource:
     """A journal where one is named, else the daemon; ends the command where the one cannot be read."""
     if journal is None:
         return LiveSource(connect(address))
@@ -55,7 +55,7 @@ def one_line_errors() -> Iterator[None]:
         fail(str(error))
 
 
-def only_job(where: Source, named: str | None) -> str:
+def only_job(where: RecordSource, named: str | None) -> str:
     """The job that is meant: the one that was named, or the only one."""
     jobs = [str(row["job"]) for row in where.jobs()]
     if named is not None:

@@ -18,7 +18,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.meters import Meters
-from caboose_daemon.rollback_state.record import Record
+from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
@@ -154,7 +154,7 @@ class Job:
     """Who else claimed to be this job, if anyone did."""
     previous_lr: float | None = None
     """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
-    rollback: Record = field(default_factory=Record)
+    rollback: RollbackRecord = field(default_factory=RollbackRecord)
 
     def __post_init__(self) -> None:
         self.incidents = IncidentLog(self.name)

@@ -5,8 +5,8 @@ from collections import Counter
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.noise import NoiseScale
-from caboose_daemon.steps.samples.latest import Closeup, look_closely
-from caboose_daemon.steps.samples.sample import Look, Looker
+from caboose_daemon.steps.samples.latest import LatestSample, update_latest
+from caboose_daemon.steps.samples.sample import Sample, Sampler
 
 
 class Meters:
@@ -19,10 +19,10 @@ class Meters:
 
     def restart(self) -> None:
         """A new attempt: nothing is known of its layers and replicas yet."""
-        self.closeup: Closeup | None = None
-        self.look: Look | None = None
+        self.closeup: LatestSample | None = None
+        self.look: Sample | None = None
         """What the last step showed of the layers; None where it was not looked at closely."""
-        self._looker = Looker()
+        self._looker = Sampler()
         self.noise = NoiseScale()
         self.replicas: tuple[int, int] | None = None
         """How many were compared at the last closer look, and how many of them differ from the majority."""
@@ -34,7 +34,7 @@ class Meters:
         self.num_clipped += ratio is not None and ratio < 1.0
         self.num_skipped += step.scaler is not None and self._skipped.observe(step)
         if step.is_sampled:
-            self.closeup = look_closely(step, self.closeup)
+            self.closeup = update_latest(step, self.closeup)
         self.look = self._looker.observe(step, self.closeup)
         if not step.is_sampled:
             return

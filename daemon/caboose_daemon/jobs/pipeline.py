@@ -21,7 +21,7 @@ from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job import Attempt, Job, Member
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
@@ -65,7 +65,7 @@ class Sink(Protocol):
     def decision_changed(self, job: Job, decision: Decision) -> None:
         """Something was decided about the run, or became of that."""
 
-    def ledger_changed(self, job: Job, entry: Entry) -> None:
+    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """A snapshot or checkpoint came, went, or is now thought of differently."""
 
 

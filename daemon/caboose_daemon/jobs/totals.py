@@ -14,7 +14,7 @@ import msgspec
 from caboose_daemon.jobs.job import Job
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
     """One job's, at the end of a turn."""
 
     num_steps: int

@@ -14,7 +14,7 @@ checkpoint on: what was dropped in process lies between the steps, and moves all
 
 from collections.abc import Callable, Sequence
 
-from caboose_daemon.rollback_state.ledger import Entry, Ledger, Trouble
+from caboose_daemon.rollback_state.ledger import Ledger, LedgerEntry, Trouble
 from caboose_wire import Plan, PlannedCheckpoint
 
 MAX_PLANNED = 100
@@ -28,7 +28,7 @@ def make_plan(
     troubles: list[Trouble],
     *,
     exhausted: str = "",
-    lr_scale_of: Callable[[Entry | None], float] = lambda entry: 1.0,
+    lr_scale_of: Callable[[LedgerEntry | None], float] = lambda entry: 1.0,
     drops: Sequence[tuple[int, int]] = (),
     world: int = 0,
 ) -> Plan:
@@ -57,13 +57,13 @@ def make_plan(
     )
 
 
-def ranked(ledger: Ledger, exhausted: str = "") -> list[Entry]:
+def ranked(ledger: Ledger, exhausted: str = "") -> list[LedgerEntry]:
     """The checkpoints, the first to be tried first."""
     order = {"healthy": 0, "unproven": 1 if exhausted else 0, "tainted": 2}
     return sorted(ledger.checkpoints, key=lambda entry: (order[entry.health], -entry.step))
 
 
-def _reason(job: str, first: Entry | None, exhausted: str, world: int) -> str:
+def _reason(job: str, first: LedgerEntry | None, exhausted: str, world: int) -> str:
     if first is None:
         return f"no checkpoint of {job} is known here"
     reason = f"the checkpoint of step {first.step} is {first.health}"

@@ -29,7 +29,7 @@ from caboose_daemon.rollback.target import ahead, choose, notice, on_all, pace, 
 from caboose_daemon.rollback_state.cost import weigh
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ladder import Rung, climb, spent
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.rollback_state.triage import Losses, Triage, judge
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
@@ -106,7 +106,7 @@ class Policy:
         record = job.rollback
         done = [d for d in record.decisions if d.state == "committed" and d.boundary is not None]
 
-        def lr_scale_of(entry: Entry | None) -> float:
+        def lr_scale_of(entry: LedgerEntry | None) -> float:
             # What was saved after a command has its learning rate already.
             scale = math.prod(d.lr_scale for d in done if entry is None or _is_before(entry, d))
             return min(scale, self.config.lr_scale) if record.exhausted else scale
@@ -359,7 +359,7 @@ class Policy:
         return True
 
 
-def _is_before(entry: Entry, decision: Decision) -> bool:
+def _is_before(entry: LedgerEntry, decision: Decision) -> bool:
     """Whether it was saved before this was done; a later attempt may repeat its steps."""
     if entry.attempt != decision.attempt:
         return entry.attempt < decision.attempt

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from caboose_daemon.rollback_state.triage import HOPELESS, SURE, Level, Losses, level_of
+from caboose_daemon.rollback_state.triage import HOPELESS, SURE, Losses, LossLevel, level_of
 from caboose_daemon.steps.summary import StepSummary
 
 FIRST_STEPS = 20
@@ -36,14 +36,14 @@ class Continuity(msgspec.Struct, frozen=True, kw_only=True):
     """The step at which the state was taken."""
     decision: int = 0
     """The rollback it follows; 0 for a resume."""
-    before: Level | None = None
+    before: LossLevel | None = None
     trouble: float = 0.0
     """How far above its level the loss was when it was rolled back."""
     state: CheckState = "checking"
     text: str = ""
 
 
-def level_at(recent: Iterable[StepSummary], origin: int, attempt: int) -> Level | None:
+def level_at(recent: Iterable[StepSummary], origin: int, attempt: int) -> LossLevel | None:
     """The level just before a state was taken, by the attempts before this one; of repeated steps the last counts."""
     losses = {s.step: s.loss for s in recent if s.attempt < attempt and s.step <= origin and s.loss is not None}
     return level_of(np.array([losses[step] for step in sorted(losses)], dtype=np.float64))

@@ -28,7 +28,7 @@ MAX_REASON = 256
 """As long as a name on the wire."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A saved state."""
 
     kind: Literal["snapshot", "checkpoint"]
@@ -72,30 +72,30 @@ class Ledger:
     """The entries of one job."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], Entry] = {}
-        self._changed: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[tuple[str, str], LedgerEntry] = {}
+        self._changed: dict[tuple[str, str], LedgerEntry] = {}
         self._validations: deque[tuple[int, float]] = deque(maxlen=MAX_VALIDATIONS)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LedgerEntry]:
         """The newest first."""
         return iter(sorted(self._entries.values(), key=lambda entry: (-entry.step, entry.kind)))
 
     @property
-    def checkpoints(self) -> list[Entry]:
+    def checkpoints(self) -> list[LedgerEntry]:
         """Those on disk, the newest first."""
         return [entry for entry in self if entry.kind == "checkpoint"]
 
     @property
-    def snapshots(self) -> list[Entry]:
+    def snapshots(self) -> list[LedgerEntry]:
         """Those in memory, the newest first."""
         return [entry for entry in self if entry.kind == "snapshot" and entry.is_held]
 
-    def restore(self, entries: Iterable[Entry]) -> None:
+    def restore(self, entries: Iterable[LedgerEntry]) -> None:
         """Puts back what a journal kept."""
         for entry in entries:
             self._entries[entry.kind, entry.name] = entry
 
-    def take_changes(self) -> list[Entry]:
+    def take_changes(self) -> list[LedgerEntry]:
         """What changed since the last call."""
         changed = list(self._changed.values())
         self._changed.clear()
@@ -113,7 +113,7 @@ class Ledger:
             known = self._entries.get(("snapshot", name))
             if known is None:
                 self._put(
-                    Entry(
+                    LedgerEntry(
                         kind="snapshot",
                         name=name,
                         step=snapshot.step,
@@ -147,7 +147,7 @@ class Ledger:
         world, model_step = event.fields.get("world"), event.fields.get("model_step")
         num_bytes = event.fields.get("num_bytes")
         self._put(
-            Entry(
+            LedgerEntry(
                 kind="checkpoint",
                 name=path[:4096],
                 step=step if isinstance(step, int) and step >= 0 else event.step,
@@ -200,17 +200,17 @@ class Ledger:
         for entry in checkpoints:
             self._put(msgspec.structs.replace(entry, is_best=entry is best))
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: LedgerEntry) -> None:
         key = (entry.kind, entry.name)
         if self._entries.get(key) != entry:
             self._entries[key] = self._changed[key] = entry
 
 
-def _is_provable(entry: Entry) -> bool:
+def _is_provable(entry: LedgerEntry) -> bool:
     return entry.health == "unproven" and not entry.is_left
 
 
-def _num_quiet(entry: Entry, troubles: Iterable[Trouble], step: int) -> int:
+def _num_quiet(entry: LedgerEntry, troubles: Iterable[Trouble], step: int) -> int:
     """The longest stretch since it was saved in which nothing was wrong; all troubles are over."""
     longest, since = 0, entry.step
     for trouble in sorted(troubles, key=lambda trouble: trouble.began):
@@ -219,7 +219,7 @@ def _num_quiet(entry: Entry, troubles: Iterable[Trouble], step: int) -> int:
     return max(longest, step - since)
 
 
-def _is_in(entry: Entry, trouble: Trouble, margin: int) -> bool:
+def _is_in(entry: LedgerEntry, trouble: Trouble, margin: int) -> bool:
     if entry.attempt != trouble.attempt:
         return False
     return entry.step > trouble.began - margin and (trouble.ended is None or entry.step <= trouble.ended)

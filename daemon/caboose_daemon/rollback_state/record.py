@@ -23,7 +23,7 @@ Standing = Literal["off", "advise", "ready", "sent", "checking", "exhausted"]
 
 
 @dataclass
-class Record:
+class RollbackRecord:
     """Rollback in one job."""
 
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))

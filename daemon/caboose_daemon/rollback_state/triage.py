@@ -55,7 +55,7 @@ HOPELESS = 3
 """Losses in a row that are not finite: the weights are gone, and waiting does not bring them back."""
 
 
-class Level(msgspec.Struct, frozen=True):
+class LossLevel(msgspec.Struct, frozen=True):
     """Where a loss lies and how much single steps scatter."""
 
     level: float
@@ -118,7 +118,7 @@ class Losses:
         return len(self.values) - (int(good[-1]) + 1 if len(good) else 0)
 
 
-def level_of(values: Floats) -> Level | None:
+def level_of(values: Floats) -> LossLevel | None:
     """The level at the end of a stretch of losses; None where there are too few."""
     finite = values[np.isfinite(values)]
     if len(finite) < MIN_BEFORE:
@@ -128,10 +128,10 @@ def level_of(values: Floats) -> Level | None:
     bends = np.abs(window[2:] - 2 * window[1:-1] + window[:-2]) / math.sqrt(6)
     # The middle of the bends is a normal scatter; the ninth tenth of them knows of heavy tails.
     noise = max(float(np.median(bends)) / 0.6745, float(np.quantile(bends, 0.9)) / 1.645)
-    return Level(level, max(noise, 1e-3 * abs(level), 1e-12), len(finite))
+    return LossLevel(level, max(noise, 1e-3 * abs(level), 1e-12), len(finite))
 
 
-def judge(losses: Losses, onset: int, *, num_skipped: int = 0, before: Level | None = None) -> Triage:
+def judge(losses: Losses, onset: int, *, num_skipped: int = 0, before: LossLevel | None = None) -> Triage:
     """What is becoming of what began at `onset`.
 
     `num_skipped` is how many of the last steps in a row a gradient scaler skipped; `before`, where it is given, the
@@ -167,7 +167,7 @@ def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage
     return Triage(verdict="diverging", step=step, began=onset, reasons=(why,))
 
 
-def _follow(losses: Losses, before: Level, began: int, step: int, excess: Floats) -> Triage:
+def _follow(losses: Losses, before: LossLevel, began: int, step: int, excess: Floats) -> Triage:
     now, peak, noise = float(np.median(excess[-LAST:])), float(_smoothed(excess, 3).max()), before.noise
     facts = Triage(verdict="early", step=step, began=began, level=before.level, noise=noise, excess=now, peak=peak)
     where = f"loss {before.level + now:.4g} against a level of {before.level:.4g} before step {began}"

@@ -16,10 +16,10 @@ from caboose_daemon.incidents.incident_log import MAX_KEPT
 from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
-from caboose_daemon.jobs.totals import Totals
+from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.regimes import RegimeTracker
@@ -150,7 +150,7 @@ def _restore_totals(connection: sqlite3.Connection, number: int, job: Job) -> No
     """What was counted so far; in a journal that did not keep it, what is still there to be counted."""
     row = connection.execute("SELECT body FROM totals WHERE job = ?", (number,)).fetchone()
     if row is not None:
-        msgspec.msgpack.decode(row[0], type=Totals).restore(job)
+        msgspec.msgpack.decode(row[0], type=JobTotals).restore(job)
         return
     (num_steps, num_non_finite) = connection.execute(
         f"SELECT count(*), coalesce(sum({IS_BAD}), 0) FROM steps WHERE job = ?",  # noqa: S608 - constants
@@ -158,7 +158,7 @@ def _restore_totals(connection: sqlite3.Connection, number: int, job: Job) -> No
     ).fetchone()
     found = Counter((episode.rule, str(episode.first.severity)) for episode in job.episodes)
     opened = dict(connection.execute("SELECT rule, count(*) FROM incidents WHERE job = ? GROUP BY rule", (number,)))
-    Totals(
+    JobTotals(
         num_steps=num_steps,
         num_non_finite=num_non_finite,
         findings=tuple((*key, count) for key, count in found.items()),
@@ -262,9 +262,9 @@ def _decisions(connection: sqlite3.Connection, number: int) -> list[Decision]:
     return [msgspec.msgpack.decode(body, type=Decision) for (body,) in rows]
 
 
-def _ledger(connection: sqlite3.Connection, number: int) -> list[Entry]:
+def _ledger(connection: sqlite3.Connection, number: int) -> list[LedgerEntry]:
     rows = connection.execute("SELECT body FROM ledger WHERE job = ? ORDER BY time", (number,))
-    return [msgspec.msgpack.decode(body, type=Entry) for (body,) in rows]
+    return [msgspec.msgpack.decode(body, type=LedgerEntry) for (body,) in rows]
 
 
 class HistoryReader:

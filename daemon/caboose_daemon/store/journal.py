@@ -23,10 +23,10 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.jobs.layer_table import layer_table
 from caboose_daemon.jobs.state import State
-from caboose_daemon.jobs.totals import Totals
+from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
-from caboose_daemon.steps.samples.sample import Look, pack
+from caboose_daemon.rollback_state.ledger import LedgerEntry
+from caboose_daemon.steps.samples.sample import Sample, pack
 from caboose_daemon.steps.summary import StepSummary
 from caboose_daemon.store import sample_retention
 from caboose_wire import Event
@@ -196,7 +196,7 @@ class Journal:
             self._keep(job, job.meters.look, s.attempt)
         self._num_since_sweep += 1
 
-    def _keep(self, job: Job, look: Look, attempt: int) -> None:
+    def _keep(self, job: Job, look: Sample, attempt: int) -> None:
         if sum(self._looked.values()) >= MAX_WAITING_LOOKS:
             self._state.journal_lost += 1
             return
@@ -270,7 +270,7 @@ class Journal:
             msgspec.msgpack.encode(decision),
         )
 
-    def ledger_changed(self, job: Job, entry: Entry) -> None:
+    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """Writes an entry of the ledger as it now stands; one that is gone leaves."""
         if entry.is_held:
             self._write(
@@ -298,7 +298,7 @@ class Journal:
                 self._connection.execute(sql, values)
             self._connection.executemany(
                 "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?",
-                [(msgspec.msgpack.encode(Totals.of(job)), name) for name, job in self._changed.items()],
+                [(msgspec.msgpack.encode(JobTotals.of(job)), name) for name, job in self._changed.items()],
             )
             sample_retention.thin(self._connection, self._looked)
             if self._num_since_sweep >= SWEEP_EVERY:

@@ -35,7 +35,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Seen:
+class SampleRow:
     """One look, as far as it was asked for."""
 
     attempt: int
@@ -45,7 +45,7 @@ class Seen:
     """By statistic, one number a row; below zero where nothing was shown."""
 
 
-class LookReader:
+class SampleReader:
     """Reads one job's looks, from a connection that somebody else opens and closes."""
 
     def __init__(self, connection: sqlite3.Connection, job: str) -> None:
@@ -77,7 +77,7 @@ class LookReader:
         ).fetchall()
         return {stat.name: sum(count for seen, count in masks if seen & stat.bit) for stat in STATS.values()}
 
-    def looks(self, stats: Iterable[str], first: int, last: int) -> list[Seen]:
+    def looks(self, stats: Iterable[str], first: int, last: int) -> list[SampleRow]:
         """The looks at steps from `first` to `last` that show any of these statistics, oldest first."""
         if "looks" not in self._tables:
             return []
@@ -91,7 +91,7 @@ class LookReader:
         for attempt, step, time, body in rows:
             columns = unpack(body)
             laid = {s.name: self._laid_out(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
-            found.append(Seen(attempt, step, time, laid))
+            found.append(SampleRow(attempt, step, time, laid))
         return found
 
     def execution_order(self) -> list[int]:

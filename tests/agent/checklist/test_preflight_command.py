@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from caboose.checklist.command import main
-from caboose.trials.progress import Progress
+from caboose.trials.progress import ProgressLine
 from support.processes import clean_environment, torchrun
 
 MODULE = """
@@ -221,7 +221,7 @@ def test_what_another_rank_found_is_printed_in_its_words(tmp_path: Path) -> None
 @pytest.mark.parametrize("is_shown", [True, None])
 def test_the_progress_bar_is_for_terminals_and_goes_when_it_is_done(is_shown: bool | None) -> None:
     stream = io.StringIO()
-    with Progress(4, is_shown=is_shown, stream=stream) as bar:
+    with ProgressLine(4, is_shown=is_shown, stream=stream) as bar:
         bar.tell("loss falls", 2)
     shown = stream.getvalue()
     assert ("[============            ]  50%  loss falls" in shown) is bool(is_shown)

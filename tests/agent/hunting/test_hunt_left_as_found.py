@@ -155,9 +155,9 @@ def test_numbers_that_come_late_off_a_device_still_find_the_batch_of_their_step(
     results: list[Any] = []
     assert run.monitor._hunter is not None
     monkeypatch.setattr(run.monitor._hunter, "_tell", results.append)
-    pack = step_vector.Pieces.pack
+    pack = step_vector.StepVector.pack
 
-    def pack_late(self: step_vector.Pieces) -> Late | None:
+    def pack_late(self: step_vector.StepVector) -> Late | None:
         made = pack(self)
         if made is None:
             return None
@@ -165,7 +165,7 @@ def test_numbers_that_come_late_off_a_device_still_find_the_batch_of_their_step(
         late.run, late.made_at = run, run.monitor.current_step
         return late
 
-    monkeypatch.setattr(step_vector.Pieces, "pack", pack_late)
+    monkeypatch.setattr(step_vector.StepVector, "pack", pack_late)
     for _ in range(4):
         run.step()
     run.step(3)

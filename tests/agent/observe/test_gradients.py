@@ -9,7 +9,7 @@ import caboose
 from caboose.observe.division import Division
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import LayerTable
-from caboose.observe.step_vector import Pieces
+from caboose.observe.step_vector import StepVector
 from caboose_wire import StepReport
 from support.collector import Collector
 
@@ -23,7 +23,7 @@ def rows_read(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer
     sizes = [layer.numel for layer in table.layers]
     found: list[int] = []
     for rank in range(world):
-        pieces = Pieces()
+        pieces = StepVector()
         reader = GradientReader(table, optimizers, Division(sizes, rank, world, is_divided=True), torch.float32)
         reader.begin(0, pieces, is_sampled=True, takes_norms=True)
         for number in range(len(optimizers)):

@@ -11,7 +11,7 @@ import torch
 
 import caboose
 from caboose.guard import MAX_FAILURES, left_out
-from caboose.observe.batches import Batches
+from caboose.observe.batches import BatchCounter
 from caboose_wire import StepReport
 from support.collector import Collector
 
@@ -184,7 +184,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
     loop: Loop, listening: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed the current one, with all it held, and failed again at the next boundary."""
-    real = Batches.look_closely
+    real = BatchCounter.look_closely
     calls = []
 
     def fails_once(self: Any, pieces: Any) -> None:
@@ -193,7 +193,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
             raise RuntimeError("injected")
         real(self, pieces)
 
-    monkeypatch.setattr("caboose.observe.batches.Batches.look_closely", fails_once)
+    monkeypatch.setattr("caboose.observe.batches.BatchCounter.look_closely", fails_once)
     observer = loop.monitor._observer
     assert observer is not None
     for number in (1, 2):

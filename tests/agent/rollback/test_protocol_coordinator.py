@@ -12,7 +12,7 @@ from caboose.rollback.budget import Limits
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import RollbackFailed, RunStopped
 from caboose.rollback.group import open_group
-from caboose.rollback.register import Decision
+from caboose.rollback.register import Seal
 from caboose_wire import Ack, Command, sign
 from support.commands import PlainHands, a_command, a_register
 from support.gates import Answers, Gates, go
@@ -122,7 +122,7 @@ def test_a_veto_of_another_rank_is_learned_before_the_boundary(gates: Gates) -> 
     store = HashStore()
     coordinator = gates.build(store=store, world=2)
     gates.arm(coordinator, world=2)
-    a_register(store, rank=1, world=2).seal(1, Decision(False, "rank 1: no"))
+    a_register(store, rank=1, world=2).seal(1, Seal(False, "rank 1: no"))
 
     assert wait_until(lambda: "aborted" in gates.answers.outcomes(), 5)
     assert seconds_of(lambda: go(coordinator, 1, 20)) < 0.3
@@ -208,7 +208,7 @@ def test_a_forged_commit_is_not_obeyed(gates: Gates) -> None:
     hands = PlainHands()
     coordinator = gates.build(hands, store=store, world=2)
     gates.arm(coordinator, world=2)
-    a_register(store, key=b"x" * 32).seal(1, Decision(True))
+    a_register(store, key=b"x" * 32).seal(1, Seal(True))
     go(coordinator, 1, 12)
 
     assert hands.acted == []
@@ -230,7 +230,7 @@ def test_a_loop_that_leaps_over_a_boundary_at_which_the_others_acted_ends(gates:
     store = HashStore()
     coordinator = gates.build(store=store, world=2)
     gates.arm(coordinator, world=2)
-    a_register(store, rank=1, world=2).seal(1, Decision(True))
+    a_register(store, rank=1, world=2).seal(1, Seal(True))
 
     with pytest.raises(RollbackFailed, match="leapt over it to step 11"):
         coordinator.pass_boundary(11)
@@ -319,7 +319,7 @@ def test_closing_vetoes_what_is_pending(gates: Gates) -> None:
     gates.arm(coordinator, world=2)
     coordinator.close()
 
-    assert a_register(store, rank=1, world=2).decision(1) == Decision(False, "rank 0: it is leaving")
+    assert a_register(store, rank=1, world=2).decision(1) == Seal(False, "rank 0: it is leaving")
     assert hands.held == set()
     assert seconds_of(lambda: go(coordinator, 1, 20)) < 0.3
 

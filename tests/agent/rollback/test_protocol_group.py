@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore
 
 from caboose.rollback.group import open_group
-from caboose.rollback.register import Decision, Register
+from caboose.rollback.register import Register, Seal
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -27,9 +27,9 @@ def test_every_connection_leads_to_the_same_register(process_group: None, monkey
     first, second = (
         Register(group.open_store(), group=group.nonce, key=group.key, rank=rank, world=2) for rank in range(2)
     )
-    first.seal(1, Decision(True))
+    first.seal(1, Seal(True))
 
-    assert second.decision(1) == Decision(True)
+    assert second.decision(1) == Seal(True)
     assert len(group.nonce) == 32
     assert len(group.key) == 32
 

@@ -8,11 +8,11 @@ import pytest
 from torch.distributed import FileStore, HashStore, TCPStore
 
 from caboose.rollback.group import connect, serve
-from caboose.rollback.register import NUM_ACKS_KEPT, Decision, Entry, Store
+from caboose.rollback.register import NUM_ACKS_KEPT, RegisterEntry, Seal, Store
 from support.commands import GROUP, a_command, a_register
 
-COMMIT = Decision(True)
-ABORT = Decision(False, "rank 1: no")
+COMMIT = Seal(True)
+ABORT = Seal(False, "rank 1: no")
 
 
 @pytest.fixture(params=["hash", "file", "tcp"])
@@ -30,17 +30,17 @@ def test_the_first_command_under_a_number_is_the_one_that_all_find(store: Store)
     first, second = a_command(reason="a spike"), a_command(reason="another")
 
     assert a_register(store, rank=0).find(1) is None
-    assert a_register(store, rank=0).publish(first) == Entry(first)
-    assert a_register(store, rank=1).publish(second) == Entry(first)
-    assert a_register(store, rank=2).find(1) == Entry(first)
+    assert a_register(store, rank=0).publish(first) == RegisterEntry(first)
+    assert a_register(store, rank=1).publish(second) == RegisterEntry(first)
+    assert a_register(store, rank=2).find(1) == RegisterEntry(first)
 
 
 def test_a_gap_is_closed_unless_a_command_is_there(store: Store) -> None:
     register = a_register(store)
     register.publish(a_command(number=2))
 
-    assert register.close_gap(1) == Entry(None)
-    assert register.publish(a_command(number=1)) == Entry(None)
+    assert register.close_gap(1) == RegisterEntry(None)
+    assert register.publish(a_command(number=1)) == RegisterEntry(None)
     assert register.close_gap(2).command is not None
 
 
@@ -56,7 +56,7 @@ def test_the_first_decision_holds(store: Store) -> None:
 
 
 def test_a_reason_that_is_no_proper_text_is_written_all_the_same(store: Store) -> None:
-    assert a_register(store).seal(1, Decision(False, "no \ud800 " + 1000 * "x")).reason.startswith("no ? xxx")
+    assert a_register(store).seal(1, Seal(False, "no \ud800 " + 1000 * "x")).reason.startswith("no ? xxx")
 
 
 def test_a_command_is_complete_when_every_rank_has_said_so_itself(store: Store) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import caboose
-from caboose.trials.sources import Source
+from caboose.trials.sources import BatchSource
 from support.fingerprints import changed, fingerprint
 
 SIZE = 8
@@ -289,7 +289,7 @@ class Stream:
 
 def test_a_stateful_loader_goes_back_to_its_position() -> None:
     stream = Stream()
-    with Source("preflight", stream) as source:
+    with BatchSource("preflight", stream) as source:
         assert source.take(4) == [4, 5, 6, 7]
     assert next(stream) == 4
 
@@ -299,7 +299,7 @@ def test_an_epoch_under_way_is_not_disturbed() -> None:
     loader = DataLoader(data, batch_size=2)
     seen: Iterator[Any] = iter(loader)
     next(seen)
-    with Source("preflight", loader) as source:
+    with BatchSource("preflight", loader) as source:
         source.take(3)
     assert next(seen)[0].tolist() == [2.0, 3.0]
 
@@ -310,7 +310,7 @@ def test_persistent_workers_under_way_are_not_disturbed() -> None:
     loader: Any = DataLoader(data, batch_size=2, num_workers=1, persistent_workers=True)
     seen = iter(loader)
     next(seen)
-    with Source("preflight", loader) as source:
+    with BatchSource("preflight", loader) as source:
         source.take(3)
     assert loader._iterator is seen
     assert next(seen)[0].tolist() == [2.0, 3.0]

@@ -14,7 +14,7 @@ from caboose_daemon.cli import caboose
 from caboose_daemon.offline.html_report.figures import figures
 from caboose_daemon.offline.runs.run import Run
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_wire import Batch, Event, Layer, Module, Phases
 from support.scenario import JournaledCore, scenario
 from support.written_logs import falling, written
@@ -192,7 +192,7 @@ def test_rollback_decisions_say_why_and_what_became_of_them(journaled: Make, tmp
         outcome="all ranks are back",
     )
     core.journal.decision_changed(story.job, decision)
-    entry = Entry(
+    entry = LedgerEntry(
         kind="snapshot", name="20", step=20, attempt=1, time=story.now, health="tainted", reason="a NaN later"
     )
     core.journal.ledger_changed(story.job, entry)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caboose_daemon.offline.verifying.quantity import (
-    Comparison,
+    QuantityChange,
     compare_levels,
     compare_rates,
     compare_slopes,
@@ -14,7 +14,7 @@ from caboose_daemon.offline.verifying.quantity import (
     pair,
 )
 from caboose_daemon.offline.verifying.stretch import Floats, measure, student
-from caboose_daemon.offline.verifying.verdict import Verdict, judge
+from caboose_daemon.offline.verifying.verdict import Verification, judge
 
 NUM = 300
 
@@ -180,7 +180,7 @@ def test_too_few_steps_say_how_many_it_takes() -> None:
     steps = np.arange(100.0)
     said = pair((steps, steps), (steps[:12], steps[:12]))
 
-    assert isinstance(said, Comparison)
+    assert isinstance(said, QuantityChange)
     assert said.change == "unknown"
     assert said.why == "only 12 steps after the change; it takes 30"
     assert said.more_steps == 18
@@ -194,7 +194,7 @@ def rows(losses: Any, first: int = 1, **changes: Any) -> list[dict[str, Any]]:
     return [{**fields, "step": first + i, "loss": loss, **changes} for i, loss in enumerate(losses)]
 
 
-def verdict(before: Any, after: Any, incidents: Any = (), events: Any = (), **changes: Any) -> Verdict:
+def verdict(before: Any, after: Any, incidents: Any = (), events: Any = (), **changes: Any) -> Verification:
     old = rows(before)
     around = {"before": old, "after": rows(after, len(old) + 1, **changes), "num_before": len(old)}
     change = {"attempt": 1, "step": len(old), "fields": {}, "kind": "fix"}

@@ -7,7 +7,7 @@ import pytest
 
 from caboose_daemon.ops.drills import results, scores, tables
 from caboose_daemon.ops.drills.catalogue import Catalogue, Drill
-from caboose_daemon.ops.drills.judge import Outcome, judge
+from caboose_daemon.ops.drills.judge import DrillOutcome, judge
 from caboose_daemon.ops.drills.results import Result
 
 
@@ -119,56 +119,58 @@ def test_a_fault_that_is_told_as_several_incidents_has_failed_the_seed() -> None
     assert judge(drill, 0, [a_finding()], None).num_incidents is None
     assert judge(a_drill(rule=""), 0, [], once).num_incidents is None, "a healthy run has no fault to tell of"
 
-    result = a_result(twice, *(Outcome(seed=seed, found=True, num_incidents=1) for seed in range(1, 4)))
+    result = a_result(twice, *(DrillOutcome(seed=seed, found=True, num_incidents=1) for seed in range(1, 4)))
     assert not scores.is_passed(result), "three of four"
-    assert scores.is_passed(a_result(*result.outcomes, Outcome(seed=4, found=True, num_incidents=1)))
+    assert scores.is_passed(a_result(*result.outcomes, DrillOutcome(seed=4, found=True, num_incidents=1)))
     assert tables.incidents(result) == "1-2"
     assert scores.goals([result])[-1] == scores.Goal("one fault, one incident: in 3 of 4 seeds; more in spike", False)
 
 
-def a_result(*outcomes: Outcome, **changes: Any) -> Result:
+def a_result(*outcomes: DrillOutcome, **changes: Any) -> Result:
     return Result(drill=a_drill(**changes), outcomes=outcomes, seconds=10.0)
 
 
 def test_four_of_five_seeds_suffice_and_three_do_not() -> None:
-    four = a_result(*(Outcome(seed=seed, found=seed != 2) for seed in range(5)))
-    three = a_result(*(Outcome(seed=seed, found=seed > 1) for seed in range(5)))
+    four = a_result(*(DrillOutcome(seed=seed, found=seed != 2) for seed in range(5)))
+    three = a_result(*(DrillOutcome(seed=seed, found=seed > 1) for seed in range(5)))
     assert scores.is_passed(four)
     assert not scores.is_passed(three)
-    assert not scores.is_passed(a_result(Outcome(seed=0, error="hangs"), Outcome(seed=1, found=True)))
+    assert not scores.is_passed(a_result(DrillOutcome(seed=0, error="hangs"), DrillOutcome(seed=1, found=True)))
 
 
 def test_a_healthy_run_fails_by_a_critical_finding_only() -> None:
-    assert scores.is_passed(a_result(Outcome(seed=0, wrong={"plateau": "warning"}), rule=""))
-    assert not scores.is_passed(a_result(Outcome(seed=0, wrong={"plateau": "critical"}), rule=""))
+    assert scores.is_passed(a_result(DrillOutcome(seed=0, wrong={"plateau": "warning"}), rule=""))
+    assert not scores.is_passed(a_result(DrillOutcome(seed=0, wrong={"plateau": "critical"}), rule=""))
 
 
 def test_goals_say_what_is_met_missed_and_not_measured() -> None:
     good = [
         a_result(
-            *(Outcome(seed=s, found=True, cause_rank=1, causes=("outlier_batch",), origin=True) for s in range(5)),
+            *(DrillOutcome(seed=s, found=True, cause_rank=1, causes=("outlier_batch",), origin=True) for s in range(5)),
             name=f"good{number}",
             origin_ranks=(1,),
         )
         for number in range(3)
     ]
-    twin = a_result(*(Outcome(seed=seed) for seed in range(20)), name="twin", rule="")
+    twin = a_result(*(DrillOutcome(seed=seed) for seed in range(20)), name="twin", rule="")
     assert [goal.is_met for goal in scores.goals([*good, twin])] == [True, True, True, True]
 
-    unseen = a_result(*(Outcome(seed=seed, cause_rank=0) for seed in range(5)), name="unseen", origin_ranks=(1,))
-    sick = a_result(*(Outcome(seed=s, wrong={"plateau": "critical"}) for s in range(20)), name="sick", rule="")
+    unseen = a_result(*(DrillOutcome(seed=seed, cause_rank=0) for seed in range(5)), name="unseen", origin_ranks=(1,))
+    sick = a_result(*(DrillOutcome(seed=s, wrong={"plateau": "critical"}) for s in range(20)), name="sick", rule="")
     missed = scores.goals([good[0], unseen, sick])
     assert [goal.is_met for goal in missed] == [False, False, False, False]
     assert "not unseen" in missed[0].text
 
-    few = a_result(Outcome(seed=0), name="few", rule="")
-    alone = a_result(Outcome(seed=0, found=True))
+    few = a_result(DrillOutcome(seed=0), name="few", rule="")
+    alone = a_result(DrillOutcome(seed=0, found=True))
     assert [goal.is_met for goal in scores.goals([alone, few])] == [True, None, None]
 
 
 def test_a_drill_that_was_never_found_has_no_right_cause() -> None:
     result = a_result(
-        Outcome(seed=0, found=True, cause_rank=1), Outcome(seed=1, cause_rank=0), Outcome(seed=2, cause_rank=0)
+        DrillOutcome(seed=0, found=True, cause_rank=1),
+        DrillOutcome(seed=1, cause_rank=0),
+        DrillOutcome(seed=2, cause_rank=0),
     )
     assert scores.usual_cause_rank(result) == float("inf")
 
@@ -176,7 +178,7 @@ def test_a_drill_that_was_never_found_has_no_right_cause() -> None:
 def test_results_are_kept_over_calls(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     assert results.load(file) == {}
-    first = a_result(Outcome(seed=0, found=True, wrong={"plateau": "critical"}, spoke=("loss_spike", "plateau")))
+    first = a_result(DrillOutcome(seed=0, found=True, wrong={"plateau": "critical"}, spoke=("loss_spike", "plateau")))
     results.save(file, [first])
     assert results.load(file) == {"spike": first}
     file.write_text("{")
@@ -186,7 +188,7 @@ def test_results_are_kept_over_calls(tmp_path: Path) -> None:
 
 def test_a_whole_measurement_begins_anew_and_only_a_resumed_one_takes_what_there_is() -> None:
     a, b = a_drill(name="a"), a_drill(name="b")
-    known = {"a": a_result(Outcome(seed=0), name="a")}
+    known = {"a": a_result(DrillOutcome(seed=0), name="a")}
 
     assert results.to_measure([a, b], known, is_part=False, is_resumed=False) == ({}, [a, b])
     assert results.to_measure([a, b], known, is_part=False, is_resumed=True) == (known, [b])
@@ -196,7 +198,7 @@ def test_a_whole_measurement_begins_anew_and_only_a_resumed_one_takes_what_there
 
 def test_the_page_counts_in_how_many_seeds_each_rule_spoke() -> None:
     spoke = [("loss_spike",), ("loss_spike", "plateau"), ()]
-    result = a_result(*(Outcome(seed=seed, spoke=rules) for seed, rules in enumerate(spoke)))
+    result = a_result(*(DrillOutcome(seed=seed, spoke=rules) for seed, rules in enumerate(spoke)))
     assert tables.matrix([result]) == [["drill", "loss_spike", "plateau"], ["spike (3)", "**2**", "1"]]
     page = tables.markdown([result], "make drills")
     assert "| spike (3) | **2** | 1 |" in page

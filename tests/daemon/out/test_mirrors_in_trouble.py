@@ -13,7 +13,7 @@ from caboose_daemon.out.export.exports import Exports
 from caboose_daemon.out.export.items import EDGES, Curves, histograms
 from caboose_daemon.out.export.mirror import MAX_BOOKS, MAX_OPEN, Mirror
 from caboose_daemon.out.export.outbox import Outbox
-from caboose_daemon.out.export.runs import Run
+from caboose_daemon.out.export.runs import MirrorRun
 from caboose_daemon.out.export.tensorboard import EventFile
 from support.mirrored import MirroredCore
 from support.processes import wait_until
@@ -115,7 +115,7 @@ def test_a_mirror_that_breaks_is_opened_again(pen: Pen, tmp_path: Path) -> None:
 def test_of_many_jobs_only_some_files_are_open(tmp_path: Path) -> None:
     opened: list[Pen] = []
 
-    def open_pen(directory: Path, run: Run) -> Pen:
+    def open_pen(directory: Path, run: MirrorRun) -> Pen:
         opened.append(Pen())
         opened[-1].has_ink.set()
         return opened[-1]
@@ -133,7 +133,7 @@ def test_of_many_jobs_only_some_files_are_open(tmp_path: Path) -> None:
 
 
 def test_jobs_without_end_are_forgotten_and_found_again_on_disk(tmp_path: Path) -> None:
-    def open_pen(directory: Path, run: Run) -> Pen:
+    def open_pen(directory: Path, run: MirrorRun) -> Pen:
         pen = Pen()
         pen.has_ink.set()
         return pen
@@ -159,7 +159,7 @@ def test_jobs_without_end_are_forgotten_and_found_again_on_disk(tmp_path: Path) 
 
 def test_two_files_of_one_second_are_two_files(tmp_path: Path) -> None:
     for _ in range(2):
-        file = EventFile(tmp_path, Run("train", 1, 1, "x"))
+        file = EventFile(tmp_path, MirrorRun("train", 1, 1, "x"))
         file.scalars(1, 1.0, {"a": 1.0})
         file.close()
 

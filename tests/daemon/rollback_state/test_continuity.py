@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, look
-from caboose_daemon.rollback_state.triage import Level, Losses
+from caboose_daemon.rollback_state.triage import Losses, LossLevel
 from caboose_daemon.steps.summary import StepSummary
 
-BEFORE = Level(2.0, 0.05, 64)
+BEFORE = LossLevel(2.0, 0.05, 64)
 
 
 def a_check(**changes: object) -> Continuity:

@@ -15,7 +15,7 @@ from caboose_daemon.out.api.layer_map import layer_history, layer_map
 from caboose_daemon.steps.samples.stats import STATS
 from caboose_daemon.store import journal as journal_module
 from caboose_daemon.store import sample_retention
-from caboose_daemon.store.sample_history import LookReader
+from caboose_daemon.store.sample_history import SampleReader
 from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_LOOKS, NUM_NEWEST, superfluous
 from caboose_wire import Layer, Module
 from support.ranks import LAYERS
@@ -31,9 +31,9 @@ EVER = (0, 2**53)
 
 
 @contextmanager
-def reading(path: Path, job: str = "train") -> Iterator[LookReader]:
+def reading(path: Path, job: str = "train") -> Iterator[SampleReader]:
     with closing(sqlite3.connect(path / "journal.sqlite")) as connection:
-        yield LookReader(connection, job)
+        yield SampleReader(connection, job)
 
 
 def a_map(path: Path, stat: str = "grad_norm", **changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from caboose_daemon.offline.comparing.descent import Descent, against_size, over_time
 from caboose_daemon.offline.comparing.evidence import Compared, Statement, statements
 from caboose_daemon.offline.comparing.measures import Measures, common_loss, common_step, measure
-from caboose_daemon.offline.comparing.settings import Settings, side_by_side
+from caboose_daemon.offline.comparing.settings import RunSettings, side_by_side
 from caboose_daemon.offline.runs.run import Run
 from caboose_daemon.out.api import json_shapes
 
@@ -22,7 +22,7 @@ class Comparison:
     letters: tuple[str, ...]
     runs: tuple[Run, ...]
     measures: tuple[Measures, ...]
-    settings: Settings
+    settings: RunSettings
     step: int
     goal: float | None
     statements: tuple[Statement, ...]

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from caboose_daemon.offline.comparing.measures import Measures
-from caboose_daemon.offline.comparing.settings import BATCH, RATE, SCALE, Settings
+from caboose_daemon.offline.comparing.settings import BATCH, RATE, SCALE, RunSettings
 
 Kind = Literal["result", "setting", "caution"]
 MIN_RUNS = 5
@@ -44,7 +44,7 @@ class Compared:
 
     names: Sequence[str]
     measures: Sequence[Measures]
-    settings: Settings
+    settings: RunSettings
     step: int
     goal: float | None
 

@@ -28,7 +28,7 @@ BATCH, RATE = "batch of all ranks", "peak lr"
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """The settings of several runs, side by side."""
 
     tables: tuple[Mapping[str, Scalar], ...]
@@ -67,7 +67,7 @@ class Settings:
         return sum(not any(same(value, other) for other in values[:i]) for i, value in enumerate(values))
 
 
-def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> Settings:
+def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> RunSettings:
     """The runs' settings, with what their curves tell of batch and learning rate."""
     tables = []
     for run, numbers in zip(runs, measures, strict=True):
@@ -79,7 +79,7 @@ def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> Settings:
             for name in ("lr", "learning_rate", "base_lr"):
                 table.pop(name, None)
         tables.append(table)
-    return Settings(tuple(tables))
+    return RunSettings(tuple(tables))
 
 
 def same(one: Scalar, other: Scalar) -> bool:

@@ -4,7 +4,7 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event
 
@@ -33,5 +33,5 @@ class Nowhere:
     def decision_changed(self, job: Job, decision: Decision) -> None:
         """Forgotten."""
 
-    def ledger_changed(self, job: Job, entry: Entry) -> None:
+    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """Forgotten."""

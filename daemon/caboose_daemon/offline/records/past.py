@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from caboose_daemon.offline.records.source import Source
+from caboose_daemon.offline.records.source import RecordSource
 
 Json = dict[str, Any]
 CHANGES = ("fix", "note")
 
 
-def remember(where: Source, jobs: Iterable[str]) -> list[Json]:
+def remember(where: RecordSource, jobs: Iterable[str]) -> list[Json]:
     """The incidents of these jobs, the newest first."""
     rows = []
     for job in jobs:

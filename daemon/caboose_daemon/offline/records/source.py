@@ -36,7 +36,7 @@ class SourceError(RuntimeError):
     """It cannot be asked, or does not know; the message is one line."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """What can be asked of either; what concerns a job raises where it is not known."""
 
     name: str

@@ -31,7 +31,7 @@ LEAST_INDEPENDENT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class QuantityChange:
     """What became of one quantity; relative numbers are shares of where it would have been."""
 
     change: Change
@@ -61,7 +61,7 @@ class Pair:
         return student(CONFIDENCE, min(self.before.num_independent, self.after.num_independent) - 2)
 
 
-def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | Comparison:
+def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | QuantityChange:
     """Both sides as (steps, values), or why they cannot be compared."""
     for (steps, _), side in ((before, "before"), (after, "after")):
         if len(steps) < LEAST_STEPS:
@@ -80,14 +80,14 @@ def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | 
     return found
 
 
-def unknown(why: str, more_steps: int = 0) -> Comparison:
+def unknown(why: str, more_steps: int = 0) -> QuantityChange:
     """Nothing can be said."""
-    return Comparison("unknown", None, None, None, None, why, more_steps)
+    return QuantityChange("unknown", None, None, None, None, why, more_steps)
 
 
-def compare_levels(both: Pair | Comparison, margin: float, *, is_log: bool = False) -> Comparison:
+def compare_levels(both: Pair | QuantityChange, margin: float, *, is_log: bool = False) -> QuantityChange:
     """Where the quantity lies; `is_log` where the values are logarithms, whose differences are shares by themselves."""
-    if isinstance(both, Comparison):
+    if isinstance(both, QuantityChange):
         return both
     before, after = both.before, both.after
     guesses = (
@@ -114,16 +114,16 @@ def compare_levels(both: Pair | Comparison, margin: float, *, is_log: bool = Fal
         change = "same"
     is_between = min(gap for gap, _ in gaps) < 0 < max(gap for gap, _ in gaps)
     chance = "it may have come to lie there by itself" if is_between else "chance alone does as much"
-    return Comparison(change, *shown, lowest, highest, chance if change == "unknown" else "")
+    return QuantityChange(change, *shown, lowest, highest, chance if change == "unknown" else "")
 
 
-def compare_slopes(both: Pair | Comparison) -> Comparison:
+def compare_slopes(both: Pair | QuantityChange) -> QuantityChange:
     """Where the quantity goes, per 1,000 steps and as shares of its level.
 
     A curve that falls ever more slowly does so by itself: that is no harm. One that falls faster than before, or rises
     where it did not, does not do so by itself.
     """
-    if isinstance(both, Comparison):
+    if isinstance(both, QuantityChange):
         return both
     before, after = both.before, both.after
     # A slope is made by the slowest part of the noise, and of that a stretch holds little.
@@ -144,12 +144,12 @@ def compare_slopes(both: Pair | Comparison) -> Comparison:
         why = "it falls more slowly, as curves do by themselves" if slower else "both slopes are within their errors"
     if gap - error > 0 and rises and before.slope <= 0:
         change, why = "higher", ""
-    return Comparison(
+    return QuantityChange(
         change, before.slope / scale, after.slope / scale, (gap - error) / scale, (gap + error) / scale, why
     )
 
 
-def compare_rates(num_before: int, steps_before: int, num_after: int, steps_after: int) -> Comparison:
+def compare_rates(num_before: int, steps_before: int, num_after: int, steps_after: int) -> QuantityChange:
     """How often something happens, per 1,000 steps: the exact test of two counts, given their sum."""
     if not steps_before or not steps_after:
         return unknown("no steps on one side of the change", 1)
@@ -157,10 +157,10 @@ def compare_rates(num_before: int, steps_before: int, num_after: int, steps_afte
     change: Change = _test_of_counts(num_before, steps_before, num_after, steps_after) if total else "same"
     why = "too few to tell from chance" if change == "unknown" else "" if total else "there were none"
     rates = 1000 * num_before / steps_before, 1000 * num_after / steps_after
-    return Comparison(change, *rates, None, None, why)
+    return QuantityChange(change, *rates, None, None, why)
 
 
-def compare_states(before: Sequence[bool], after: Sequence[bool]) -> Comparison:
+def compare_states(before: Sequence[bool], after: Sequence[bool]) -> QuantityChange:
     """How often a run is in a state, of which each step tells whether it is in it; as rates per 1,000 steps.
 
     Neighbouring steps share one reason, so bursts are counted and not steps. A burst of `LEAST_STEPS` does not end by
@@ -173,14 +173,14 @@ def compare_states(before: Sequence[bool], after: Sequence[bool]) -> Comparison:
     rates = 1000 * sum(before) / len(before), 1000 * sum(after) / len(after)
     lasted, lasts = (_lasts(side) for side in (before, after))
     if lasted != lasts and not (first if lasts else second):
-        return Comparison("lower" if lasted else "higher", *rates, None, None)
+        return QuantityChange("lower" if lasted else "higher", *rates, None, None)
     change: Change = _test_of_counts(first, len(before), second, len(after)) if first + second else "same"
     if lasts and change == "lower":
         change = "unknown"
     why = "" if first + second else "there were none"
     if change == "unknown":
         why = f"{first} {'burst' if first == 1 else 'bursts'} before, {second} after: too few to tell from chance"
-    return Comparison(change, *rates, None, None, why)
+    return QuantityChange(change, *rates, None, None, why)
 
 
 def _lasts(states: Sequence[bool]) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from caboose_daemon.format import to_float
 from caboose_daemon.incidents.incident import LOSS_RULES
 from caboose_daemon.offline.verifying.quantity import (
-    Comparison,
+    QuantityChange,
     compare_levels,
     compare_rates,
     compare_slopes,
@@ -48,12 +48,12 @@ class Quantity:
 
     name: str
     unit: str
-    comparison: Comparison
+    comparison: QuantityChange
     meaning: Meaning
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """What is said of a change."""
 
     overall: Overall
@@ -91,7 +91,9 @@ class Verdict:
         }
 
 
-def judge(around: Json, change: Json, events: Sequence[Json], incidents: Sequence[Json], *, settling: int) -> Verdict:
+def judge(
+    around: Json, change: Json, events: Sequence[Json], incidents: Sequence[Json], *, settling: int
+) -> Verification:
     """The verdict on a declared change; all arguments as the API has them."""
     before, after = around["before"], around["after"][settling:]
     after = after[: max(len(before), 1)]
@@ -116,7 +118,7 @@ def judge(around: Json, change: Json, events: Sequence[Json], incidents: Sequenc
         _judged(STEP_TIME, "s", compare_levels(seconds, MARGINS["step_seconds"], is_log=True)),
         _judged("gradient norm", "", compare_levels(norms, MARGINS["grad_norm"], is_log=True), does_count=False),
     )
-    return Verdict(
+    return Verification(
         overall=_overall(quantities),
         quantities=quantities,
         caveats=tuple(_caveats(before, after, moment, change, events, incidents)),
@@ -126,7 +128,7 @@ def judge(around: Json, change: Json, events: Sequence[Json], incidents: Sequenc
     )
 
 
-def _judged(name: str, unit: str, comparison: Comparison, *, does_count: bool = True) -> Quantity:
+def _judged(name: str, unit: str, comparison: QuantityChange, *, does_count: bool = True) -> Quantity:
     meanings: dict[str, Meaning] = {"lower": "better", "higher": "worse", "same": "same", "unknown": "unknown"}
     meaning = meanings[comparison.change]
     if not does_count and meaning in ("better", "worse"):

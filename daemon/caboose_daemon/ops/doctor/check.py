@@ -8,7 +8,7 @@ State = Literal["ok", "warning", "cross", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One line: what was looked at, how it is, and what to do."""
 
     name: str

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from caboose_daemon.format import duration, plural, to_float
-from caboose_daemon.ops.doctor.check import Check
+from caboose_daemon.ops.doctor.check import DoctorCheck
 from caboose_daemon.out.api.client import Client, ClientError
 from caboose_daemon.version import __version__
 
@@ -27,18 +27,20 @@ REFUSALS = {
 }
 
 
-def check_token(client: Client, token: str | None, problem: str) -> Check:
+def check_token(client: Client, token: str | None, problem: str) -> DoctorCheck:
     """A write to a job that cannot exist: a daemon that takes the token says that there is none."""
     if token is None:
         fix = "--token-file FILE, or CABOOSE_TOKEN_FILE; it is `token` in the daemon's data_dir"
-        return Check("token", "warning", f"{problem}: `caboose ack`, `note` and `rollback` need it", fix)
+        return DoctorCheck("token", "warning", f"{problem}: `caboose ack`, `note` and `rollback` need it", fix)
     status, _ = client.post("/api/v1/jobs/!/incidents/0/ack", {"reason": "none"}, token)
     if status == 401:
-        return Check("token", "cross", "the daemon does not take it", "use the file `token` in the daemon's data_dir")
-    return Check("token", "ok", "the daemon takes it")
+        return DoctorCheck(
+            "token", "cross", "the daemon does not take it", "use the file `token` in the daemon's data_dir"
+        )
+    return DoctorCheck("token", "ok", "the daemon takes it")
 
 
-def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[Check]:
+def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[DoctorCheck]:
     """Everything the daemon can be asked."""
     yield _versions(about)
     yield _clock(about, rtt)
@@ -51,27 +53,27 @@ def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[Check]:
     yield _rollback(about)
 
 
-def _versions(about: Json) -> Check:
+def _versions(about: Json) -> DoctorCheck:
     theirs = about["version"]
     if theirs != __version__:
         fix = f"pip install 'caboose[daemon]=={theirs}' here, or restart the daemon with {__version__}"
-        return Check("versions", "cross", f"this is {__version__}, the daemon {theirs}", fix)
+        return DoctorCheck("versions", "cross", f"this is {__version__}, the daemon {theirs}", fix)
     agents = {version for job in about["jobs"] for version in job["agent_versions"] if version} - {theirs}
     if agents:
         fix = f"pip install caboose=={theirs} where these jobs run"
-        return Check("versions", "cross", f"the daemon is {theirs}, agents are {', '.join(sorted(agents))}", fix)
-    return Check("versions", "ok", f"{theirs} everywhere")
+        return DoctorCheck("versions", "cross", f"the daemon is {theirs}, agents are {', '.join(sorted(agents))}", fix)
+    return DoctorCheck("versions", "ok", f"{theirs} everywhere")
 
 
-def _clock(about: Json, rtt: float) -> Check:
+def _clock(about: Json, rtt: float) -> DoctorCheck:
     skew = time.time() - rtt / 2 - about["time"]
     if abs(skew) > MAX_SKEW_SECONDS + rtt:
         ahead = "behind" if skew > 0 else "ahead of"
-        return Check("clock", "cross", f"the daemon is {duration(abs(skew))} {ahead} this machine", SET_CLOCKS)
-    return Check("clock", "ok", f"the daemon's is this machine's, within {max(abs(skew), rtt, 0.01):.1g} s")
+        return DoctorCheck("clock", "cross", f"the daemon is {duration(abs(skew))} {ahead} this machine", SET_CLOCKS)
+    return DoctorCheck("clock", "ok", f"the daemon's is this machine's, within {max(abs(skew), rtt, 0.01):.1g} s")
 
 
-def _rank_clocks(client: Client, about: Json, rows: list[Json]) -> Iterator[Check]:
+def _rank_clocks(client: Client, about: Json, rows: list[Json]) -> Iterator[DoctorCheck]:
     """The time in a run's last report against when it came."""
     worst, of = 0.0, ""
     for row in [row for row in rows if row["state"] == "running"][:MAX_JOBS]:
@@ -85,68 +87,70 @@ def _rank_clocks(client: Client, about: Json, rows: list[Json]) -> Iterator[Chec
     if of:
         ahead = "behind" if worst > 0 else "ahead of"
         said = f"{of}: its ranks are {duration(abs(worst))} {ahead} the daemon, or its last step is that old"
-        yield Check("clocks of ranks", "warning", said, SET_CLOCKS)
+        yield DoctorCheck("clocks of ranks", "warning", said, SET_CLOCKS)
 
 
-def _journal(journal: Json) -> Check:
+def _journal(journal: Json) -> DoctorCheck:
     if journal["error"]:
         fix = "free the disk or mend its rights: it goes on by itself, with what it kept meanwhile"
-        return Check("journal", "cross", f"cannot be written: {journal['error']}", fix)
+        return DoctorCheck("journal", "cross", f"cannot be written: {journal['error']}", fix)
     if journal["num_lost"]:
         fix = "it is written again; the lost rows are gone. Watch the disk"
-        return Check("journal", "warning", f"{plural(journal['num_lost'], 'row')} were given up", fix)
+        return DoctorCheck("journal", "warning", f"{plural(journal['num_lost'], 'row')} were given up", fix)
     free = journal["free_bytes"]
     size = f"{journal['bytes'] / 1e6:,.1f} MB"
     if free is not None and free < LEAST_FREE_BYTES:
         fix = "free some, or lower journal.max_steps and journal.retention_days in caboose.toml"
-        return Check("journal", "warning", f"{size}, and only {free / 1e6:,.0f} MB of the disk are free", fix)
+        return DoctorCheck("journal", "warning", f"{size}, and only {free / 1e6:,.0f} MB of the disk are free", fix)
     left = "" if free is None else f", {free / 1e9:,.0f} GB free"
-    return Check("journal", "ok", f"is written: {size}{left}")
+    return DoctorCheck("journal", "ok", f"is written: {size}{left}")
 
 
-def _scraping(client: Client, about: Json) -> Check:
+def _scraping(client: Client, about: Json) -> DoctorCheck:
     fix = f"`caboose stack up`, or a scrape_config with the target {client.url.partition('://')[2]} in prometheus.yml"
     scrape, age = about["scrape"], about["time"] - about["started"]
     if scrape is None:
         said = f"nobody asked for /metrics in the {duration(age)} since the daemon started"
-        return Check("prometheus", "warning", said, fix)
+        return DoctorCheck("prometheus", "warning", said, fix)
     by = scrape["by"] or "somebody"
     if scrape["seconds"] > MAX_SCRAPE_SECONDS:
-        return Check("prometheus", "cross", f"the last scrape was {duration(scrape['seconds'])} ago, by {by}", fix)
-    return Check("prometheus", "ok", f"scraped {duration(scrape['seconds'])} ago by {by}")
+        return DoctorCheck(
+            "prometheus", "cross", f"the last scrape was {duration(scrape['seconds'])} ago, by {by}", fix
+        )
+    return DoctorCheck("prometheus", "ok", f"scraped {duration(scrape['seconds'])} ago by {by}")
 
 
-def _refused(reasons: Json) -> Check:
+def _refused(reasons: Json) -> DoctorCheck:
     if not sum(reasons.values()):
-        return Check("messages", "ok", "none was refused")
+        return DoctorCheck("messages", "ok", "none was refused")
     said = ", ".join(f"{num:,} x {reason}" for reason, num in sorted(reasons.items(), key=lambda item: -item[1]))
     worst = max(reasons, key=lambda reason: reasons[reason])
-    return Check("messages", "warning", f"refused: {said}", REFUSALS.get(worst, "the agents' own log says more"))
+    return DoctorCheck("messages", "warning", f"refused: {said}", REFUSALS.get(worst, "the agents' own log says more"))
 
 
-def check_agents(rows: list[Json]) -> Check:
+def check_agents(rows: list[Json]) -> DoctorCheck:
     """Of the jobs that run, whether their ranks are heard; one that is lost, killed it seems, runs no more."""
     if not rows:
         fix = "caboose.attach(model, optimizer) in the script, or `torchrun -m caboose train.py`; set CABOOSE_ENDPOINT"
-        return Check("agents", "warning", "no agent has ever reported", fix)
+        return DoctorCheck("agents", "warning", "no agent has ever reported", fix)
     running = [row for row in rows if row["state"] == "running"]
     if not running:
-        return Check("agents", "ok", f"{plural(len(rows), 'job')} known, none is running")
+        return DoctorCheck("agents", "ok", f"{plural(len(rows), 'job')} known, none is running")
     quiet = [row for row in running if not row["num_live"] or row["silent_seconds"] > MAX_SILENT_SECONDS]
     if quiet:
         said = "; ".join(f"{row['job']} for {duration(row['silent_seconds'])}" for row in quiet[:5])
         fix = f"`caboose diagnose {quiet[0]['job']}` says what is known; a job that was killed never says good-bye"
-        return Check("agents", "cross", f"nothing heard of {said}", fix)
+        return DoctorCheck("agents", "cross", f"nothing heard of {said}", fix)
     short = [row for row in running if row["num_live"] < row["world"]]
     if short:
         said = "; ".join(f"{row['job']}: {row['num_live']} of {row['world']} ranks" for row in short[:5])
         fix = f"look for the missing ranks with `caboose top {short[0]['job']}`; each needs the same CABOOSE_ENDPOINT"
-        return Check("agents", "cross", f"not all are heard: {said}", fix)
+        return DoctorCheck("agents", "cross", f"not all are heard: {said}", fix)
     ranks = sum(row["num_live"] for row in running)
-    return Check("agents", "ok", f"{plural(len(running), 'running job')}, all of {plural(ranks, 'rank')} heard")
+    return DoctorCheck("agents", "ok", f"{plural(len(running), 'running job')}, all of {plural(ranks, 'rank')} heard")
 
 
-def _rollback(about: Json) -> Check:
+def _rollback(about: Json) -> DoctorCheck:
     mode = about["rollback"]["mode"]
     running = [job for job in about["jobs"] if job["state"] == "running"]
     modes = ", ".join(f"{job['job']}: {job['mode']} (it allows {job['owner_mode']})" for job in running[:5])
@@ -155,8 +159,8 @@ def _rollback(about: Json) -> Check:
     said = f"the daemon's mode is {mode}{'; ' + modes if modes else ''}{signed}"
     if lower:
         fix = "`caboose daemon --rollback auto`: a run that allows auto is only advised otherwise"
-        return Check("rollback", "warning", said, fix)
-    return Check("rollback", "ok", said)
+        return DoctorCheck("rollback", "warning", said, fix)
+    return DoctorCheck("rollback", "ok", said)
 
 
 class OtherVersion(ClientError):

@@ -5,23 +5,23 @@ import socket
 from pathlib import Path
 
 from caboose_daemon.config import Config, ConfigError, load
-from caboose_daemon.ops.doctor.check import Check
+from caboose_daemon.ops.doctor.check import DoctorCheck
 from caboose_wire.endpoints import split_http, split_tcp
 
 
-def check_config(path: Path | None) -> tuple[Check, Config]:
+def check_config(path: Path | None) -> tuple[DoctorCheck, Config]:
     """The configuration file; the defaults where there is none, or it cannot be read."""
     if path is None:
-        return Check("configuration", "ok", "no caboose.toml here: the defaults"), Config()
+        return DoctorCheck("configuration", "ok", "no caboose.toml here: the defaults"), Config()
     try:
-        return Check("configuration", "ok", f"{path} is valid"), load(path)
+        return DoctorCheck("configuration", "ok", f"{path} is valid"), load(path)
     except ConfigError as error:
-        return Check(
+        return DoctorCheck(
             "configuration", "cross", str(error), f"correct {path}; the daemon does not start with it"
         ), Config()
 
 
-def check_ports(config: Config) -> Check:
+def check_ports(config: Config) -> DoctorCheck:
     """Whether a daemon that is started now would get its ports."""
     taken = []
     for flag, (host, port) in (
@@ -33,10 +33,10 @@ def check_ports(config: Config) -> Check:
             taken.append((flag, port, problem))
     if not taken:
         ports = f"{split_tcp(config.daemon.listen)[1]} and {split_http(config.daemon.http)[1]}"
-        return Check("ports", "ok", f"{ports} are free for a daemon")
+        return DoctorCheck("ports", "ok", f"{ports} are free for a daemon")
     said = "; ".join(f"{flag} {port}: {problem}" for flag, port, problem in taken)
     fix = f"`ss -ltnp 'sport = :{taken[0][1]}'` says who has it; or give the daemon another: {taken[0][0]} ...:0"
-    return Check("ports", "cross", said, fix)
+    return DoctorCheck("ports", "cross", said, fix)
 
 
 def _bind_problem(host: str, port: int) -> str:
@@ -50,13 +50,13 @@ def _bind_problem(host: str, port: int) -> str:
     return ""
 
 
-def check_data_dir(config: Config) -> Check:
+def check_data_dir(config: Config) -> DoctorCheck:
     """Whether a daemon that is started now could write its journal."""
     path = Path(os.environ.get("CABOOSE_DATA_DIR") or config.daemon.data_dir).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir():
-        return Check("journal", "cross", f"{there} is a file", "choose another --data-dir")
+        return DoctorCheck("journal", "cross", f"{there} is a file", "choose another --data-dir")
     if not os.access(there, os.W_OK | os.X_OK):
         fix = f"sudo chown {os.getuid()} {there}, or choose another --data-dir"
-        return Check("journal", "cross", f"{there} cannot be written by uid {os.getuid()}", fix)
-    return Check("journal", "ok", f"{path} can be written")
+        return DoctorCheck("journal", "cross", f"{there} cannot be written by uid {os.getuid()}", fix)
+    return DoctorCheck("journal", "ok", f"{path} can be written")

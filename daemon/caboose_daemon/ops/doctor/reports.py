@@ -11,7 +11,7 @@ from pathlib import Path
 import zmq
 import zmq.auth
 
-from caboose_daemon.ops.doctor.check import Check
+from caboose_daemon.ops.doctor.check import DoctorCheck
 from caboose_wire import Plan, PlanRequest, WireError, decode, encode
 from caboose_wire.endpoints import split_tcp
 
@@ -29,25 +29,27 @@ class Keys:
     agent: str
 
 
-def check_keys(environment: Mapping[str, str], directory: str) -> tuple[Check, Keys | None]:
+def check_keys(environment: Mapping[str, str], directory: str) -> tuple[DoctorCheck, Keys | None]:
     """The keys an agent started here would use, or those in the daemon's own directory."""
     server, agent = environment.get("CABOOSE_SERVER_KEY", ""), environment.get("CABOOSE_AGENT_KEY", "")
     try:
         ours = _from(Path(directory).expanduser()) if directory else None
     except (OSError, ValueError) as error:
         said = f"{directory}: {getattr(error, 'strerror', None) or error}"
-        return Check("keys", "cross", said, f"make keys with `caboose keys new {directory}`"), None
+        return DoctorCheck("keys", "cross", said, f"make keys with `caboose keys new {directory}`"), None
     if not server and not agent:
         said = f"in {directory}" if ours else "none set: reports are for this machine only, and not encrypted"
-        return Check("keys", "ok", said), ours
+        return DoctorCheck("keys", "ok", said), ours
     for name, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
         if len(key) != KEY_LENGTH:
             said = f"{name} has {len(key)} characters, a key has {KEY_LENGTH}" if key else f"{name} is not set"
-            return Check("keys", "cross", said, NEW_KEYS), None
+            return DoctorCheck("keys", "cross", said, NEW_KEYS), None
     if ours is not None and ours.server != server:
         said = f"CABOOSE_SERVER_KEY is not the key of the daemon in {directory}"
-        return Check("keys", "cross", said, f"set it to the public-key in {directory}/daemon.key"), Keys(server, agent)
-    return Check("keys", "ok", "both set in the environment"), Keys(server, agent)
+        return DoctorCheck("keys", "cross", said, f"set it to the public-key in {directory}/daemon.key"), Keys(
+            server, agent
+        )
+    return DoctorCheck("keys", "ok", "both set in the environment"), Keys(server, agent)
 
 
 def _from(directory: Path) -> Keys:
@@ -58,26 +60,28 @@ def _from(directory: Path) -> Keys:
     return Keys(public.decode(), secret.decode())
 
 
-def check_reports(endpoint: str, keys: Keys | None) -> Check:
+def check_reports(endpoint: str, keys: Keys | None) -> DoctorCheck:
     """Asks at the report socket, as an agent would."""
     try:
         host, port = split_tcp(endpoint)
         with socket.create_connection((host.strip("[]"), port), timeout=ANSWER_SECONDS):
             pass
     except ValueError as error:
-        return Check(NAME, "cross", str(error), "set CABOOSE_ENDPOINT to what `caboose daemon` prints as `reports`")
+        return DoctorCheck(
+            NAME, "cross", str(error), "set CABOOSE_ENDPOINT to what `caboose daemon` prints as `reports`"
+        )
     except OSError as error:
         said = f"nobody listens at {endpoint}: {error.strerror or error}"
-        return Check(NAME, "cross", said, "set CABOOSE_ENDPOINT (or --endpoint) to what `caboose daemon` prints")
+        return DoctorCheck(NAME, "cross", said, "set CABOOSE_ENDPOINT (or --endpoint) to what `caboose daemon` prints")
     try:
         is_heard = _is_answered(endpoint, keys)
     except (zmq.ZMQError, ValueError) as error:
-        return Check(NAME, "cross", f"the keys cannot be used: {error}", NEW_KEYS)
+        return DoctorCheck(NAME, "cross", f"the keys cannot be used: {error}", NEW_KEYS)
     if is_heard:
-        return Check(NAME, "ok", f"a message to {endpoint} is answered")
+        return DoctorCheck(NAME, "ok", f"a message to {endpoint} is answered")
     wrong = "the keys are not the daemon's" if keys else "it wants keys, and none are set"
     fix = "set CABOOSE_SERVER_KEY and CABOOSE_AGENT_KEY as `caboose keys new` printed them"
-    return Check(NAME, "cross", f"{endpoint} does not answer: {wrong}, or that is no daemon", fix)
+    return DoctorCheck(NAME, "cross", f"{endpoint} does not answer: {wrong}, or that is no daemon", fix)
 
 
 def _is_answered(endpoint: str, keys: Keys | None) -> bool:

@@ -19,7 +19,7 @@ from caboose_daemon.ops.drills.catalogue import Drill
 LOUDNESS = {"info": 0, "warning": 1, "critical": 2}
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class DrillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one seed of a drill went."""
 
     seed: int
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(
     drill: Drill, seed: int, findings: Sequence[Mapping[str, Any]], incidents: Sequence[Mapping[str, Any]] | None
-) -> Outcome:
+) -> DrillOutcome:
     """The outcome; `incidents` is None where the daemon has no diagnosis to give."""
     loud = [finding for finding in findings if LOUDNESS[finding["severity"]] >= LOUDNESS["warning"]]
     right = [
@@ -77,11 +77,11 @@ def judge(
     told_of = None if incidents is None or drill.is_healthy else _telling_of(drill, incidents)
     if not right:
         cause_rank = 0 if can_explain else None
-        return Outcome(seed=seed, wrong=wrong, spoke=spoke, cause_rank=cause_rank, num_incidents=told_of)
+        return DrillOutcome(seed=seed, wrong=wrong, spoke=spoke, cause_rank=cause_rank, num_incidents=told_of)
     first = min(right, key=lambda finding: finding["told_step"])
     holding = _holding(drill, incidents or ())
     causes = tuple(cause["id"] for cause in (holding.get("diagnosis") or {}).get("causes", ())) if holding else ()
-    return Outcome(
+    return DrillOutcome(
         seed=seed,
         found=True,
         told_step=first["told_step"],

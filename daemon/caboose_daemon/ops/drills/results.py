@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from caboose_daemon.ops.drills.catalogue import Drill
-from caboose_daemon.ops.drills.judge import Outcome
+from caboose_daemon.ops.drills.judge import DrillOutcome
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One drill, over its seeds."""
 
     drill: Drill
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DrillOutcome, ...]
     seconds: float
     measured: str = ""
     """When, in UTC."""

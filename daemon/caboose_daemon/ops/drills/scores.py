@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from caboose_daemon.ops.drills.judge import Outcome
+from caboose_daemon.ops.drills.judge import DrillOutcome
 from caboose_daemon.ops.drills.results import Result
 
 FOUND = 0.8
@@ -49,7 +49,7 @@ def median_delay(result: Result) -> float | None:
     return statistics.median(delays) if delays else None
 
 
-def share_of_origins(outcomes: Iterable[Outcome]) -> float | None:
+def share_of_origins(outcomes: Iterable[DrillOutcome]) -> float | None:
     """In which share of the seeds that were found the origin was named."""
     named = [outcome.origin for outcome in outcomes if outcome.origin is not None]
     return sum(named) / len(named) if named else None

@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 
 from caboose_daemon.ops.drills import results
 from caboose_daemon.ops.drills.catalogue import Drill
-from caboose_daemon.ops.drills.judge import Outcome, judge
+from caboose_daemon.ops.drills.judge import DrillOutcome, judge
 from caboose_daemon.ops.drills.results import Result
 from caboose_daemon.ops.processes import end, start, start_daemon, tail
 from caboose_daemon.out.api.client import Client, ClientError
@@ -75,7 +75,7 @@ class Session:
         outcomes = []
         for seed in seeds:
             if seed in errors:
-                outcomes.append(Outcome(seed=seed, error=errors[seed]))
+                outcomes.append(DrillOutcome(seed=seed, error=errors[seed]))
             else:
                 outcomes.append(self._ask(drill, seed))
         seconds = round(time.monotonic() - began, 1)
@@ -122,12 +122,12 @@ class Session:
                     errors.setdefault(seed, f"{problem}:\n{tail(log)}")
         return {} if drill.may_fail and not problem else errors
 
-    def _ask(self, drill: Drill, seed: int) -> Outcome:
+    def _ask(self, drill: Drill, seed: int) -> DrillOutcome:
         path = _path(drill, seed)
         try:
             findings = self._client.get(f"{path}/findings")["findings"]
         except ClientError as error:
-            return Outcome(seed=seed, error=f"the daemon does not know the job: {error}")
+            return DrillOutcome(seed=seed, error=f"the daemon does not know the job: {error}")
         return judge(drill, seed, findings, self._incidents(path))
 
     def _incidents(self, path: str) -> list[dict[str, Any]] | None:

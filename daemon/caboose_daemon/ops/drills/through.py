@@ -51,7 +51,7 @@ class Stations:
 
 
 @dataclass
-class Passage:
+class AlertPath:
     """What became of one drill."""
 
     job: str
@@ -69,10 +69,10 @@ class Passage:
 
 def send(
     drill: Drill, stations: Stations, *, patience: float, resolves: bool = True, on_station: Callable[[str], None]
-) -> Passage:
+) -> AlertPath:
     """Trains the drill once and follows its incident to the pager's door, and until it is taken back."""
     job = f"drill-{drill.name}-{os.getpid()}"
-    passage = Passage(f"{job}-0")
+    passage = AlertPath(f"{job}-0")
     with tempfile.TemporaryDirectory(prefix="caboose-drill-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         log = directory / "drill.log"
@@ -103,7 +103,7 @@ def send(
     return passage
 
 
-def _asked(passage: Passage, stations: Stations, drill: Drill) -> list[tuple[str, Callable[[], bool], str]]:
+def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[str, Callable[[], bool], str]]:
     """The stations in order, each with its question and what to look at where the answer stays no."""
     job = passage.job
     quoted = urllib.parse.quote(job, safe="")

@@ -37,7 +37,7 @@ class StackError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Part:
+class Service:
     """One process of the stack."""
 
     name: str
@@ -66,14 +66,14 @@ class Stack:
     daemon_url: str = ""
     endpoint: str = ""
     """Where agents report, where the stack has a daemon of its own."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Service] = field(default_factory=list)
 
     @property
     def file(self) -> Path:
         """Where it is written down."""
         return self.directory / "stack.json"
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> Service:
         """By its name."""
         return next(part for part in self.parts if part.name == name)
 
@@ -95,7 +95,7 @@ def load(directory: Path) -> Stack | None:
     try:
         body = json.loads(stack.file.read_text(encoding="utf-8"))
         stack.daemon_url, stack.endpoint = body["daemon_url"], body["endpoint"]
-        stack.parts = [Part(**part) for part in body["parts"]]
+        stack.parts = [Service(**part) for part in body["parts"]]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -178,12 +178,12 @@ def _launch(stack: Stack, name: str, command: list[str], url: str) -> None:
         time.sleep(0.1)
 
 
-def _part(name: str, process: "subprocess.Popen[bytes]", url: str, log: Path) -> Part:
+def _part(name: str, process: "subprocess.Popen[bytes]", url: str, log: Path) -> Service:
     _children[process.pid] = process
-    return Part(name, process.pid, start_time(process.pid), url, str(log))
+    return Service(name, process.pid, start_time(process.pid), url, str(log))
 
 
-def _end(part: Part) -> None:
+def _end(part: Service) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     for number in (signal.SIGTERM, signal.SIGKILL):
         if part.is_running:

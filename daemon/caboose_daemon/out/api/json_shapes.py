@@ -17,7 +17,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import Entry
+from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_daemon.rules.parts.finding import Finding
@@ -251,7 +251,7 @@ def rollback(job: Job, budget: int, now: float) -> Json:
     }
 
 
-def entry(item: Entry) -> Json:
+def entry(item: LedgerEntry) -> Json:
     """A snapshot or a checkpoint."""
     row: Json = msgspec.to_builtins(item)
     row["validation"] = number(item.validation)

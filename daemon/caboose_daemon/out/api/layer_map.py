@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.steps.samples.stats import STATS, Stat
-from caboose_daemon.store.sample_history import LookReader, Seen
+from caboose_daemon.store.sample_history import SampleReader, SampleRow
 
 Json = dict[str, Any]
 Keep = Literal["largest", "smallest"]
@@ -25,7 +25,7 @@ Float64 = NDArray[np.float64]
 
 
 def layer_map(
-    reader: LookReader,
+    reader: SampleReader,
     stat: Stat,
     *,
     points: int,
@@ -79,7 +79,7 @@ def layer_map(
     }
 
 
-def layer_history(reader: LookReader, layer: int | None, module: int | None, first: int, last: int) -> Json:
+def layer_history(reader: SampleReader, layer: int | None, module: int | None, first: int, last: int) -> Json:
     """Every look at one layer and at one module."""
     stats = [stat for stat in STATS.values() if (layer if stat.of == "layer" else module) is not None]
     looks = reader.looks([stat.name for stat in stats], first, last)
@@ -96,7 +96,7 @@ def layer_history(reader: LookReader, layer: int | None, module: int | None, fir
     }
 
 
-def _columns_of(looks: Sequence[Seen], points: int) -> list[list[int]]:
+def _columns_of(looks: Sequence[SampleRow], points: int) -> list[list[int]]:
     """Positions of the looks of each column: as few together as will do, never of two attempts."""
     attempts = [list(lot) for _, lot in groupby(range(len(looks)), lambda i: looks[i].attempt)]
     width = 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.steps.aligned import AlignedStep
-from caboose_daemon.steps.samples.latest import Closeup
+from caboose_daemon.steps.samples.latest import LatestSample
 from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Layer, Module
 from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
@@ -56,11 +56,11 @@ class Lent:
 
 
 @dataclass(frozen=True)
-class Look:
+class MirroredSample:
     """What a closer look showed of the layers."""
 
     layer_grad_norm: Floats
-    closeup: Closeup | None
+    closeup: LatestSample | None
     histograms: Lent | None
     """None where none are wanted of this step."""
 
@@ -79,7 +79,7 @@ class MirroredStep:
     noise_ratio: float | None = None
     replicas: tuple[int, int] | None = None
     """How many were compared last, and how many of them differ; None where none were."""
-    look: Look | None = None
+    look: MirroredSample | None = None
     rewound_at: int | None = None
     """The step after which the ranks went back, in an attempt that began so."""
 
@@ -156,7 +156,7 @@ class Curves:
             rewound_at=attempt.start_step if attempt is not None and attempt.reason == "rollback" else None,
         )
 
-    def _look(self, job: Job, step: AlignedStep) -> Look:
+    def _look(self, job: Job, step: AlignedStep) -> MirroredSample:
         is_due = self._seconds is not None and step.time - self._looked.get(job.name, -math.inf) >= self._seconds
         lent = None
         if is_due:
@@ -168,7 +168,7 @@ class Curves:
             self._lent.append(lent)
             if len(self._lent) > MAX_LENT:
                 self._lent.popleft().step = None
-        return Look(step.layer_grad_norm, job.meters.closeup, lent)
+        return MirroredSample(step.layer_grad_norm, job.meters.closeup, lent)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -180,7 +180,7 @@ def pick(job: Job, event: Event) -> Declared | None:
     return Declared(job.name, event.step, event.time, values) if values else None
 
 
-def layer_values(look: Look) -> dict[str, float]:
+def layer_values(look: MirroredSample) -> dict[str, float]:
     """Least, middle and most over all layers, of everything that is known per layer."""
     values: dict[str, float] = {}
     known = {"gradient_norm": look.layer_grad_norm}

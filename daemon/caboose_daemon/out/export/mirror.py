@@ -16,7 +16,7 @@ from typing import Protocol
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.state import ExportCounts
 from caboose_daemon.out.export.items import Declared, Floats, MirroredStep, histograms, layer_values
-from caboose_daemon.out.export.runs import Run, RunBook
+from caboose_daemon.out.export.runs import MirrorRun, RunBook
 from caboose_daemon.rollback_state.decision import Decision
 
 MAX_OPEN = 64
@@ -25,7 +25,7 @@ MAX_BOOKS = 256
 MAX_EARLY = 100
 
 
-class Writer(Protocol):
+class MirrorWriter(Protocol):
     """One run in a mirror's own format."""
 
     def scalars(self, step: int, time: float, values: Mapping[str, float]) -> None:
@@ -45,7 +45,7 @@ class Writer(Protocol):
 
 
 Item = MirroredStep | Declared | Incident | Decision
-OpenWriter = Callable[[Path, Run], Writer]
+OpenWriter = Callable[[Path, MirrorRun], MirrorWriter]
 
 
 class Mirror:
@@ -58,7 +58,7 @@ class Mirror:
         self._open_writer = open_writer
         self._books: OrderedDict[str, RunBook] = OrderedDict()
         """Of the jobs heard of last; those of others are on disk."""
-        self._writers: OrderedDict[str, tuple[Run, Writer]] = OrderedDict()
+        self._writers: OrderedDict[str, tuple[MirrorRun, MirrorWriter]] = OrderedDict()
         self._early: dict[str, deque[Declared]] = {}
         """Validations of steps that are not aligned yet; they wait for them, because some formats only go forward."""
 
@@ -91,7 +91,7 @@ class Mirror:
         self._books.move_to_end(job)
         return book
 
-    def _write(self, writer: Writer, item: Item) -> None:
+    def _write(self, writer: MirrorWriter, item: Item) -> None:
         if isinstance(item, Decision):
             name = f"rollbacks/{item.number}"
             writer.text(item.boundary or item.step, item.closed_time or item.time, name, "  \n".join(item.explain()))
@@ -112,7 +112,7 @@ class Mirror:
                 else:
                     writer.histograms(step, time, counts)
 
-    def _writer(self, book: RunBook, run: Run) -> Writer:
+    def _writer(self, book: RunBook, run: MirrorRun) -> MirrorWriter:
         opened = self._writers.get(run.job)
         if opened is not None and opened[0].number == run.number:
             self._writers.move_to_end(run.job)

@@ -20,7 +20,7 @@ FILE = "caboose-run.json"
 
 
 @dataclass(frozen=True)
-class Run:
+class MirrorRun:
     """One run of one job."""
 
     job: str
@@ -45,12 +45,12 @@ class RunBook:
         self._written = self._run
 
     @property
-    def last(self) -> Run:
+    def last(self) -> MirrorRun:
         """The run that was written to last; one to begin with, if there is none."""
         self._run = self._run or self._next(-1)
         return self._run
 
-    def at(self, step: int, rewound_at: int | None = None) -> Run:
+    def at(self, step: int, rewound_at: int | None = None) -> MirrorRun:
         """The run that this step belongs to: a new one if it has been taken already, or is the first after a rollback.
 
         `rewound_at` is the last step before the rollback that this step's attempt began with.
@@ -74,15 +74,17 @@ class RunBook:
         aside.replace(self.directory / FILE)
         self._written = run
 
-    def _next(self, step: int) -> Run:
+    def _next(self, step: int) -> MirrorRun:
         there = (re.fullmatch(r"run-(\d+)", path.name) for path in self.directory.glob("run-*"))
         used = [int(match.group(1)) for match in there if match] + [self._run.number if self._run else 0]
-        return Run(self._job, max(used) + 1, step, secrets.token_hex(4))
+        return MirrorRun(self._job, max(used) + 1, step, secrets.token_hex(4))
 
-    def _read(self) -> Run | None:
+    def _read(self) -> MirrorRun | None:
         try:
             content = json.loads((self.directory / FILE).read_text(encoding="utf-8"))
-            run = Run(str(content["job"]), int(content["number"]), int(content["last_step"]), str(content["nonce"]))
+            run = MirrorRun(
+                str(content["job"]), int(content["number"]), int(content["last_step"]), str(content["nonce"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none yet, or spoiled: a new run is always right
         return run if run.job == self._job else None

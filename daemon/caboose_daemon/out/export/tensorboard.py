@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 from caboose_daemon.out.export.items import EDGES, Floats
-from caboose_daemon.out.export.runs import Run
+from caboose_daemon.out.export.runs import MirrorRun
 
 _numbers = itertools.count(1)
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 class EventFile:
     """One event file in a run's directory; a run that is opened again gets a second one, as TensorBoard expects."""
 
-    def __init__(self, directory: Path, run: Run) -> None:
+    def __init__(self, directory: Path, run: MirrorRun) -> None:
         # Two writers of one second and one directory must not meet in one file, and are read in the order of names.
         suffix = f".{next(_numbers):08}.{os.getpid()}"
         self._file = EventsWriter(str(directory / "events"), filename_suffix=suffix)

@@ -13,7 +13,7 @@ import wandb
 
 from caboose_daemon.out.export.items import EDGES, Floats
 from caboose_daemon.out.export.mirror import OpenWriter
-from caboose_daemon.out.export.runs import Run
+from caboose_daemon.out.export.runs import MirrorRun
 
 MAX_ID = 64
 FINISH_SECONDS = 4.0
@@ -56,7 +56,7 @@ class WandbRun:
 def run_writer(project: str, entity: str, mode: Mode) -> OpenWriter:
     """Opens runs of one project."""
 
-    def open_run(directory: Path, run: Run) -> WandbRun:
+    def open_run(directory: Path, run: MirrorRun) -> WandbRun:
         slug = re.sub(r"[^A-Za-z0-9_.-]", "-", run.job)[:MAX_ID]
         opened = wandb.init(
             project=project,

@@ -17,7 +17,7 @@ from caboose_daemon.rollback.modes import ORDER, owners_mode
 from caboose_daemon.rollback.target import common
 from caboose_daemon.rollback_state.decision import DecisionState
 from caboose_daemon.rollback_state.ledger import Health
-from caboose_daemon.rollback_state.record import Record
+from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_wire.rollback import CommandKind
 
@@ -58,7 +58,7 @@ class RollbackSeries:
         samples.add("caboose_rollback_cooldown_steps", max(0, max((record.cool_until, *own)) - step))
         _add_snapshots(job, step, samples)
 
-    def _count(self, record: Record) -> None:
+    def _count(self, record: RollbackRecord) -> None:
         known = {decision.number for decision in record.decisions}
         self._seen = {number: state for number, state in self._seen.items() if number in known}
         for decision in record.decisions:
@@ -82,7 +82,7 @@ def _add_snapshots(job: Job, step: int, samples: JobSamples) -> None:
     samples.add("caboose_snapshot_seconds", max(h.snapshot_seconds for h in holdings))
 
 
-def _add_checkpoints(record: Record, samples: JobSamples) -> None:
+def _add_checkpoints(record: RollbackRecord, samples: JobSamples) -> None:
     checkpoints = record.ledger.checkpoints
     if not checkpoints:
         return

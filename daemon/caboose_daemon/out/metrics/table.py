@@ -19,7 +19,7 @@ JOB = "training_job"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Metric:
     """One metric family."""
 
     name: str
@@ -41,14 +41,14 @@ class Section:
 
     title: str
     about: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Metric, ...]
 
 
-def _of_job(name: str, text: str, tells: str, *labels: str, kind: Kind = "gauge") -> Entry:
-    return Entry(name, text, tells, (JOB, *labels), kind)
+def _of_job(name: str, text: str, tells: str, *labels: str, kind: Kind = "gauge") -> Metric:
+    return Metric(name, text, tells, (JOB, *labels), kind)
 
 
-def _counted(name: str, text: str, tells: str, *labels: str) -> Entry:
+def _counted(name: str, text: str, tells: str, *labels: str) -> Metric:
     return _of_job(name, text, tells, *labels, kind="counter")
 
 
@@ -165,7 +165,7 @@ LAYER_TELLS = {
 }
 
 
-def _of_layers() -> tuple[Entry, ...]:
+def _of_layers() -> tuple[Metric, ...]:
     entries = []
     for name, what in LAYER_STATISTICS.items():
         tells = LAYER_TELLS[name]
@@ -357,53 +357,53 @@ DAEMON = Section(
     "The daemon itself",
     "Without a job's label.",
     (
-        Entry("caboose_daemon_info", "The daemon's version; always 1", "What runs where.", ("version",)),
-        Entry("caboose_daemon_start_time_seconds", "Unix time at which the daemon started", "Restarts."),
-        Entry("caboose_jobs_known", "Jobs in memory", "At most 1000."),
-        Entry("caboose_jobs_hidden", "Jobs without series, because there are too many", "Must be 0."),
-        Entry("caboose_peers_connected", "Ranks that are introduced to the daemon", "All ranks of all running jobs."),
-        Entry("caboose_received_bytes_total", "Bytes received from agents", "Its rate is the ingest.", kind="counter"),
-        Entry(
+        Metric("caboose_daemon_info", "The daemon's version; always 1", "What runs where.", ("version",)),
+        Metric("caboose_daemon_start_time_seconds", "Unix time at which the daemon started", "Restarts."),
+        Metric("caboose_jobs_known", "Jobs in memory", "At most 1000."),
+        Metric("caboose_jobs_hidden", "Jobs without series, because there are too many", "Must be 0."),
+        Metric("caboose_peers_connected", "Ranks that are introduced to the daemon", "All ranks of all running jobs."),
+        Metric("caboose_received_bytes_total", "Bytes received from agents", "Its rate is the ingest.", kind="counter"),
+        Metric(
             "caboose_messages_received_total", "Messages accepted from agents, by type", "Ingest.", ("type",), "counter"
         ),
-        Entry(
+        Metric(
             "caboose_messages_refused_total",
             "Messages and peers refused, by reason",
             "Should not grow.",
             ("reason",),
             "counter",
         ),
-        Entry("caboose_loop_turn_seconds", "How long the last turn of the receiving loop took", "Below a second."),
-        Entry("caboose_loop_lag_seconds", "Age of the report that was judged last, when it was", "Growing: overload."),
-        Entry("caboose_rule_seconds_total", "Time spent in each rule", "Which rule is dear.", ("rule",), "counter"),
-        Entry("caboose_rule_runs_total", "Times each rule was run", "Divide by it.", ("rule",), "counter"),
-        Entry("caboose_rule_failures_total", "Times each rule raised", "Must not grow: a bug.", ("rule",), "counter"),
-        Entry("caboose_journal_size_bytes", "Size of the journal", "Bounded by retention."),
-        Entry("caboose_journal_writable", "1 while the journal can be written", "0: the disk is full, or gone."),
-        Entry("caboose_journal_failures_total", "Failed writes to the journal", "Must not grow.", kind="counter"),
-        Entry("caboose_journal_lost_rows_total", "Rows given up by the journal", "History has holes.", kind="counter"),
-        Entry(
+        Metric("caboose_loop_turn_seconds", "How long the last turn of the receiving loop took", "Below a second."),
+        Metric("caboose_loop_lag_seconds", "Age of the report that was judged last, when it was", "Growing: overload."),
+        Metric("caboose_rule_seconds_total", "Time spent in each rule", "Which rule is dear.", ("rule",), "counter"),
+        Metric("caboose_rule_runs_total", "Times each rule was run", "Divide by it.", ("rule",), "counter"),
+        Metric("caboose_rule_failures_total", "Times each rule raised", "Must not grow: a bug.", ("rule",), "counter"),
+        Metric("caboose_journal_size_bytes", "Size of the journal", "Bounded by retention."),
+        Metric("caboose_journal_writable", "1 while the journal can be written", "0: the disk is full, or gone."),
+        Metric("caboose_journal_failures_total", "Failed writes to the journal", "Must not grow.", kind="counter"),
+        Metric("caboose_journal_lost_rows_total", "Rows given up by the journal", "History has holes.", kind="counter"),
+        Metric(
             "caboose_exports_total",
             "Steps, events and incidents handed to Grafana or a mirror",
             "Standing while jobs run: a mirror hangs.",
             ("target",),
             "counter",
         ),
-        Entry(
+        Metric(
             "caboose_exports_dropped_total",
             "What was given up because Grafana or a mirror was too slow",
             "The mirrored curves have holes; nothing else has.",
             ("target",),
             "counter",
         ),
-        Entry(
+        Metric(
             "caboose_export_failures_total",
             "Times Grafana or a mirror failed to take something",
             "The daemon's log says why, once.",
             ("target",),
             "counter",
         ),
-        Entry(
+        Metric(
             "caboose_scrape_seconds",
             "Time the scrape before this one took, from the question until the answer was sent",
             "Below 0.15 for one job. Prometheus gives up after its scrape_timeout.",

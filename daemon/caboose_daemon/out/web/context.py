@@ -14,7 +14,7 @@ from caboose_daemon.out.api.steps_around import steps_around
 from caboose_daemon.rollback.requests import ByHand
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.store.history import HistoryReader
-from caboose_daemon.store.sample_history import LookReader
+from caboose_daemon.store.sample_history import SampleReader
 
 
 @dataclass
@@ -44,10 +44,10 @@ class Context:
         with self._history_lock:
             return self.history.closeup(job)
 
-    def looks(self, job: str, question: Callable[[LookReader], dict[str, Any]]) -> dict[str, Any]:
+    def looks(self, job: str, question: Callable[[SampleReader], dict[str, Any]]) -> dict[str, Any]:
         """What somebody wants to know of a job's closer looks."""
         with self._history_lock:
-            return question(LookReader(self.history.connection, job))
+            return question(SampleReader(self.history.connection, job))
 
     def steps(self, job: str, attempt: int, step: int, before: int, after: int) -> dict[str, Any]:
         """A job's steps around a moment, one by one."""

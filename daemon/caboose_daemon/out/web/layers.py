@@ -13,7 +13,7 @@ from caboose_daemon.out.api.layer_map import Keep, layer_history, layer_map
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.security import error
 from caboose_daemon.steps.samples.stats import STATS, Stat
-from caboose_daemon.store.sample_history import LookReader
+from caboose_daemon.store.sample_history import SampleReader
 
 Json = dict[str, Any]
 MAX_CELLS = 250_000
@@ -78,7 +78,7 @@ class LayersApi:
         if isinstance(asked, Response):
             return asked
 
-        def ask(reader: LookReader) -> Json:
+        def ask(reader: SampleReader) -> Json:
             sides = {"points": query.points, "rows": query.rows, "first": query.first, "last": query.last}
             counts = reader.counts()
             return {
@@ -101,7 +101,7 @@ class LayersApi:
         if isinstance(asked, Response):
             return asked
 
-        def ask(reader: LookReader) -> Json:
+        def ask(reader: SampleReader) -> Json:
             layer, module = _find(reader, wanted)
             if layer is None and module is None:
                 return {}
@@ -148,7 +148,7 @@ def _availability(stat: Stat, counts: dict[str, int], blind: dict[str, str]) -> 
     return {"stat": stat.name, "of": stat.of, "num_looks": num, "reason": reason}
 
 
-def _find(reader: LookReader, wanted: str) -> tuple[int | None, int | None]:
+def _find(reader: SampleReader, wanted: str) -> tuple[int | None, int | None]:
     """Rows of a layer and of its module: by the layer's name, the module's, or the layer's number."""
     layers, modules = reader.model.names("layer"), reader.model.names("module")
     layer = layers.index(wanted) if wanted in layers else None
@@ -158,7 +158,7 @@ def _find(reader: LookReader, wanted: str) -> tuple[int | None, int | None]:
     return layer, modules.index(owner) if owner in modules else None
 
 
-def _layer(reader: LookReader, row: int) -> Json:
+def _layer(reader: SampleReader, row: int) -> Json:
     layer = reader.model.layers[row]
     return {
         "index": row,
@@ -171,6 +171,6 @@ def _layer(reader: LookReader, row: int) -> Json:
     }
 
 
-def _module(reader: LookReader, row: int) -> Json:
+def _module(reader: SampleReader, row: int) -> Json:
     module = reader.model.modules[row]
     return {"index": row, "name": module.name, "kind": module.kind, "num_units": module.num_units}

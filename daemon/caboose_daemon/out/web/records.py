@@ -19,7 +19,7 @@ from caboose_daemon.version import __version__
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Moment(msgspec.Struct, forbid_unknown_fields=True):
+class StepsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The query of GET /api/v1/jobs/{job}/steps."""
 
     attempt: Whole
@@ -45,7 +45,7 @@ class RecordsApi:
     async def steps(self, request: Request) -> Response:
         """The steps of one job around (attempt, step)."""
         try:
-            moment = msgspec.convert(dict(request.query_params), Moment, strict=False)
+            moment = msgspec.convert(dict(request.query_params), StepsQuery, strict=False)
         except msgspec.ValidationError as problem:
             return error(400, f"expected ?attempt=A&step=S&before=N&after=N, N at most {MAX_STEPS}: {problem}"[:500])
         name = request.path_params["job"]

@@ -18,7 +18,7 @@ OF_MODULES = ("activation_std", "activation_dead", "activation_saturated")
 
 
 @dataclass(frozen=True)
-class Closeup:
+class LatestSample:
     """One value per layer or module; NaN where nothing was seen."""
 
     step: int
@@ -26,7 +26,7 @@ class Closeup:
     modules: Mapping[str, Floats]
 
 
-def look_closely(step: AlignedStep, before: Closeup | None) -> Closeup:
+def update_latest(step: AlignedStep, before: LatestSample | None) -> LatestSample:
     """The step's closer look; what it does not show stays as it was seen before."""
     layers = dict(before.layers) if before is not None else {}
     modules = dict(before.modules) if before is not None else {}
@@ -39,7 +39,7 @@ def look_closely(step: AlignedStep, before: Closeup | None) -> Closeup:
         if found is not None:
             seen = _over_ranks(name, np.asarray(found[1], dtype=np.float64))
             modules[name] = _laid_over(seen, modules.get(name))
-    return Closeup(step.step, layers, modules)
+    return LatestSample(step.step, layers, modules)
 
 
 def _laid_over(new: Floats, old: Floats | None) -> Floats:

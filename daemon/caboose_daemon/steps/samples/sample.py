@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.steps.aligned import AlignedStep, middle
 from caboose_daemon.steps.reduce_ranks import UNSEEN
-from caboose_daemon.steps.samples.latest import Closeup
+from caboose_daemon.steps.samples.latest import LatestSample
 from caboose_daemon.steps.samples.stats import NOT_CALLED, ORDER, ORDER_DTYPE, STATS
 
 Floats = NDArray[np.floating]
@@ -34,7 +34,7 @@ ONSET_PAUSE = 16
 
 
 @dataclass(frozen=True)
-class Look:
+class Sample:
     """What one step showed; `columns` by the names of `STATS`, and the modules' order."""
 
     attempt: int
@@ -50,14 +50,14 @@ class Look:
         return sum(STATS[name].bit for name in self.columns if name in STATS)
 
 
-class Looker:
+class Sampler:
     """Takes the looks of one attempt."""
 
     def __init__(self) -> None:
         self._was_bad = False
         self._last_onset: int | None = None
 
-    def observe(self, step: AlignedStep, closeup: Closeup | None) -> Look | None:
+    def observe(self, step: AlignedStep, closeup: LatestSample | None) -> Sample | None:
         """The look that this step gives; None where it is a step like most."""
         is_bad = step.has_layers and not (step.has_grad_norm and np.isfinite(step.grad_norm)) and _has_bad(step)
         is_onset = is_bad and not self._was_bad and self._may_tell(step.step)
@@ -68,7 +68,7 @@ class Looker:
         if not (step.is_sampled or is_onset):
             return None
         columns = _columns(step, closeup) if step.is_sampled else _shown({"grad_norm": step.layer_grad_norm})
-        return Look(step.attempt, step.step, step.time, is_onset, columns) if columns else None
+        return Sample(step.attempt, step.step, step.time, is_onset, columns) if columns else None
 
     def _may_tell(self, step: int) -> bool:
         return self._last_onset is None or step - self._last_onset >= ONSET_PAUSE
@@ -78,7 +78,7 @@ def _has_bad(step: AlignedStep) -> bool:
     return not bool(np.isfinite(step.layer_grad_norm).all())
 
 
-def _columns(step: AlignedStep, closeup: Closeup | None) -> dict[str, Floats]:
+def _columns(step: AlignedStep, closeup: LatestSample | None) -> dict[str, Floats]:
     found: dict[str, Floats | None] = {}
     for stat in STATS.values():
         if stat.name == "grad_norm":
@@ -126,7 +126,7 @@ def _shown(columns: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: values for name, values in cut.items() if bool((~(values < 0)).any())}
 
 
-def pack(look: Look) -> bytes:
+def pack(look: Sample) -> bytes:
     """As it lies in the journal."""
     with np.errstate(over="ignore"):
         return msgspec.msgpack.encode(
