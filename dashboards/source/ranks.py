@@ -131,8 +131,11 @@ def _now() -> list[Panel]:
                 "seconds": Column("step time", _shown("caboose_rank_step_seconds"), "s"),
                 "loss": Column("loss", _shown("caboose_rank_loss"), "short", decimals=3),
                 "behind": Column("behind", BEHIND, steps=((10, WARNED), (100, PAGED))),
+                "busy": Column("device busy", _shown("caboose_rank_device_utilization_ratio"), "percentunit"),
+                "memory": Column("device memory", _shown("caboose_rank_device_memory_bytes"), "bytes"),
                 "silent": Column("silent", _shown("caboose_rank_silent_seconds"), "s", steps=SILENCES),
             },
+            about="One line per rank. Device numbers are empty on a CPU.",
             size=(12, 9),
             sort="slow",
         ),
@@ -167,6 +170,26 @@ def _over_time() -> list[Panel]:
             rules=("rank_outlier", "bad_batch"),
             is_open_ended=True,
             size=(12, 9),
+        ),
+        curves(
+            "Device busy by rank",
+            Curve(_shown("caboose_rank_device_utilization_ratio"), NAME),
+            unit="percentunit",
+            about="Share of time in which the device ran kernels. Near 100 % is normal. Low on every rank: data or"
+            " network limit the job. Low on one: that rank waits. No data on a CPU.",
+            is_open_ended=True,
+            size=(12, 9),
+            least=0,
+        ),
+        curves(
+            "Device memory by rank",
+            Curve(_shown("caboose_rank_device_memory_bytes"), NAME),
+            unit="bytes",
+            about="Memory allocated on the device at the last sampled step. Flat is normal. A steady rise ends in an"
+            " out-of-memory error. No data on a CPU.",
+            is_open_ended=True,
+            size=(12, 9),
+            least=0,
         ),
         curves(
             "Silence by rank",

@@ -8,7 +8,7 @@ from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
 
 CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds")

@@ -71,7 +71,7 @@ BIG_HELLO: dict[str, Any] = {
     "modules": MODULES,
     "groups": (Group("decay", "AdamW", {"lr": 6e-4}), Group("rest", "AdamW", {"lr": 6e-4})),
     "visible": EVERYTHING,
-    "blind": {"device_memory": "no device"},
+    "blind": {"activations_of_compiled": "compiled"},
     "facts": {"optimizer": "AdamW", "precision": "float16", "batch_size": 64},
     "rollback": "auto",
 }
@@ -152,7 +152,8 @@ def _now_and_then(story: Story, ranks: list[SimulatedRank]) -> None:
         when = time.time()
         ranks[0].send(Event(attempt=story.attempt, step=story.step, time=when, kind=kind, fields=dict(told)))
     for simulated in ranks:
-        simulated.send(Heartbeat(attempt=story.attempt, step=story.step, time=time.time()))
+        busy = max(0.1, 0.97 - 0.02 * simulated.hello.rank)
+        simulated.send(Heartbeat(attempt=story.attempt, step=story.step, time=time.time(), utilization=busy))
 
 
 def _tell_holdings(story: Story, ranks: list[SimulatedRank]) -> None:
@@ -222,12 +223,13 @@ def _big_step(story: Story, rank: int) -> StepReport:
         scaler=Scaler(2.0 ** (16 - story.num_skipped), story.num_skipped),
         fingerprint=1_000 + story.step if story.is_sampled else None,
         is_sampled=story.is_sampled,
+        device_bytes=(60 + rank % 4) * 2**30 if story.is_sampled else None,
         sample_every=SAMPLE_EVERY,
-        arrays={"grad_norm": norms, **(_closer_look(story, depth) if story.is_sampled else {})},
+        arrays={"grad_norm": norms, **(_sample(story, depth) if story.is_sampled else {})},
     )
 
 
-def _closer_look(story: Story, depth: Any) -> dict[str, Any]:
+def _sample(story: Story, depth: Any) -> dict[str, Any]:
     draw, blocks = story.draw, np.arange(NUM_BLOCKS)
     dying = np.where(blocks == DYING, 0.1 + 0.75 * min(1.0, max(0.0, 2.5 * (story.share - 0.25))), 0.08)
     nothing = np.full(NUM_BLOCKS, -1.0)

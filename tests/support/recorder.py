@@ -14,7 +14,7 @@ from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback.requests import ByHand
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Message, encode
 
 

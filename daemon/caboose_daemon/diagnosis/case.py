@@ -25,8 +25,8 @@ from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.settings import number
-from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 

@@ -238,6 +238,7 @@ class Receiver:
             member.num_failures = message.num_failures
             member.agent_state = message.state
             member.phase = message.phase
+            member.numbers.take_heartbeat(message)
             member.step = max(member.step, message.step)
         elif isinstance(message, Event):
             self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
@@ -262,8 +263,7 @@ class Receiver:
         member.num_dropped = report.num_dropped
         member.since_step_seconds = 0.0
         member.phase = ""
-        member.loss = report.loss
-        member.step_seconds = report.phases.total if report.phases else None
+        member.numbers.take_report(report)
         known.attempt.aligner.add(member.hello.rank, report, now)
 
     def advance(self, now: float) -> list[Reply]:

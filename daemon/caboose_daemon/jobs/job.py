@@ -21,17 +21,17 @@ from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.columns import RankNumbers, StepSummary
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
-from caboose_daemon.steps.summary import StepSummary
 from caboose_daemon.steps.view import AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
 from caboose_wire.fields import Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
-RECENT_LOOKS = 512
-NORM_MEMORY = 32
-"""Steps after which a gradient norm is too old to be shown as the job's."""
+RECENT_SAMPLES = 512
+HELD_STEPS = 32
+"""Steps after which a number is too old to be shown as the job's."""
 
 
 @dataclass
@@ -48,8 +48,7 @@ class Member:
     num_dropped: int = 0
     num_failures: int = 0
     since_step_seconds: float = 0.0
-    loss: float | None = None
-    step_seconds: float | None = None
+    numbers: RankNumbers = field(default_factory=RankNumbers)
     agent_state: str = "training"
     phase: str = ""
     error: str = ""
@@ -135,9 +134,9 @@ class Job:
     wrapper: str = ""
     last: AlignedStep | None = None
     last_sampled: AlignedStep | None = None
-    """The last step with a closer look; a diagnosis may want to see it."""
-    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_LOOKS))
-    """What the attempt's closer looks said of memory."""
+    """The last step with a sample; a diagnosis may want to see it."""
+    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """What the attempt's samples said of memory."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -264,11 +263,10 @@ class Job:
             return self.recent[-1].step
         return self.attempt.start_step if self.attempt else 0
 
-    @property
-    def latest_grad_norm(self) -> float | None:
-        """The last gradient norm that was taken; an agent over its budget takes it on every few steps only."""
-        recent = itertools.islice(reversed(self.recent), NORM_MEMORY)
-        return next((summary.grad_norm for summary in recent if summary.grad_norm is not None), None)
+    def held(self, name: str) -> float | None:
+        """The last known value of a number. An agent over its budget takes the gradient norm only every few steps."""
+        recent = (getattr(summary, name) for summary in itertools.islice(reversed(self.recent), HELD_STEPS))
+        return next((value for value in recent if value is not None), None)
 
     @property
     def last_seen(self) -> float:

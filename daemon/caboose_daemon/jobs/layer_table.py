@@ -1,4 +1,4 @@
-"""The layers and modules of a job in columns, with what the last closer look showed: for the API and the journal."""
+"""The layers and modules of a job in columns, with what the last sample showed: for the API and the journal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,14 @@ MAX_ROWS = 20_000
 
 
 def layer_table(job: Job) -> dict[str, Any] | None:
-    """Columns of equal length, None where nothing was seen; None where no closer look was taken yet."""
-    closeup, last = job.meters.closeup, job.last
-    if closeup is None:
+    """Columns of equal length, None where nothing was seen; None where no sample was taken yet."""
+    latest_sample, last = job.meters.latest_sample, job.last
+    if latest_sample is None:
         return None
     layers, modules = job.layers[:MAX_ROWS], job.modules[:MAX_ROWS]
     norms = None if last is None or not last.has_grad_norm else last.layer_grad_norm
     return {
-        "step": closeup.step,
+        "step": latest_sample.step,
         "num_layers": len(job.layers),
         "num_modules": len(job.modules),
         "layers": {
@@ -29,15 +29,15 @@ def layer_table(job: Job) -> dict[str, Any] | None:
             "numel": [layer.numel for layer in layers],
             "is_trainable": [layer.trainable for layer in layers],
             "grad_norm": _column(norms, layers),
-            "weight_norm": _column(closeup.layers.get("weight_norm"), layers),
-            "update_ratio": _column(closeup.layers.get("update_ratio"), layers),
+            "weight_norm": _column(latest_sample.layers.get("weight_norm"), layers),
+            "update_ratio": _column(latest_sample.layers.get("update_ratio"), layers),
         },
         "modules": {
             "name": [module.name for module in modules],
             "kind": [module.kind for module in modules],
-            "std": _column(closeup.modules.get("activation_std"), modules),
-            "dead": _column(closeup.modules.get("activation_dead"), modules),
-            "saturated": _column(closeup.modules.get("activation_saturated"), modules),
+            "std": _column(latest_sample.modules.get("activation_std"), modules),
+            "dead": _column(latest_sample.modules.get("activation_dead"), modules),
+            "saturated": _column(latest_sample.modules.get("activation_saturated"), modules),
         },
     }
 

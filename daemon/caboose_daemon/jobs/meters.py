@@ -1,4 +1,4 @@
-"""What a job's metrics remember from step to step: counts that only grow, and what the last closer look showed."""
+"""What a job's metrics remember from step to step: counts that only grow, and what the last sample showed."""
 
 from collections import Counter
 
@@ -19,13 +19,13 @@ class Meters:
 
     def restart(self) -> None:
         """A new attempt: nothing is known of its layers and replicas yet."""
-        self.closeup: LatestSample | None = None
-        self.look: Sample | None = None
+        self.latest_sample: LatestSample | None = None
+        self.sample: Sample | None = None
         """What the last step showed of the layers; None where it was not looked at closely."""
-        self._looker = Sampler()
+        self._sampler = Sampler()
         self.noise = NoiseScale()
         self.replicas: tuple[int, int] | None = None
-        """How many were compared at the last closer look, and how many of them differ from the majority."""
+        """How many were compared at the last sample, and how many of them differ from the majority."""
         self._skipped = SkippedSteps()
 
     def observe(self, step: AlignedStep) -> None:
@@ -34,8 +34,8 @@ class Meters:
         self.num_clipped += ratio is not None and ratio < 1.0
         self.num_skipped += step.scaler is not None and self._skipped.observe(step)
         if step.is_sampled:
-            self.closeup = update_latest(step, self.closeup)
-        self.look = self._looker.observe(step, self.closeup)
+            self.latest_sample = update_latest(step, self.latest_sample)
+        self.sample = self._sampler.observe(step, self.latest_sample)
         if not step.is_sampled:
             return
         self.noise.observe(step)

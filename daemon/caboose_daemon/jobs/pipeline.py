@@ -26,8 +26,8 @@ from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.columns import StepSummary, summarize
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.summary import StepSummary, summarize
 from caboose_wire import Event, Hello
 
 TICK_SECONDS = 1.0

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from caboose_daemon.cli import caboose
 from caboose_daemon.cli import command as named
 from caboose_daemon.jobs.job import Job
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Phases
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks

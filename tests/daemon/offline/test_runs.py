@@ -34,15 +34,15 @@ def test_a_daemon_and_its_journal_tell_the_same(tmp_path: Path) -> None:
         wait_until(lambda: daemon.get("/api/v1/jobs/train")["step"] == 40, 20)
         told = from_daemon(Client(daemon.url), "train")
         (read,) = from_journal(daemon.data_dir / "journal.sqlite", "train")
-        status = httpx.get(f"{daemon.url.rstrip('/')}/api/v1/jobs/other/closeup").status_code
+        status = httpx.get(f"{daemon.url.rstrip('/')}/api/v1/jobs/other/sample").status_code
 
     assert told.steps.tolist() == read.steps.tolist() == list(range(1, 41))
     np.testing.assert_array_equal(told.curves["loss"], read.curves["loss"])
     assert told.num_bad.sum() == read.num_bad.sum() == 1
     assert told.settings == read.settings
     assert told.settings["hidden"] == 64
-    assert told.closeup is not None
-    assert told.closeup == read.closeup
+    assert told.latest_sample is not None
+    assert told.latest_sample == read.latest_sample
     assert json.dumps(told.incidents) == json.dumps(read.incidents)
     assert [values(incident) for incident in told.found] == [values(incident) for incident in read.found] != []
     assert status == 404
@@ -67,7 +67,7 @@ def test_a_restarted_daemon_still_knows_what_a_run_said_of_itself(journaled: Mak
 def test_a_journal_from_before_settings_were_kept_is_read_without_them(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
     scenario(ranks=1, core=core).healthy(5)
-    core.journal._connection.executescript("DROP TABLE descriptions; DROP TABLE closeups")
+    core.journal._connection.executescript("DROP TABLE descriptions; DROP TABLE latest_samples")
 
     (run,) = from_journal(tmp_path / "journal.sqlite")
 

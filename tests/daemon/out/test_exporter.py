@@ -74,10 +74,21 @@ def a_full_state() -> tuple[State, float]:
     core.say(b"ended", Bye(attempt=0, step=0, time=1.0), story.now)
     core.say(b"other", a_hello(job="llama-7b", launch="run-2", incarnation="incarnation-o"), story.now)
     story.now += 2.0
-    core.say(b"peer-0", Heartbeat(attempt=0, step=32, time=1.0, num_dropped=3), story.now)
+    core.say(b"peer-0", Heartbeat(attempt=0, step=32, time=1.0, num_dropped=3, utilization=0.9375), story.now)
     core.pass_time(story.now)
     story.says(0, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
-    story.says(1, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
+    story.says(
+        1,
+        a_report(
+            33,
+            seq=40,
+            device_bytes=2**34,
+            clipping=Clipping(0.5),
+            scaler=Scaler(2.0**15),
+            num_samples=32,
+            num_tokens=4096,
+        ),
+    )
     core.pass_time(story.now)
     core.state.started = 900.0
     core.state.turn_seconds, core.state.lag_seconds, core.state.scrape_seconds = 0.001, 0.25, 0.125
@@ -208,6 +219,8 @@ FROZEN = {
     "caboose_non_finite_steps_total": {"training_job"},
     "caboose_peers_connected": set(),
     "caboose_phase_seconds": {"training_job", "phase"},
+    "caboose_rank_device_memory_bytes": {"training_job", "rank", "host"},
+    "caboose_rank_device_utilization_ratio": {"training_job", "rank", "host"},
     "caboose_rank_loss": {"training_job", "rank", "host"},
     "caboose_rank_silent_seconds": {"training_job", "rank", "host"},
     "caboose_rank_step": {"training_job", "rank", "host"},
@@ -413,21 +426,22 @@ def series_of(ranks: int) -> list[str]:
     for rank in range(ranks):
         core.say(b"%d" % rank, a_hello(rank=rank, world=ranks), 0.0)
     for rank in range(ranks):
-        core.say(b"%d" % rank, a_report(1), 0.0)
+        core.say(b"%d" % rank, a_report(1, device_bytes=2**30), 0.0)
+        core.say(b"%d" % rank, Heartbeat(attempt=0, step=1, time=1.0, utilization=0.5), 0.0)
     core.pass_time(0.0)
     return [line for line in scrape(core.state).splitlines() if not line.startswith("#")]
 
 
-def test_each_rank_has_four_series_up_to_the_limit() -> None:
+def test_each_rank_on_a_gpu_has_six_series_up_to_the_limit() -> None:
     few, full = series_of(1), series_of(MAX_RANKS)
 
-    assert len(full) - len(few) == 4 * (MAX_RANKS - 1)
+    assert len(full) - len(few) == 6 * (MAX_RANKS - 1)
 
 
 def test_beyond_the_limit_only_the_ten_worst_ranks_have_series() -> None:
     many = series_of(MAX_RANKS + 1)
 
-    assert len([line for line in many if 'rank="' in line and line.startswith("caboose_rank_")]) == 4 * 10
+    assert len([line for line in many if 'rank="' in line and line.startswith("caboose_rank_")]) == 6 * 10
     assert f'caboose_job_live_ranks{{training_job="train"}} {MAX_RANKS + 1}.0' in many
 
 

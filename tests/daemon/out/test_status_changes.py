@@ -17,6 +17,7 @@ from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.rank_columns import FIELDS, LATELY_SECONDS, RankColumns, Row
 from caboose_daemon.out.web.status import MAX_KEPT, StatusBoard
 from caboose_daemon.out.web.stream import Stream
+from caboose_daemon.steps.columns import RANK_COLUMNS
 from caboose_daemon.store.history import HistoryReader
 from caboose_wire import Bye, Event
 from support.ranks import a_hello, a_report
@@ -37,6 +38,7 @@ def a_row(rank: int = 0, **changes: Any) -> Row:
         "agent_state": "training",
         "agent_failures": 0,
         "error": "",
+        **{column.name: None for column in RANK_COLUMNS},
         "loss": 2.0,
         "step_seconds": 0.4,
         "heard": 100.0,
@@ -143,7 +145,7 @@ class Watched:
         attempt = self.core.state.jobs["train"].attempt
         assert attempt is not None
         members = sorted(attempt.members.items())
-        return [(rank, m.state, m.step, m.loss, m.num_missed, m.error) for rank, m in members]
+        return [(rank, m.state, m.step, m.numbers.loss, m.num_missed, m.error) for rank, m in members]
 
 
 def test_changes_put_together_are_the_truth_whatever_happens() -> None:

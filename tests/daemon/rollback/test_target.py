@@ -3,7 +3,7 @@
 import pytest
 
 from caboose_daemon.rollback.target import MAX_NOTICE, MIN_NOTICE, ahead, choose, common, held_on, notice, pace, stride
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 
 GROUP = "group-of-these-ranks"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
-from caboose_daemon.steps.summary import summarize
+from caboose_daemon.steps.columns import summarize
 from caboose_wire import Batch, Layer, Mode, Phases, Scaler, StepReport
 from support.ranks import a_report
 

@@ -14,7 +14,7 @@ from caboose_daemon.jobs.job import RECENT_STEPS
 from caboose_daemon.offline.guided.symptoms import Symptom
 from caboose_daemon.offline.runs.run import Run
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
 
 VISIBLE = {"loss": "loss", "grad_norm": "gradients", "lr": "lr", "step_seconds": "phases"}

@@ -5,7 +5,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event
 
 

@@ -10,7 +10,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog, Moment
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_STEPS
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Event
 from caboose_wire.fields import Scalar

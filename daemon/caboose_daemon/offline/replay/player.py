@@ -22,8 +22,8 @@ from caboose_daemon.offline.replay.logs import Log
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.summary import StepSummary
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Event
 

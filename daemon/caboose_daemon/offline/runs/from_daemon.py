@@ -29,7 +29,7 @@ def from_daemon(client: Client, job: str, *, points: int = POINTS) -> Run:
         incidents=tuple(sorted(incidents, key=lambda incident: incident["number"])),
         decisions=tuple(reversed(_get(client, f"{path}/decisions")["decisions"])),
         ledger=tuple(_get(client, f"{path}/ledger")["entries"]),
-        closeup=_get(client, f"{path}/closeup")["closeup"],
+        latest_sample=_get(client, f"{path}/sample")["sample"],
     )
 
 

@@ -58,7 +58,7 @@ def _run(path: Path, job: Job, reader: HistoryReader, points: int) -> Run:
         incidents=tuple(json_shapes.incident(item) for item in found),
         decisions=tuple(json_shapes.decision(item) for item in job.rollback.decisions),
         ledger=tuple(json_shapes.entry(item) for item in job.rollback.ledger),
-        closeup=reader.closeup(job.name),
+        latest_sample=reader.latest_sample(job.name),
     )
 
 

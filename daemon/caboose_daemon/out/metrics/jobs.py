@@ -6,6 +6,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.steps.aligned import PHASES
+from caboose_daemon.steps.columns import STEP_COLUMNS
 
 MAX_GROUPS = 16
 MAX_BLIND = 32
@@ -56,11 +57,10 @@ def _add_step(job: Job, samples: JobSamples) -> None:
     if not job.recent:
         return
     summary = job.recent[-1]
-    samples.add("caboose_job_step", summary.step)
-    for stat, value in (("mean", summary.loss), ("min", summary.loss_min), ("max", summary.loss_max)):
-        samples.add("caboose_loss", value, stat)
-    samples.add("caboose_gradient_norm", job.latest_grad_norm)
-    samples.add("caboose_agent_step_seconds", summary.agent_seconds)
+    for column in STEP_COLUMNS:
+        if column.metric:
+            value = job.held(column.name) if column.is_held else getattr(summary, column.name)
+            samples.add(column.metric, value, *((column.stat,) if column.stat else ()))
     _add_speed(job, samples)
     last = job.last
     if last is None:

@@ -30,7 +30,7 @@ class LayerSeries:
         self._worst: dict[str, Slots] = {}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Everything the last step and the last closer look showed."""
+        """Everything the last step and the last sample showed."""
         self._matrices.look(job.layers)
         names = [layer.name for layer in job.layers]
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
@@ -38,16 +38,16 @@ class LayerSeries:
             norms = job.last.layer_grad_norm
             seen = (norms >= 0) | ~np.isfinite(norms)  # NaN is a norm that was seen to be NaN
             self._statistic("gradient_norm", np.where(seen, norms, -1.0), names, matrices, samples, now)
-        closeup = job.meters.closeup
-        if closeup is None:
+        latest_sample = job.meters.latest_sample
+        if latest_sample is None:
             return
         modules = [module.name for module in job.modules]
         for name, array in OF_LAYERS.items():
-            values = closeup.layers.get(array)
+            values = latest_sample.layers.get(array)
             if values is not None and len(values) == len(names):
                 self._statistic(name, np.where(np.isnan(values), -1.0, values), names, matrices, samples, now)
         for name, array in OF_MODULES.items():
-            values = closeup.modules.get(array)
+            values = latest_sample.modules.get(array)
             if values is not None and len(values) <= len(modules):
                 known, rows = np.where(np.isnan(values), -1.0, values), np.arange(len(values))
                 self._statistic(name, known, modules[: len(values)], rows, samples, now)

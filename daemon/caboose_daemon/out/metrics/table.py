@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caboose_daemon.out.metrics.units import unit_of
+from caboose_daemon.steps.columns import RANK_COLUMNS
 
 Kind = Literal["gauge", "counter"]
 JOB = "training_job"
@@ -187,17 +188,14 @@ LAYERS = Section(
 
 RANKS = Section(
     "Ranks",
-    "Four series per rank up to 512 ranks; above that only the ten worst of each, by the same rule as layers.",
+    "One series per rank and metric up to 512 ranks. Above that, the ten worst ranks of each, chosen as layers are.",
     (
-        _of_job("caboose_rank_loss", "Loss of one rank in its last report", "One apart: its data.", "rank", "host"),
-        _of_job("caboose_rank_step", "Last step of one rank", "Behind the others: stuck.", "rank", "host"),
-        _of_job(
-            "caboose_rank_step_seconds",
-            "Duration of one rank's last step",
-            "All ranks wait for the slowest, so they are much alike; the rule straggler tells who it is.",
-            "rank",
-            "host",
+        *(
+            _of_job(column.metric, column.help, column.tells, "rank", "host")
+            for column in RANK_COLUMNS
+            if column.metric
         ),
+        _of_job("caboose_rank_step", "Last step of one rank", "Behind the others: stuck.", "rank", "host"),
         _of_job(
             "caboose_rank_silent_seconds", "Time since one rank was last heard", "Growing: it is gone.", "rank", "host"
         ),

@@ -25,6 +25,7 @@ from caboose_daemon.out.web.security import error
 from caboose_daemon.out.web.series import SeriesApi
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import describe
+from caboose_daemon.steps.columns import RANK_COLUMNS, STEP_COLUMNS
 from caboose_daemon.version import __version__
 from caboose_wire import Event
 
@@ -64,7 +65,7 @@ class Api:
             Route("/readyz", self.readyz),
             Route("/api/v1/jobs", self.jobs),
             *SeriesApi(self._context).routes(),
-            Route("/api/v1/jobs/{job}/closeup", self.closeup),
+            Route("/api/v1/jobs/{job}/sample", self.latest_sample),
             Route("/api/v1/jobs/{job}/findings", self.findings),
             Route("/api/v1/jobs/{job}/incidents", self.incidents),
             Route("/api/v1/jobs/{job}/incidents/{number:int}/ack", self.acknowledge, methods=["POST"]),
@@ -74,6 +75,7 @@ class Api:
             *RecordsApi(self._context).routes(),
             *LayersApi(self._context).routes(),
             Route("/api/v1/jobs/{job}", self.job),
+            Route("/api/v1/columns", self.columns),
             Route("/api/v1/rules", self.rules),
             Route("/api/v1/config", self.config),
             Route("/api/v1/config", self.configure, methods=["POST"]),
@@ -155,13 +157,13 @@ class Api:
                 return error(404, f"no open incident {name}/{number}; open: {known}")
             return JSONResponse(json_shapes.incident(incident))
 
-    async def closeup(self, request: Request) -> Response:
-        """The layers of one job as its last closer look showed them."""
+    async def latest_sample(self, request: Request) -> Response:
+        """The layers of one job as its last sample showed them."""
         name = request.path_params["job"]
         with self._context.state.lock:
             if name not in self._context.state.jobs:
                 return self._unknown(name)
-        return JSONResponse({"job": name, "closeup": await run_in_threadpool(self._context.closeup, name)})
+        return JSONResponse({"job": name, "sample": await run_in_threadpool(self._context.latest_sample, name)})
 
     async def declare(self, request: Request) -> Response:
         """Declares an event from outside the run, as `monitor.event` does from inside."""
@@ -186,6 +188,10 @@ class Api:
             )
             self._context.pipeline.declare(job, event)
         return JSONResponse(json_shapes.event(event), status_code=201)
+
+    async def columns(self, request: Request) -> Response:
+        """The numbers of a step and of a rank: what each is called and counted in."""
+        return JSONResponse({"columns": [json_shapes.column(each) for each in (*STEP_COLUMNS, *RANK_COLUMNS)]})
 
     async def rules(self, request: Request) -> Response:
         """Every rule: its thresholds, what it needs, how it does in each job."""

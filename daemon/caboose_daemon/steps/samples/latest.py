@@ -1,4 +1,4 @@
-"""What the last closer look showed, layer by layer and module by module: all ranks reduced to one row of numbers.
+"""What the last sample showed, layer by layer and module by module: all ranks reduced to one row of numbers.
 
 A sampled step with thousands of ranks holds tens of megabytes; what dashboards, pages and diagnoses want of it later is
 this.
@@ -27,7 +27,7 @@ class LatestSample:
 
 
 def update_latest(step: AlignedStep, before: LatestSample | None) -> LatestSample:
-    """The step's closer look; what it does not show stays as it was seen before."""
+    """The step's sample; what it does not show stays as it was seen before."""
     layers = dict(before.layers) if before is not None else {}
     modules = dict(before.modules) if before is not None else {}
     for name in OF_LAYERS:
@@ -43,7 +43,7 @@ def update_latest(step: AlignedStep, before: LatestSample | None) -> LatestSampl
 
 
 def _laid_over(new: Floats, old: Floats | None) -> Floats:
-    """One look may show a part only: the ranks divide the layers among them, dead units need several looks."""
+    """One sample may show a part only: the ranks divide the layers among them, dead units need several samples."""
     return new if old is None or len(old) != len(new) else np.where(np.isnan(new), old, new)
 
 

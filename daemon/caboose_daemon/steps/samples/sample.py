@@ -1,17 +1,17 @@
-"""One closer look as it is kept: what a step showed of every layer and module, all ranks reduced to one number each.
+"""One sample as the journal keeps it: every layer and module of a sampled step, reduced over the ranks.
 
 Design
 ------
-A look holds what its own step showed, unlike `closeup`, which lays each look over what was seen before: a map over time
-must not show a value where nobody looked. Dead units are the exception, since the agent tells them once a window of
-several looks; until the next window ends, a look carries the last one's.
+A sample has only what its own step reported. `latest` differs: it fills gaps from earlier samples. A map over time must
+not show a value that was not measured. Dead units are the exception: agents report them once per window of several
+samples, and each sample repeats the last window's value.
 
-A number that is not finite is kept as it is. Below zero nothing was shown: -1 where there was nothing to show, -2 where
-nobody looked. A column in which nothing was shown is left out. Norms are taken on every step, so that the step in which
-a gradient first is not finite is kept too, with its gradients alone, although it was no closer look: a gradient scaler
-that skips every second step may not fill the journal with those, hence the pause between two of them.
+Values are stored by position, without names; below zero means not measured. A column without values is left out. Norms
+are taken on every step, so the step at which a gradient first is not finite is kept too, with its gradients only, even
+if it was not a sampled step: a gradient scaler makes such steps in healthy runs, so at most one is kept per stretch of
+steps.
 
-A packed look of a transformer of 2,000 parameters has some 40 kB, and one of 150 about 3 kB.
+A packed sample of a transformer with 2,000 parameters has about 40 kB, one with 150 parameters about 3 kB.
 """
 
 from collections.abc import Mapping
@@ -51,14 +51,14 @@ class Sample:
 
 
 class Sampler:
-    """Takes the looks of one attempt."""
+    """Takes the samples of one attempt."""
 
     def __init__(self) -> None:
         self._was_bad = False
         self._last_onset: int | None = None
 
-    def observe(self, step: AlignedStep, closeup: LatestSample | None) -> Sample | None:
-        """The look that this step gives; None where it is a step like most."""
+    def observe(self, step: AlignedStep, latest_sample: LatestSample | None) -> Sample | None:
+        """The sample that this step gives; None where it is a step like most."""
         is_bad = step.has_layers and not (step.has_grad_norm and np.isfinite(step.grad_norm)) and _has_bad(step)
         is_onset = is_bad and not self._was_bad and self._may_tell(step.step)
         if step.has_layers:
@@ -67,7 +67,7 @@ class Sampler:
             self._last_onset = step.step
         if not (step.is_sampled or is_onset):
             return None
-        columns = _columns(step, closeup) if step.is_sampled else _shown({"grad_norm": step.layer_grad_norm})
+        columns = _columns(step, latest_sample) if step.is_sampled else _shown({"grad_norm": step.layer_grad_norm})
         return Sample(step.attempt, step.step, step.time, is_onset, columns) if columns else None
 
     def _may_tell(self, step: int) -> bool:
@@ -78,13 +78,13 @@ def _has_bad(step: AlignedStep) -> bool:
     return not bool(np.isfinite(step.layer_grad_norm).all())
 
 
-def _columns(step: AlignedStep, closeup: LatestSample | None) -> dict[str, Floats]:
+def _columns(step: AlignedStep, latest_sample: LatestSample | None) -> dict[str, Floats]:
     found: dict[str, Floats | None] = {}
     for stat in STATS.values():
         if stat.name == "grad_norm":
             found[stat.name] = step.layer_grad_norm if step.has_layers else None
         elif stat.name == "dead":
-            found[stat.name] = None if closeup is None else closeup.modules.get(stat.array)
+            found[stat.name] = None if latest_sample is None else latest_sample.modules.get(stat.array)
         elif stat.of == "layer":
             values = step.layer_values(stat.array)
             found[stat.name] = values if values is not None and values.ndim == 1 else None
@@ -126,16 +126,16 @@ def _shown(columns: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: values for name, values in cut.items() if bool((~(values < 0)).any())}
 
 
-def pack(look: Sample) -> bytes:
+def pack(sample: Sample) -> bytes:
     """As it lies in the journal."""
     with np.errstate(over="ignore"):
         return msgspec.msgpack.encode(
-            {name: values.astype(dtype_of(name)).tobytes() for name, values in look.columns.items()}
+            {name: values.astype(dtype_of(name)).tobytes() for name, values in sample.columns.items()}
         )
 
 
 def unpack(body: bytes) -> dict[str, Floats]:
-    """The columns of a packed look; those of a statistic that is not known here are left out."""
+    """The columns of a packed sample; those of a statistic that is not known here are left out."""
     packed = msgspec.msgpack.decode(body, type=dict[str, bytes])
     return {
         name: np.frombuffer(values, dtype_of(name)) for name, values in packed.items() if name in STATS or name == ORDER

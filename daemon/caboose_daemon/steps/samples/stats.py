@@ -1,4 +1,4 @@
-"""What a closer look keeps of a layer or a module: one entry a statistic, in the order in which a page offers them."""
+"""What a sample keeps of a layer or a module: one entry a statistic, in the order in which a page offers them."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ class Stat(msgspec.Struct, frozen=True):
     dtype: str
     """As it lies in the journal, little-endian. Shares need no more than half precision, norms span many decades."""
     bit: int
-    """Its place in the mask that says what a look has shown."""
+    """Its place in the mask that says what a sample has shown."""
     needs: str
     """What a blind agent names when it cannot see this."""
 
