@@ -3,28 +3,53 @@
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from caboose import settings
-from caboose.monitor import Monitor
+from caboose.governor import Governor
+from caboose.guard import Guard
+from caboose.monitor import Monitor, Parts
+from caboose.observe.loader import BatchSkip
+from caboose.observe.phases import PhaseClock
 from caboose.observe.schedulers import listed
-from caboose.report import identity
+from caboose.report import identity, live_monitors
+from caboose.report.session import Session, build_hello
+from caboose.report.step_count import StepCount
+from caboose.report.step_reporter import StepReporter
 from caboose.tensors.scalars import plain
+from caboose_wire import Command, Terms
 from caboose_wire.fields import Scalar
 from caboose_wire.rollback import RollbackMode
 
 if TYPE_CHECKING:
     import torch
 
+    from caboose.checkpoints.checkpointer import Checkpointer
     from caboose.hunting.hunter import Hunter
+    from caboose.rollback.brake import Brake
 
 logger = logging.getLogger("caboose")
 
 MODES: tuple[RollbackMode, ...] = ("off", "advise", "auto")
 """What may be done to a run, from the least to the most."""
 
-_attached: "tuple[torch.nn.Module, Monitor] | None" = None
+before_attach: list[Callable[[], None]] = []
+"""Called at the start of every attach: a no-code launch gives way to a script that attaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What this process watches."""
+
+    model: "torch.nn.Module"
+    optimizers: "list[torch.optim.Optimizer]"
+    monitor: Monitor
+    is_auto: bool
+
+
+_attached: Attached | None = None
 
 
 def attach(
@@ -88,6 +113,8 @@ def attach(
                       most (docs/hunting.md); CABOOSE_HUNT=1 does the same
     """
     global _attached
+    for give_way in list(before_attach):
+        give_way()
     if settings.is_disabled(os.environ):
         return Monitor(None)
     try:
@@ -123,33 +150,37 @@ def attach(
 
         support.check(model, optimizers, chosen, who.world)
 
-    if _attached is not None and _attached[1].is_active:
-        if _attached[0] is model and _attached[1]._is_with(optimizers):
-            if rollback == "auto" and _attached[1]._brake is None:
+    if _attached is not None and _attached.monitor.is_active:
+        is_same_model = _attached.model is model
+        if is_same_model and list(map(id, _attached.optimizers)) == list(map(id, optimizers)):
+            if rollback == "auto" and not _attached.is_auto:
                 raise ValueError(
                     'attach(rollback="auto"): this model is watched already, by a monitor that may do less: attach '
                     'once, with rollback="auto", or close() the first monitor before'
                 )
             logger.info("caboose: this model is watched already")
-            return _attached[1]
-        what = "this model is watched with another optimizer" if _attached[0] is model else "another model is watched"
-        logger.info("caboose: %s in this process; it is let go for the new one", what)
-        _attached[1].close()
+            return _attached.monitor
+        what = "this model is watched with another optimizer" if is_same_model else "another model is watched"
+        logger.info("caboose: %s in this process; that monitor is closed", what)
+        _attached.monitor.close()
 
-    monitor = Monitor(who, start_step, start_model_step)
+    guard = Guard(on_trip=lambda: observer.close())
+    clock, skip = PhaseClock(), BatchSkip()
+    session = Session(who, StepCount(start_step, start_model_step, lambda error: guard.failed("step", error)))
+    report_event = guard.protect("event", session.event)
     with contextlib.ExitStack() as undo:  # a refusal leaves neither hook nor thread behind
         observer = Observer(
             model,
             optimizers,
-            clock=monitor.clock,
-            protect=monitor.guard.protect,
+            clock=clock,
+            protect=guard.protect,
             rank=who.rank,
             world=who.world,
             schedulers=schedulers,
             scaler=scaler,
         )
         undo.callback(observer.close)
-        skipper = checkpointer = brake = None
+        skipper = checkpointer = brake = hunter = None
         if skip_step is not None:
             from caboose.rollback.skip_step import StepSkipper
 
@@ -174,28 +205,9 @@ def attach(
                 world=who.world,
                 keep=checkpoint_keep,
                 is_async=checkpoint_async,
+                report=lambda saved: report_event(*saved.as_event()) if who.rank == 0 else None,
             )
             undo.callback(checkpointer.close)
-        if rollback == "auto":
-            from caboose.rollback.budget import Limits
-            from caboose.rollback.enable import engage
-
-            brake = engage(
-                monitor,
-                model,
-                optimizers,
-                chosen,
-                schedulers=schedulers,
-                scaler=scaler,
-                extra=extra,
-                limits=Limits(max_rollbacks=rollback_budget, cool_steps=rollback_cooldown),
-                lr_policy=lr_policy,
-                snapshot_every=snapshot_every,
-                snapshot_keep=snapshot_keep,
-                max_host_gb=max_host_gb,
-                dedupe=snapshot_dedupe,
-            )
-            undo.callback(brake.close)
 
         def make_hunter() -> "Hunter":
             from caboose.hunting.hunter import Hunter
@@ -206,27 +218,75 @@ def attach(
                 rank=who.rank,
                 is_kept=chosen.hunt,
                 is_scaled=scaler is not None and scaler.is_enabled(),
-                tell=lambda result: monitor.event("hunt", **result.fields()),
+                report=lambda result: report_event("hunt", result.fields()),
             )
 
-        hunter = make_hunter() if chosen.hunt else None
-        if hunter is not None:
+        if chosen.hunt:
+            hunter = make_hunter()
             undo.callback(hunter.close)
-        monitor._start(
+        if rollback == "auto":
+            from caboose.rollback.budget import Limits
+            from caboose.rollback.enable import engage
+
+            brake = engage(
+                session,
+                skip,
+                model,
+                optimizers,
+                chosen,
+                schedulers=schedulers,
+                scaler=scaler,
+                extra=extra,
+                limits=Limits(max_rollbacks=rollback_budget, cool_steps=rollback_cooldown),
+                lr_policy=lr_policy,
+                can_rewind=True,
+                snapshot_every=snapshot_every,
+                snapshot_keep=snapshot_keep,
+                max_host_gb=max_host_gb,
+                dedupe=snapshot_dedupe,
+                checkpointer=checkpointer,
+                hunter=hunter,
+            )
+            undo.callback(brake.close)
+        governor = Governor(chosen.sample_every, chosen.overhead_budget)
+        reporter = StepReporter(
+            session,
             observer,
-            chosen,
-            config=record,
-            torch_version=str(torch.__version__),
+            clock,
+            guard,
+            governor,
             scheduler=schedulers[0] if schedulers else None,
-            rollback=rollback,
+            skipper=skipper,
+            on_observed=None if hunter is None else hunter.end_step,
+            other_guards=[part.guard for part in (brake, skipper, hunter) if part is not None],
+        )
+        session.open(
+            build_hello(session, observer, torch_version=str(torch.__version__), config=record, rollback=rollback),
+            chosen.endpoint,
+            curve=chosen.curve,
+            heartbeat=reporter.heartbeat,
+            on_message=_receiver(brake, checkpointer, guard),
+            with_heartbeat=None if brake is None else brake.holdings,
+        )
+        undo.pop_all()
+    monitor = Monitor(
+        Parts(
+            session=session,
+            guard=guard,
+            clock=clock,
+            governor=governor,
+            observer=observer,
+            reporter=reporter,
+            skip=skip,
+            make_hunter=make_hunter,
+            hunter=hunter,
             brake=brake,
             skipper=skipper,
             checkpointer=checkpointer,
-            hunter=hunter,
-            make_hunter=make_hunter,
         )
-        undo.pop_all()
-    _attached = (model, monitor)
+    )
+    live_monitors.register(monitor, model)
+    _attached = Attached(model, optimizers, monitor, is_auto=brake is not None)
     if who.rank == 0:
         logger.info(
             "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here",
@@ -236,6 +296,21 @@ def attach(
             rollback,
         )
     return monitor
+
+
+def _receiver(
+    brake: "Brake | None", checkpointer: "Checkpointer | None", guard: Guard
+) -> Callable[[Command | Terms], None]:
+    """Hands the daemon's messages on; called on the sender's thread."""
+    apply_terms = None if checkpointer is None else guard.protect("checkpoint", checkpointer.apply_terms)
+
+    def receive(message: Command | Terms) -> None:
+        if brake is not None:
+            brake.receive(message)
+        if apply_terms is not None and isinstance(message, Terms):
+            apply_terms(message)
+
+    return receive
 
 
 def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":

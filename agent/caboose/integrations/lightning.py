@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import caboose
+from caboose.attachment import attach
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
 
@@ -73,8 +73,7 @@ class CabooseCallback(Callback):
             options.setdefault("scheduler", schedulers)
         if options.get("lr_policy", "keep") != "keep":
             raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
-        self.monitor = caboose.attach(model, list(trainer.optimizers), **options)
-        self.monitor._keep_schedule()
+        self.monitor = attach.attach(model, list(trainer.optimizers), **options)
         self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
 
     def on_train_batch_end(
