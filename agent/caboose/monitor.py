@@ -187,7 +187,7 @@ class Monitor:
         return self._checkpointer is not None
 
     def checkpoint(self, *, raise_errors: bool = False) -> "SavedCheckpoint | None":
-        """Saves a checkpoint of the whole run into `checkpoint_dir`. All ranks call it, at the same step.
+        """Saves a checkpoint of the whole run (`attach(checkpoints=...)`). All ranks call it, at the same step.
 
         A failure is in the result (`state`, `error`), and is raised only with `raise_errors`. Where Caboose is
         disabled, nothing is saved and None is returned.
@@ -195,7 +195,9 @@ class Monitor:
         if self.identity is None:
             return None
         if self._checkpointer is None:
-            raise RuntimeError("monitor.checkpoint(): attach was given no checkpoint_dir to write to")
+            raise RuntimeError(
+                "monitor.checkpoint(): there is no directory to write to; use attach(..., checkpoints=directory)"
+            )
         return self._checkpointer.save(self._count.step, self._count.model_step, raise_errors=raise_errors)
 
     def validation(self, loss: "torch.Tensor | float | None" = None, /, **metrics: float) -> None:

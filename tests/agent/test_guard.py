@@ -76,7 +76,7 @@ def test_a_failure_in_any_hook_leaves_the_run_as_it_would_have_been(
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     if when == "model":  # bound when the hooks are made
         monkeypatch.setattr(target, broken)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, sampling=1)
     monkeypatch.setattr(target, broken)
     disturbed = train(network, optimizer, monitor, 2 * MAX_FAILURES)
     monkeypatch.undo()

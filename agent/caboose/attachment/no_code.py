@@ -27,11 +27,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from caboose import settings
 from caboose.attachment import attach, torch_import
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
+from caboose.settings import environment
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +45,9 @@ PATIENCE = 20
 def begin(env: Mapping[str, str]) -> None:
     """Attaches to whatever this process trains from now on. Imports no torch, and never raises."""
     try:
-        if settings.is_disabled(env):
+        if environment.is_disabled(env):
             return
-        settings.resolve(env)
+        environment.resolve(env)
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
         return

@@ -17,6 +17,7 @@ from typing import Any
 
 from caboose.attachment import attach
 from caboose.monitor import Monitor
+from caboose.settings.options import as_rollback
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -68,8 +69,7 @@ class CabooseCallback(TrainerCallback):
         }
         recorded = {name: getattr(args, name, None) for name in RECORDED}
         options["config"] = {**recorded, **(self._options.get("config") or {})}
-        if options.get("lr_policy", "keep") != "keep":
-            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
+        options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
         self.monitor = attach.attach(model, _unwrapped(kwargs["optimizer"]), **options)
         if self.monitor.is_active:
             self._losses = BackwardLosses(self.monitor.guard.protect)

@@ -14,7 +14,7 @@ begins a new attempt.
 
 import logging
 import time
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -27,11 +27,10 @@ from caboose.rollback.agreement import collective_device
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
 from caboose.rollback.ring import Ring
+from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
 
 logger = logging.getLogger("caboose")
-
-LrPolicy = Literal["keep", "rewind"]
 
 MAX_LR_SCALE = 100.0
 """More than that is nobody's wish."""
@@ -145,7 +144,7 @@ class Brake:
         if command.kind == "scale_lr":
             return self._ring.unknown_schedule()
         if command.kind == "checkpoint" and self._checkpointer is None:
-            return "attach was given no checkpoint_dir"
+            return "there is no checkpoint directory: attach(..., checkpoints=directory)"
         if command.kind == "hunt":
             hunter = self._hunter
             if hunter is None:

@@ -15,13 +15,14 @@ import torch
 
 from caboose.observe.loader import BatchSkip
 from caboose.report.session import Session
-from caboose.rollback.brake import Brake, Hunts, LrPolicy, Saves
+from caboose.rollback.brake import Brake, Hunts, Saves
 from caboose.rollback.budget import Limits
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.group import open_group
 from caboose.rollback.ring import QUARANTINE_SECONDS, Ring
 from caboose.rollback.training_state import TrainingState
-from caboose.settings import Settings
+from caboose.settings.environment import Settings
+from caboose.settings.options import Rollback
 
 
 def engage(
@@ -30,17 +31,11 @@ def engage(
     model: torch.nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     settings: Settings,
+    rollback: Rollback,
     *,
     schedulers: Sequence[Any],
     scaler: Any,
     extra: Sequence[Any] | Mapping[str, Any],
-    lr_policy: LrPolicy,
-    snapshot_every: int,
-    snapshot_keep: int,
-    max_host_gb: float | None,
-    dedupe: bool,
-    limits: Limits,
-    can_rewind: bool,
     checkpointer: Saves | None,
     hunter: Hunts | None,
 ) -> Brake:
@@ -51,11 +46,11 @@ def engage(
     state = TrainingState(model, optimizers, schedulers=schedulers, scaler=scaler, extra=moved, world=world)
     ring = Ring(
         state,
-        every=snapshot_every,
-        keep=snapshot_keep,
-        max_host_gb=max_host_gb,
+        every=rollback.snapshots.every,
+        keep=rollback.snapshots.keep,
+        max_host_gb=rollback.snapshots.max_host_gb,
         num_local_ranks=_num_local_ranks(world),
-        dedupe=dedupe,
+        dedupe=rollback.snapshots.dedupe,
         budget=settings.overhead_budget,
         quarantine_seconds=QUARANTINE_SECONDS,
     )
@@ -69,8 +64,8 @@ def engage(
         ring,
         skip,
         group=group.nonce,
-        lr_policy=lr_policy,
-        can_rewind=can_rewind,
+        lr_policy=rollback.lr,
+        can_rewind=rollback.can_rewind_lr,
         has_secret=settings.secret is not None,
         checkpointer=checkpointer,
         hunter=hunter,
@@ -85,7 +80,7 @@ def engage(
             key=group.key,
             secret=settings.secret,
             start_step=session.count.step,
-            limits=limits,
+            limits=Limits(max_rollbacks=rollback.budget, cool_steps=rollback.cooldown_steps),
             on_answer=brake.answer,
         )
     )

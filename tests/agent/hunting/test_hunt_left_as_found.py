@@ -52,7 +52,7 @@ class Run:
         np.random.seed(0)
         self.model = model or Restless()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.monitor = attach(self.model, self.optimizer, endpoint=NOWHERE, **{"sample_every": 2, **options})
+        self.monitor = attach(self.model, self.optimizer, endpoint=NOWHERE, **{"sampling": 2, **options})
         self.losses: list[float] = []
 
     def step(self, *bad: int, is_hunted: bool = False) -> Any:
