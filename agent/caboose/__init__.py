@@ -11,6 +11,7 @@ from caboose.checkpoints.plan import ResumePlan, resume_plan
 from caboose.checkpoints.resuming import load_checkpoint
 from caboose.monitor import Monitor
 from caboose.rollback.errors import RollbackFailed, RollbackInDoubt
+from caboose.settings.options import Checkpoints, Rollback, Sampling, Snapshots
 from caboose.version import __version__
 
 if TYPE_CHECKING:
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
     from caboose.trials.sharpness import sharpness
 
 __all__ = [
+    "Checkpoints",
     "Monitor",
     "ResumePlan",
+    "Rollback",
     "RollbackFailed",
     "RollbackInDoubt",
+    "Sampling",
+    "Snapshots",
     "__version__",
     "attach",
     "find_lr",

@@ -92,4 +92,4 @@ class Governor:
 
     def adopt(self, other: "Governor") -> None:
         """Takes over another's cadences, as a run that goes on where one left off."""
-        self._stretch, self.norm_every = other._stretch, other.norm_every
+        self._stretch, self.norm_every = other._stretch, other.norm_every  # noqa: SLF001 - the same class

@@ -135,5 +135,5 @@ def recording() -> Iterator[Recording]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        record._close()
+        record._close()  # noqa: SLF001 - only the block that opened it closes it
         sender.FLUSH_SECONDS = usual

@@ -68,7 +68,7 @@ def test_an_expensive_agent_slows_itself_down(
 ) -> None:
     monkeypatch.setattr("caboose.observe.observer.Observer._look_closely", lambda *_: time.sleep(0.02))
     model = torch.nn.Linear(2, 2)
-    monitor = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), endpoint=listening.endpoint, sample_every=2)
+    monitor = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), endpoint=listening.endpoint, sampling=2)
     for _ in range(40):
         time.sleep(0.001)
         monitor.step(1.0)

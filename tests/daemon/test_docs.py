@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from caboose.settings import VARIABLES
+from caboose.settings.environment import VARIABLES
 from caboose_daemon.cli import command as named
 from caboose_daemon.config import (
     AlignmentConfig,

@@ -27,12 +27,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import caboose
-from caboose import settings
 from caboose.attachment import attach, torch_import
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
+from caboose.settings import environment
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +45,9 @@ PATIENCE = 20
 def begin(env: Mapping[str, str]) -> None:
     """Attaches to whatever this process trains from now on. Imports no torch, and never raises."""
     try:
-        if settings.is_disabled(env):
+        if environment.is_disabled(env):
             return
-        settings.resolve(env)
+        environment.resolve(env)
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
         return
@@ -64,7 +63,7 @@ class AutoAttach:
         self._patches = Patches()
         self._is_on = False
         self._monitor: Monitor | None = None
-        self._attach = attach.attach
+        self._is_attaching = False
         self._num_steps = 0
         self._num_ended = 0
         self._num_strange = 0
@@ -101,8 +100,7 @@ class AutoAttach:
         self._losses.start()
         self._patches.put(torch.optim.Optimizer, "__init__", self._watch_making)
         self._patches.put(torch.amp.GradScaler, "step", self._watch_scaler)
-        for module in (caboose, attach):
-            self._patches.put(module, "attach", self._give_way)
+        attach.before_attach.append(self._give_way)
         os.register_at_fork(after_in_child=self._forked)
         self._is_on = True
 
@@ -119,6 +117,8 @@ class AutoAttach:
         self._patches.undo()
         self._losses.stop()
         self._watcher.stop()
+        if self._give_way in attach.before_attach:
+            attach.before_attach.remove(self._give_way)
 
     def _let_be(self) -> None:
         self.stand_aside()
@@ -129,13 +129,10 @@ class AutoAttach:
         if self._is_on:
             self.stand_aside()  # the monitor, too, is the parent's; it knows
 
-    def _give_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def attach(*args: Any, **kwargs: Any) -> Any:
-            if self._is_on:
-                self._let_be()
-            return self._attach(*args, **kwargs)
-
-        return attach
+    def _give_way(self) -> None:
+        """The script calls attach itself."""
+        if self._is_on and not self._is_attaching:
+            self._let_be()
 
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -215,10 +212,13 @@ class AutoAttach:
         optimizers = trained_with(model, optimizer, self._known)
         self._num_steps = max(self._num_steps, _steps_taken(optimizer))
         try:
-            monitor = self._attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
+            self._is_attaching = True
+            monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
         except Exception:
             self.stand_aside()
             raise  # to the guard, which logs it
+        finally:
+            self._is_attaching = False
         self._monitor = monitor
         self._protect_with(monitor.guard)
         self._attached = {id(each) for each in optimizers}

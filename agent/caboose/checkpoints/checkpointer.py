@@ -58,6 +58,13 @@ class SavedCheckpoint:
     """On disk, of all ranks together."""
     error: str = ""
 
+    def as_event(self) -> tuple[str, dict[str, Any]]:
+        """The kind and the fields of the event that reports it."""
+        if self.state != "saved":
+            return "checkpoint_failed", {"step": self.step, "path": str(self.path), "error": self.error}
+        fields = {"step": self.step, "model_step": self.model_step, "path": str(self.path), "ours": True}
+        return "checkpoint", fields | {"world": self.world, "seconds": self.seconds, "num_bytes": self.num_bytes}
+
 
 class Checkpointer:
     """Saves and loads the state of one run; made on all ranks alike, after the model is wrapped."""
@@ -76,7 +83,9 @@ class Checkpointer:
         keep: int = 3,
         is_async: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        report: Callable[[SavedCheckpoint], None] = lambda saved: None,
     ) -> None:
+        """`report` is called with every result, on the training thread."""
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint is kept")
         self.directory = Path(directory).absolute()
@@ -91,6 +100,7 @@ class Checkpointer:
                 f"rank {rank} of {world} is to be saved, but the process group says {mine}; "
                 "initialise torch.distributed with all ranks first"
             )
+        self._report = report
         self._keep = keep
         self._is_async = is_async
         self._wrapper = type(model).__name__
@@ -111,6 +121,12 @@ class Checkpointer:
 
         With `raise_errors`, CheckpointFailed says what went wrong, for a background save the next call does.
         """
+        saved = self._save(step, model_step, raise_errors=raise_errors)
+        if saved.state != "writing":
+            self._report(saved)
+        return saved
+
+    def _save(self, step: int, model_step: int, *, raise_errors: bool) -> SavedCheckpoint:
         started = time.monotonic()
         self.wait()
         if raise_errors and self._last_error:
@@ -185,6 +201,11 @@ class Checkpointer:
         """What became of a background save, once, after it has ended. Never waits, not a collective."""
         return self._finished.popleft() if self._finished else None
 
+    def report_finished(self) -> None:
+        """Reports the background saves that have ended. Never waits, not a collective."""
+        while (saved := self.poll()) is not None:
+            self._report(saved)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for a background save; False if it takes longer than this."""
         if self._thread is not None:
@@ -211,17 +232,17 @@ class Checkpointer:
         if path.is_dir():
             layout.set_mark(path, mark, is_on=is_on)
 
-    def heed(self, word: Terms) -> None:
+    def apply_terms(self, terms: Terms) -> None:
         """Marks what the daemon's ledger knows, so that retention keeps what is worth it. Not a collective."""
         if self._exchange.rank != 0:
             return
         steps = layout.steps_in(self.directory)
-        for step in steps.keys() & set(word.tainted):  # only put on: somebody may have marked others by hand
+        for step in steps.keys() & set(terms.tainted):  # only put on: somebody may have marked others by hand
             layout.set_mark(steps[step], "tainted")
-        if word.best in steps:
-            self.mark(word.best, "best")
-        if word.healthy in steps:
-            self.mark(word.healthy, "healthy")
+        if terms.best in steps:
+            self.mark(terms.best, "best")
+        if terms.healthy in steps:
+            self.mark(terms.healthy, "healthy")
 
     def close(self, timeout: float | None = None) -> None:
         """Waits for a save that is under way and gives the group up. A collective if the group is whole."""

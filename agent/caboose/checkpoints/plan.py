@@ -20,11 +20,11 @@ from typing import Literal
 
 import msgspec
 
-from caboose import settings
 from caboose.checkpoints import layout, manifest
 from caboose.checkpoints.asking import NoAnswer, ask
 from caboose.checkpoints.errors import CheckpointRefused
 from caboose.report import identity
+from caboose.settings import environment
 from caboose_wire import Plan, PlanRequest
 
 logger = logging.getLogger("caboose")
@@ -114,7 +114,7 @@ def resume_plan(
     `timeout` is how long the daemon is waited for, in seconds. `verify` reads the chosen checkpoint to its end to
     compare checksums; without, only names and sizes are looked at (loading compares them in any case).
     """
-    chosen = None if settings.is_disabled(os.environ) else settings.resolve(os.environ, endpoint=endpoint)
+    chosen = None if environment.is_disabled(os.environ) else environment.resolve(os.environ, endpoint=endpoint)
     name = identity.resolve(os.environ, job=job, rank=0, world=world_size or 1).job
     place = None if directory is None else Path(directory).absolute()
     torch = sys.modules.get("torch")
@@ -144,7 +144,7 @@ def _world(env: Mapping[str, str]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _asked(chosen: settings.Settings | None, job: str, world: int, timeout: float) -> Plan | str:
+def _asked(chosen: environment.Settings | None, job: str, world: int, timeout: float) -> Plan | str:
     """The daemon's plan, or why there is none."""
     if chosen is None:
         return "CABOOSE_DISABLED is set"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from caboose.checkpoints import layout
 from caboose.checkpoints.errors import CheckpointRefused
 from caboose.checkpoints.plan import ResumePlan
-from caboose.observe.schedulers import listed
+from caboose.settings.options import as_schedulers
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ def load_checkpoint(
             raise CheckpointRefused(plan.rejected[0][0], f"{plan.rejected[0][1]}\n{plan.explain()}")
         paths = [plan.checkpoint, *plan.others]
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    schedulers = listed(scheduler, "load_checkpoint")
+    schedulers = as_schedulers(scheduler, "load_checkpoint")
     state = RunState(model, optimizers, schedulers, scaler, extra)
     exchange = Exchange(600.0)
     refused: CheckpointRefused | None = None

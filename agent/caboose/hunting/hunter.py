@@ -36,7 +36,7 @@ from caboose.hunting.result import HuntResult
 from caboose.hunting.running import LossFunction
 from caboose.rollback.errors import NotCarriedOut
 from caboose.trials.batches import parted
-from caboose.trials.trial import _unwrapped, is_criterion
+from caboose.trials.trial import is_criterion, unwrapped
 
 if TYPE_CHECKING:
     from caboose.rollback.brake import Brake
@@ -74,14 +74,14 @@ class Hunter:
         rank: int,
         is_kept: bool,
         is_scaled: bool = False,
-        tell: Callable[[HuntResult], None],
+        report: Callable[[HuntResult], None],
     ) -> None:
         """`is_kept` says whether batches are kept and hunts made unasked; else a hunt is only made of a batch given."""
-        self.model, _ = _unwrapped(model)
+        self.model, _ = unwrapped(model)
         self._optimizers = list(optimizers)
         self._rank = rank
         self._is_scaled = is_scaled
-        self._tell = tell
+        self._report = report
         self.guard = Guard(on_trip=self.close)
         """Of its own: what is done for a hunt is no part of a step's cost."""
         self._captures = Captures(model, self.guard.protect) if is_kept else None
@@ -219,7 +219,7 @@ class Hunter:
         logger.warning("caboose: hunt: %s", result)
         is_own = result.where == "input" or bool(result.samples)
         if self._rank == 0 or (result.is_found and (is_own or self._rank < MAX_TELLING)):
-            self._tell(result)
+            self._report(result)
 
     def close(self) -> None:
         """Takes the hook out and lets go of the batches."""

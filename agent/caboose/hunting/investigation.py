@@ -38,8 +38,8 @@ SHARDED = (
 )
 SPOILED = (
     "the weights are spoiled, by an update with a bad gradient: what made that cannot be run again on them. "
-    'rollback="auto" keeps weights from before it, skip_step="nonfinite" or a GradScaler leave the update out, or call '
-    "hunt_nan before optimizer.step"
+    'rollback="auto" keeps weights from before it, Rollback(skip_step="nonfinite") or a GradScaler skip the update, '
+    "or call hunt_nan before optimizer.step"
 )
 
 

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import caboose
+from caboose.attachment import attach
 from caboose.monitor import Monitor
+from caboose.settings.options import as_rollback
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -68,10 +69,8 @@ class CabooseCallback(TrainerCallback):
         }
         recorded = {name: getattr(args, name, None) for name in RECORDED}
         options["config"] = {**recorded, **(self._options.get("config") or {})}
-        if options.get("lr_policy", "keep") != "keep":
-            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
-        self.monitor = caboose.attach(model, _unwrapped(kwargs["optimizer"]), **options)
-        self.monitor._keep_schedule()
+        options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
+        self.monitor = attach.attach(model, _unwrapped(kwargs["optimizer"]), **options)
         if self.monitor.is_active:
             self._losses = BackwardLosses(self.monitor.guard.protect)
             self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)

@@ -18,9 +18,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import caboose
+from caboose.attachment import attach
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
+from caboose.settings.options import as_rollback
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -69,12 +70,10 @@ class CabooseCallback(Callback):
             **self._options,
         }
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        if options.get("rollback") == "auto" and schedulers:
+        rollback = options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
+        if rollback.mode == "auto" and schedulers:
             options.setdefault("scheduler", schedulers)
-        if options.get("lr_policy", "keep") != "keep":
-            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
-        self.monitor = caboose.attach(model, list(trainer.optimizers), **options)
-        self.monitor._keep_schedule()
+        self.monitor = attach.attach(model, list(trainer.optimizers), **options)
         self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
 
     def on_train_batch_end(

@@ -124,6 +124,10 @@ class Activations:
         if mode is not None:
             _take_off_the_stack(mode)
 
+    def silent_fractions(self) -> dict[int, float]:
+        """The share of units without output so far, by row of `modules`. Waits for the device."""
+        return {row: 1.0 - float(mask.to(torch.float32).mean()) for row, mask in self._alive.items()}
+
     def _add_site(self, key: Any, module: Module) -> int:
         row = len(self.modules)
         self._sites[key] = row

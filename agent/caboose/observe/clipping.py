@@ -217,7 +217,7 @@ def _listed(parameters: Any) -> Sequence[torch.Tensor]:
 
 def _wrap_fsdp(fsdp: Any) -> None:
     original = fsdp.clip_grad_norm_
-    if getattr(original, "_caboose_original", None) is not None:
+    if getattr(original, "caboose_original", None) is not None:
         return
 
     def clip_grad_norm_(self: Any, max_norm: Any, norm_type: Any = 2.0) -> Any:
@@ -230,6 +230,6 @@ def _wrap_fsdp(fsdp: Any) -> None:
             observer.norm_clipped(parameters, total)
         return total
 
-    clip_grad_norm_._caboose_original = original  # type: ignore[attr-defined]
+    clip_grad_norm_.caboose_original = original  # type: ignore[attr-defined]
     fsdp.clip_grad_norm_ = clip_grad_norm_
     _undo.append(lambda: setattr(fsdp, "clip_grad_norm_", original))

@@ -87,7 +87,8 @@ def _init_ratio(model: torch.nn.Module) -> str | None:
     he: list[float] = []
     xavier: list[float] = []
     for module in model.modules():
-        weight = module._parameters.get("weight")  # as an attribute it may be computed, and that may change the model
+        # As an attribute it may be computed, which may change the model.
+        weight = module._parameters.get("weight")  # noqa: SLF001 - as above
         if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
             continue
         if len(he) == MAX_INIT_LAYERS:

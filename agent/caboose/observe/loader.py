@@ -11,11 +11,8 @@ known to be equal; then it goes on in the next one of the same loader. An epoch 
 by an exception: each way through a loader is an object of its own, and what is left of a skip is only that one's.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from caboose.monitor import Monitor
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 Batch = TypeVar("Batch")
 
@@ -31,7 +28,7 @@ class Epoch:
         """Batches since the last boundary."""
 
 
-class Skip:
+class BatchSkip:
     """Which batches are still to be dropped, and how many have been."""
 
     def __init__(self) -> None:
@@ -104,18 +101,32 @@ class Skip:
             return -1
 
 
-class Watched(Generic[Batch]):
-    """A loader whose waits are timed; everything else about it is the loader's own."""
+class WatchedLoader(Generic[Batch]):
+    """A loader whose waits are timed; every other attribute is the loader's own. None of the callables may raise."""
 
-    def __init__(self, loader: Iterable[Batch], monitor: "Monitor") -> None:
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        skip: BatchSkip,
+        *,
+        mark: Callable[[str], Any],
+        on_epoch: Callable[[], Any],
+        on_batch: Callable[[Batch], Any],
+    ) -> None:
         self._loader = loader
-        self._monitor = monitor
+        self._skip = skip
+        self._mark = mark
+        self._on_epoch = on_epoch
+        self._on_batch = on_batch
+
+    @property
+    def watched(self) -> Iterable[Batch]:
+        """The loader itself."""
+        return self._loader
 
     def __iter__(self) -> Iterator[Batch]:
-        monitor, skip = self._monitor, self._monitor._skip
-        mark = monitor.guard.protect("watch", monitor.clock.mark)
-        see = monitor.guard.protect("watch", monitor._see_batch)
-        monitor.guard.protect("watch", monitor._begin_epoch)()
+        skip, mark, on_batch = self._skip, self._mark, self._on_batch
+        self._on_epoch()
         epoch = Epoch(self._loader)
         mark("data")
         try:
@@ -123,7 +134,7 @@ class Watched(Generic[Batch]):
                 if skip.takes(epoch):
                     continue
                 mark("other")
-                see(batch)
+                on_batch(batch)
                 skip.gave(epoch)
                 yield batch
                 mark("data")

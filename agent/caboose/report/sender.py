@@ -12,7 +12,7 @@ dropped is decided here. Linger is zero but for the last words at `close`, which
 
 A daemon that does not know us (it was restarted) asks for a Hello; ours is encoded once and sent again whenever
 it is asked for. A daemon that refuses us is logged once and tried again a minute later. What else a daemon says (what
-it allows, what it asks of the run) is handed to `on_word`, which must not block.
+it allows, what it asks of the run) is handed to `on_message`, which must not block.
 """
 
 import logging
@@ -79,12 +79,12 @@ class Sender:
         *,
         curve: CurveKeys | None = None,
         max_queued: int = MAX_QUEUED,
-        on_word: Callable[[Command | Terms], None] | None = None,
-        beside: Callable[[bool], Message | None] | None = None,
+        on_message: Callable[[Command | Terms], None] | None = None,
+        with_heartbeat: Callable[[bool], Message | None] | None = None,
     ) -> None:
-        """`beside` may give a message to go with a heartbeat; it is told whether the daemon just heard a Hello."""
-        self._on_word = on_word
-        self._beside = beside
+        """`with_heartbeat` may return a message to follow a heartbeat; it is given whether a Hello was sent since."""
+        self._on_message = on_message
+        self._with_heartbeat = with_heartbeat
         self._is_fresh = True
         self._endpoint = endpoint
         self._hello_frames = encode(hello)
@@ -193,10 +193,10 @@ class Sender:
             return
         if self._flush(socket) and now >= self._next_heartbeat and self._send(socket, encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._send_beside(socket)
+            self._send_with_heartbeat(socket)
 
-    def _send_beside(self, socket: "zmq.Socket[bytes]") -> None:
-        message = self._beside(self._is_fresh) if self._beside is not None else None
+    def _send_with_heartbeat(self, socket: "zmq.Socket[bytes]") -> None:
+        message = self._with_heartbeat(self._is_fresh) if self._with_heartbeat is not None else None
         if message is not None and self._send(socket, encode(message)):
             self._is_fresh = False
 
@@ -255,8 +255,8 @@ class Sender:
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
             elif isinstance(message, Command | Terms):
-                if self._on_word is not None:
-                    self._on_word(message)
+                if self._on_message is not None:
+                    self._on_message(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
                 if message.reason in ("version", "duplicate_job", "capacity"):

@@ -14,29 +14,69 @@ begins a new attempt.
 
 import logging
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Protocol
 
 import msgspec
 import torch
 from torch import distributed as dist
 
 from caboose.guard import Guard
+from caboose.observe.loader import BatchSkip
+from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
 from caboose.rollback.ring import Ring
+from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
-
-if TYPE_CHECKING:
-    from caboose.monitor import Monitor
 
 logger = logging.getLogger("caboose")
 
-LrPolicy = Literal["keep", "rewind"]
-
-
 MAX_LR_SCALE = 100.0
 """More than that is nobody's wish."""
+
+
+class Saved(Protocol):
+    """The result of a save; see `checkpoints.checkpointer`."""
+
+    @property
+    def path(self) -> Any:
+        """Where it is."""
+
+    @property
+    def state(self) -> str:
+        """ "saved", "writing" or "failed"."""
+
+    @property
+    def error(self) -> str:
+        """Why it failed."""
+
+
+class Saves(Protocol):
+    """Saves checkpoints; see `checkpoints.checkpointer`."""
+
+    def save(self, step: int, model_step: int) -> Saved:
+        """Saves the state after this step. A collective."""
+
+
+class Summarised(Protocol):
+    """The result of a hunt; see `hunting.result`."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+
+
+class Hunts(Protocol):
+    """Hunts for the origin of a number that is not finite; see `hunting.hunter`."""
+
+    num_left: int
+
+    def objection(self) -> str:
+        """Why no hunt can be made, or nothing."""
+
+    def hunt(self, step: int, *, lender: Ring, snapshot: int | None) -> Summarised:
+        """Runs the batch of this step again, on the weights of a snapshot if one is given."""
 
 
 class Brake:
@@ -44,20 +84,27 @@ class Brake:
 
     def __init__(
         self,
-        monitor: "Monitor",
+        session: Session,
         ring: Ring,
+        skip: BatchSkip,
         *,
         group: str,
         lr_policy: LrPolicy = "keep",
+        can_rewind: bool = True,
         has_secret: bool = False,
+        checkpointer: Saves | None = None,
+        hunter: Hunts | None = None,
     ) -> None:
-        self._monitor = monitor
+        """`can_rewind` is False where the schedule belongs to a framework whose own counter cannot go back."""
+        self._session = session
         self._ring = ring
+        self._skip = skip
+        self._checkpointer = checkpointer
+        self._hunter = hunter
         self._group = group
         self._lr_policy: LrPolicy = lr_policy
         self._has_secret = has_secret
-        self.can_rewind = True
-        """False where the schedule belongs to a framework whose own counter cannot go back."""
+        self._can_rewind = can_rewind
         self._coordinator: Coordinator | None = None
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
@@ -75,7 +122,7 @@ class Brake:
         """A step has ended: acts, if all ranks agreed to; RollbackFailed and RollbackInDoubt are all it raises."""
         if self._coordinator is not None:
             self._coordinator.pass_boundary(step)
-        self._monitor._skip.end_step()
+        self._skip.end_step()
         self._guarded_snapshot(step)
 
     def _take_if_due(self, step: int) -> None:
@@ -83,7 +130,7 @@ class Brake:
         seconds, self._boundary_time = now - self._boundary_time, now
         self._ring.passed(step, seconds)
         if self._ring.is_due(step):
-            self._ring.take(step, self._monitor.model_step)
+            self._ring.take(step, self._session.count.model_step)
             self._boundary_time = time.perf_counter()
 
     def refuses(self, command: Command, step: int) -> str:
@@ -91,15 +138,15 @@ class Brake:
         if command.kind in ("rollback", "scale_lr") and not 0.0 < command.lr_scale < MAX_LR_SCALE:
             return f"lr_scale is {command.lr_scale}"
         if command.kind == "rollback":
-            if command.lr == "rewind" and not self.can_rewind:
+            if command.lr == "rewind" and not self._can_rewind:
                 return "the schedule belongs to a framework whose counter cannot go back"
             return self._ring.pin(command.target)
         if command.kind == "scale_lr":
             return self._ring.unknown_schedule()
-        if command.kind == "checkpoint" and not self._monitor.can_checkpoint:
-            return "attach was given no checkpoint_dir"
+        if command.kind == "checkpoint" and self._checkpointer is None:
+            return "there is no checkpoint directory: attach(..., checkpoints=directory)"
         if command.kind == "hunt":
-            hunter = self._monitor._hunter
+            hunter = self._hunter
             if hunter is None:
                 return "no batch is kept: attach(..., hunt=True) keeps the last one"
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
@@ -127,10 +174,9 @@ class Brake:
 
     def _go_back(self, command: Command, step: int) -> str:
         # Before anything that may fail on one rank alone: the others would wait for it in this collective.
-        skip = self._monitor._skip
-        crosses, batches = False, skip.batches_per_step
+        crosses, batches = False, self._skip.batches_per_step
         if command.skip:
-            crosses, batches = _compare_loaders(skip.length(), batches)
+            crosses, batches = _compare_loaders(self._skip.length(), batches)
         lr: LrPolicy = "rewind" if "rewind" in (command.lr, self._lr_policy) else "keep"
         model_step = self._ring.restore(command.target, lr=lr)
         self._ring.unpin()
@@ -141,23 +187,23 @@ class Brake:
             caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
-        self._monitor._went_back(model_step)
+        self._session.start_attempt(model_step)
         return f"went back from step {step} to the snapshot of step {command.target}{dropped}{caveat}"
 
     def _drop_batches(self, num_steps: int, batches_per_step: int, *, crosses_epochs: bool) -> str:
         if not num_steps:
             return ""
-        asked = self._monitor._skip.ask(num_steps, batches_per_step=batches_per_step, crosses_epochs=crosses_epochs)
+        asked = self._skip.ask(num_steps, batches_per_step=batches_per_step, crosses_epochs=crosses_epochs)
         return f", {asked} batches are skipped" if asked else ", no loader is watched: no batches are skipped"
 
     def _snapshot(self, command: Command, step: int) -> str:
-        if not self._ring.take(step, self._monitor.model_step):
+        if not self._ring.take(step, self._session.count.model_step):
             raise NotCarriedOut(f"no snapshot could be taken: {self._ring.why_off or 'all places are in use'}")
         return f"snapshot of step {step}"
 
     def _checkpoint(self, command: Command, step: int) -> str:
-        saved = self._monitor.checkpoint()
-        assert saved is not None, "a monitor with a brake is not disabled"
+        assert self._checkpointer is not None, "without one it was refused"
+        saved = self._checkpointer.save(self._session.count.step, self._session.count.model_step)
         if saved.state == "failed":
             raise NotCarriedOut(f"checkpoint {saved.path}: {saved.error}")
         return f"checkpoint {saved.path}: {saved.state}"
@@ -173,7 +219,7 @@ class Brake:
         )
 
     def _hunt(self, command: Command, step: int) -> str:
-        hunter = self._monitor._hunter
+        hunter = self._hunter
         assert hunter is not None, "without one it was refused"
         try:
             result = hunter.hunt(command.onset or step, lender=self._ring, snapshot=command.target or None)
@@ -191,38 +237,38 @@ class Brake:
         """Whether the daemon acts by itself, and so asks for hunts through the gate."""
         return self._terms is not None and self._terms.rollback == "auto"
 
-    def hear(self, word: Command | Terms) -> None:
-        """What the daemon says; on the sender's thread."""
-        if isinstance(word, Command):
+    def receive(self, message: Command | Terms) -> None:
+        """A message of the daemon; on the sender's thread."""
+        if isinstance(message, Command):
             if self._coordinator is not None:
-                self._coordinator.offer(word)
+                self._coordinator.offer(message)
             return
-        self._ring.hold = word.is_holding
-        if self._terms is None or word.rollback != self._terms.rollback:
-            is_less = word.rollback != "auto"
+        self._ring.hold = message.is_holding
+        if self._terms is None or message.rollback != self._terms.rollback:
+            is_less = message.rollback != "auto"
             way_out = ": start it with --rollback auto" if is_less else ""
             text = "caboose: rollback is auto here and %s at the daemon, so %s is in force%s"
-            logger.log(logging.WARNING if is_less else logging.INFO, text, word.rollback, word.rollback, way_out)
-        if self._has_secret and not word.is_signed and (self._terms is None or self._terms.is_signed):
+            logger.log(logging.WARNING if is_less else logging.INFO, text, message.rollback, message.rollback, way_out)
+        if self._has_secret and not message.is_signed and (self._terms is None or self._terms.is_signed):
             logger.warning(
                 "caboose: there is a secret here and none at the daemon, so its commands will be refused: "
                 "start it with --secret-file"
             )
-        self._terms = word
+        self._terms = message
 
     def answer(self, ack: Ack) -> None:
         """What became of a command, for the daemon; on either thread."""
         logger.info("caboose: command %d: %s %s", ack.command, ack.outcome, ack.detail)
-        self._monitor._send(ack)
+        self._session.send(ack)
 
     def holdings(self, is_asked: bool) -> Holdings | None:
         """What this rank could go back to; None if the daemon knows. On the sender's thread."""
-        coordinator, monitor = self._coordinator, self._monitor
+        coordinator = self._coordinator
         if coordinator is None:
             return None
         found = Holdings(
-            attempt=monitor._attempt,
-            step=monitor.current_step,
+            attempt=self._session.attempt,
+            step=self._session.count.step,
             time=0.0,  # filled in when it is sent
             group=self._group,
             last_number=coordinator.last_number,
@@ -233,9 +279,9 @@ class Brake:
             budget_left=coordinator.budget_left,
             cool_until=coordinator.cool_until,
             num_rollbacks=coordinator.num_rollbacks,
-            can_skip=monitor._skip.source is not None,
-            can_checkpoint=monitor.can_checkpoint,
-            can_hunt=monitor._hunter is not None and monitor._hunter.num_left > 0,
+            can_skip=self._skip.source is not None,
+            can_checkpoint=self._checkpointer is not None,
+            can_hunt=self._hunter is not None and self._hunter.num_left > 0,
         )
         news = msgspec.structs.replace(found, step=0)
         if not is_asked and news == self._sent:

@@ -57,8 +57,6 @@ def limit_bytes(max_host_gb: float | None) -> int:
     """What all snapshots on this host may take together."""
     if max_host_gb is None:
         return int(available_bytes() * DEFAULT_SHARE)
-    if not max_host_gb > 0:
-        raise ValueError(f"attach(max_host_gb={max_host_gb!r}): give a number of gigabytes above 0, or nothing")
     return int(max_host_gb * GB)
 
 
@@ -73,8 +71,8 @@ def excess(num_bytes: int, num_slots: int, num_local_ranks: int, limit: int, num
     of_which = f" ({num_extra / GB:.3g} GB of it extra)" if num_extra else ""
     return (
         f"{num_bytes / GB:.3g} GB a snapshot{of_which} x {num_slots} slots x {num_local_ranks} ranks on this host = "
-        f"{total / GB:.3g} GB of host memory, above the limit of {limit / GB:.3g} GB: give fewer snapshots "
-        "(snapshot_keep), a higher limit (max_host_gb), or, under DDP, let the ranks share them (snapshot_dedupe=True)"
+        f"{total / GB:.3g} GB of host memory, above the limit of {limit / GB:.3g} GB: in caboose.Snapshots, "
+        "keep fewer (keep), raise the limit (max_host_gb), or, under DDP, divide them among the ranks (dedupe=True)"
     )
 
 

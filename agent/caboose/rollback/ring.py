@@ -68,8 +68,6 @@ class Ring:
         budget: float = BUDGET,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if every < 1 or keep < 1:
-            raise ValueError(f"attach(snapshot_every={every!r}, snapshot_keep={keep!r}): give whole numbers above 0")
         self._state = state
         self._cadence = Cadence(every, budget, quarantine_seconds / max(1, keep - 1))
         self._quarantine_steps = every if quarantine_steps is None else quarantine_steps
@@ -338,7 +336,7 @@ def _owners(state: TrainingState, group: "ProcessGroup | None") -> "Owners":
 
     if not state.is_replicated or not torch.distributed.is_initialized():
         raise ValueError(
-            "attach(snapshot_dedupe=True): ranks can share snapshots only of a model that is equal on all of them, "
+            "Snapshots(dedupe=True): ranks can share snapshots only of a model that is equal on all of them, "
             "wrapped in DistributedDataParallel; leave it out, sharded models have nothing to share"
         )
     return Owners(group, state.device)

@@ -23,17 +23,16 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from caboose.guard import Guard
 from caboose.observe.clipping import ClippingObserver
+from caboose.settings.options import SkipMode
 
 logger = logging.getLogger("caboose")
-
-SkipMode = Literal["nonfinite", "outlier"]
 
 WINDOW = 128
 MIN_NORMS = 32
@@ -90,14 +89,11 @@ class StepSkipper:
 
     def __init__(
         self,
-        mode: str,
+        mode: SkipMode,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         scaler: Any = None,
     ) -> None:
-        if mode not in get_args(SkipMode):
-            known = " or ".join(map(repr, get_args(SkipMode)))
-            raise ValueError(f"attach(skip_step={mode!r}): give {known}, or nothing")
         self._mode = mode
         self._optimizers = list(optimizers)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
@@ -107,7 +103,7 @@ class StepSkipper:
             for group in optimizer.param_groups
             for p in group["params"]
         }
-        self._gates = [NormGate("outlier" if mode == "outlier" else "nonfinite") for _ in optimizers]
+        self._gates = [NormGate(mode) for _ in optimizers]
         self._totals: dict[int, dict[int, torch.Tensor]] = {}
         """By optimizer, and by the first parameter that was clipped: a loop that clips and goes on without a step clips
         the same ones again, and the norm before is not the next step's."""
@@ -121,7 +117,9 @@ class StepSkipper:
         self._clipping = ClippingObserver(frozenset(self._number_of), lambda _: None, self.guard.protect)
         if self._clipping.is_blind:
             self._clipping.close()
-            raise ValueError(f"attach(skip_step={mode!r}): the clippers of this torch cannot be watched; leave it out")
+            raise ValueError(
+                f"Rollback(skip_step={mode!r}): the clippers of this torch cannot be watched; leave it out"
+            )
         self._clipping.on_total = self._see_total
         self._handles: list[RemovableHandle] = [
             optimizer.register_step_pre_hook(self.guard.protect("skip_step", self._before_step(number)))

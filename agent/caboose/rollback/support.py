@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.settings import Settings
+from caboose.settings.environment import Settings
 
 STAGES = frozenset({"pp", "pipeline"})
 """What the dimension of a pipeline is called in a mesh."""

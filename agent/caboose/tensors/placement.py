@@ -108,14 +108,14 @@ def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, Lie]:
         return {}
     lies: dict[int, Lie] = {}
     for unit in fsdp.FullyShardedDataParallel.fsdp_modules(model):
-        handle = unit._handle
+        handle = unit._handle  # noqa: SLF001 - FSDP1 has no public way
         if handle is None:
             continue
         shards = handle.process_group.size() if handle.uses_sharded_strategy else 1
         how: Placement = "sharded" if shards > 1 else "replicated"
         flat = handle.flat_param
         if handle._use_orig_params:
-            for parameter, numel in zip(flat._params, flat._numels, strict=False):
+            for parameter, numel in zip(flat._params, flat._numels, strict=False):  # noqa: SLF001 - FSDP1 has no public way
                 lies[id(parameter)] = Lie(how, max(1, world // shards), int(numel))
         else:
             lies[id(flat)] = Lie(how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel()))

@@ -29,13 +29,13 @@ class OwnParameters:
 
     def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         reshard(model)
-        self._handles = _fsdp1_handles(model)
+        self._handles = fsdp1_handles(model)
         self._optimizers = list(optimizers)
         self._parameters: dict[str, torch.Tensor] = {}
         self._seen: set[int] = set()
         for handle in self._handles:
             self._seen.add(id(handle.flat_param))
-            self._seen.update(id(parameter) for parameter in handle.flat_param._params or ())
+            self._seen.update(id(parameter) for parameter in handle.flat_param._params or ())  # noqa: SLF001 - FSDP1 has no public way
         self._take_in(model.named_parameters())
 
     def _take_in(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -63,16 +63,16 @@ def reshard(model: torch.nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "_get_fsdp_state") and hasattr(module, "reshard"):  # FSDP2
             module.reshard()
-    for handle in _fsdp1_handles(model):
+    for handle in fsdp1_handles(model):
         if hasattr(handle.flat_param, "_local_shard") and not handle.is_sharded(handle.flat_param):
             handle.reshard(True)
             handle.post_reshard()
-            handle._prefetched = False
+            handle._prefetched = False  # noqa: SLF001 - FSDP1 has no public way
 
 
 def is_fsdp(model: torch.nn.Module) -> bool:
     """Whether any parameter of the model is sharded, or could be."""
-    return bool(_fsdp1_handles(model)) or any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+    return bool(fsdp1_handles(model)) or any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
 
 
 def _held(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -82,9 +82,10 @@ def _held(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[tuple[str, to
                 yield f"optimizer{number}.{place}.{index}", parameter
 
 
-def _fsdp1_handles(model: torch.nn.Module) -> list[Any]:
+def fsdp1_handles(model: torch.nn.Module) -> list[Any]:
+    """FSDP1's handles of its flat parameters; none where the model is not wrapped by it."""
     fsdp = sys.modules.get(FSDP1_MODULE)
     if fsdp is None:
         return []
     units = fsdp.FullyShardedDataParallel.fsdp_modules(model)
-    return [unit._handle for unit in units if unit._handle is not None]
+    return [unit._handle for unit in units if unit._handle is not None]  # noqa: SLF001 - FSDP1 has no public way

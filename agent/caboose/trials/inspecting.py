@@ -107,7 +107,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
             trial.loss(batch)
     finally:
         seen.disarm()
-    alive = {row: 1.0 - float(mask.to(torch.float32).mean()) for row, mask in seen._alive.items()}
+    silent = seen.silent_fractions()
     order, arrays = seen.take()
     found = []
     for place, row in enumerate(order):
@@ -123,7 +123,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
                     highest=number["activation_max"],
                     zeros=number["activation_zero_fraction"],
                     saturated=saturated if saturated >= 0 else None,
-                    dead=alive.get(row),
+                    dead=silent.get(row),
                 )
             )
         )

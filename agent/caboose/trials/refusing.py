@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from caboose.attachment import attach
-from caboose.tensors.shards import _fsdp1_handles
+from caboose.report import live_monitors
+from caboose.tensors.shards import fsdp1_handles
 
 
 def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, needs_optimizer: bool) -> None:
@@ -30,10 +30,9 @@ def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, nee
 
 
 def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    watched = attach._attached
-    if watched is not None and watched[1].is_active and watched[0] is model:
+    if live_monitors.is_watched(model):
         return "this model is watched, and its monitor would count these steps: call it before attach, or close it"
-    if _fsdp1_handles(model):
+    if fsdp1_handles(model):
         return (
             "FSDP1 keeps flat parameters that cannot be put back safely: use fully_shard, or the model before wrapping"
         )

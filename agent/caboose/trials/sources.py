@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from caboose.observe.loader import WatchedLoader
 from caboose.trials.restore_state import Kept
 
 
@@ -33,8 +34,8 @@ class BatchSource:
     """A loader that is read for a while."""
 
     def __init__(self, tool: str, loader: Any, name: str = "loader") -> None:
-        while type(loader).__module__.startswith("caboose.") and hasattr(loader, "_loader"):
-            loader = loader._loader  # as monitor.watch made it
+        while isinstance(loader, WatchedLoader):
+            loader = loader.watched
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise TypeError(f"{tool}({name}=...): expected something to iterate over, got {type(loader).__name__}")
         if _is_one_batch(loader):

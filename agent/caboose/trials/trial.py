@@ -53,7 +53,7 @@ class Trial:
         self.is_sharded = is_fsdp(model)
         self.whole = model
         """As it was given."""
-        inner, replicas = _unwrapped(model)
+        inner, replicas = unwrapped(model)
         self.model: torch.nn.Module = inner
         """What is called: inside DDP and torch.compile."""
         self.needs_all_gradients = replicas is not None and not (
@@ -234,7 +234,7 @@ def _name(loss_fn: Any) -> str:
     return getattr(criterion, "__name__", type(criterion).__name__)
 
 
-def _unwrapped(model: Any) -> tuple[torch.nn.Module, Any]:
+def unwrapped(model: Any) -> tuple[torch.nn.Module, Any]:
     """What the user wrote, and the DDP around it, if there is one."""
     replicas = None
     while True:

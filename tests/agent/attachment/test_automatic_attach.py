@@ -54,7 +54,7 @@ def test_torch_is_as_before_once_the_automatic_one_stands_aside(
     automatic: AutoAttach, network: torch.nn.Module
 ) -> None:
     torch.optim.SGD(network.parameters(), lr=0.1)
-    assert torch.nn.Module.__call__.__code__.co_filename.endswith("caboose/discovery.py")
+    assert torch.nn.Module.__call__.__code__.co_filename.endswith("caboose/attachment/discovery.py")
     automatic.stand_aside()
     for function in (
         torch.nn.Module.__call__,

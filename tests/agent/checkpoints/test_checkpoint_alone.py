@@ -405,11 +405,11 @@ def test_marks_on_disk_keep_checkpoints_from_going(directory: Path) -> None:
 
 def test_the_newest_that_is_proven_healthy_stays_until_a_newer_one_is(directory: Path) -> None:
     run = Run(directory, keep=1)
-    run.checkpointer.heed(Terms(healthy=2))
+    run.checkpointer.apply_terms(Terms(healthy=2))
     for step in (6, 8):
         run.checkpointer.save(step, step, raise_errors=True)
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-8"], "8 may turn out to be tainted"
-    run.checkpointer.heed(Terms(healthy=8))
+    run.checkpointer.apply_terms(Terms(healthy=8))
     run.checkpointer.save(10, 10, raise_errors=True)
     assert sorted(path.name for path in directory.iterdir()) == ["step-10", "step-8"]
 

@@ -54,7 +54,7 @@ def test_layers_that_an_optimizer_held_all_along_are_told_as_unfrozen_on_the_nex
 ) -> None:
     network[0].requires_grad_(False)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0))
     listening.wait_for(Hello)
     one_step(network, optimizer, monitor)
     network[0].requires_grad_(True)
@@ -70,7 +70,9 @@ def test_a_head_that_is_replaced_by_its_like_is_read_as_the_same_layer(
     attach: Attach, network: torch.nn.Module, listening: Collector, sample_every: int
 ) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0)
+    monitor = attach(
+        network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(sample_every, overhead_budget=1.0)
+    )
     norms = [one_step(network, optimizer, monitor) for _ in range(2)]
     network[2] = torch.nn.Linear(8, 1)
     optimizer.param_groups[0]["params"] = list(network.parameters())

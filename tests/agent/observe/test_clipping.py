@@ -34,7 +34,9 @@ def test_a_step_that_is_left_out_after_clipping_leaves_nothing_to_the_next(
     attach: Attach, network: torch.nn.Module, listening: Collector, sample_every: int
 ) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0)
+    monitor = attach(
+        network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(sample_every, overhead_budget=1.0)
+    )
     norms = []
     for by in (1.0, math.nan, math.nan, 1.0, 1.0):
         size = backward(network, by)

@@ -37,7 +37,7 @@ def first_report(
     attach: Attach, listening: Collector, model: torch.nn.Module, x: torch.Tensor, steps: int = 1
 ) -> StepReport:
     optimizer = sgd(model)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0))
     for _ in range(steps):
         one_step(model, optimizer, monitor, x)
     return listening.wait_for(StepReport, steps)[-1]
@@ -188,7 +188,7 @@ def test_recomputation_by_checkpointing_is_not_counted_twice(attach: Attach, lis
 
 def test_an_error_in_the_forward_leaves_nothing_behind(attach: Attach, listening: Collector) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    attach(model, sgd(model), endpoint=listening.endpoint, sample_every=1)
+    attach(model, sgd(model), endpoint=listening.endpoint, sampling=1)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         model(torch.randn(2, 5))
     assert not torch.nn.modules.module._global_forward_hooks
@@ -268,7 +268,11 @@ def test_modes_batches_and_settings_are_reported(attach: Attach, listening: Coll
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.02)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     monitor = attach(
-        model, optimizer, endpoint=listening.endpoint, scheduler=scheduler, sample_every=1, overhead_budget=1.0
+        model,
+        optimizer,
+        endpoint=listening.endpoint,
+        scheduler=scheduler,
+        sampling=caboose.Sampling(1, overhead_budget=1.0),
     )
     data = torch.utils.data.TensorDataset(torch.arange(24.0).reshape(6, 4), torch.zeros(6))
     for x, _y in monitor.watch(torch.utils.data.DataLoader(data, batch_size=3)):
@@ -297,7 +301,7 @@ def test_the_batch_of_a_step_that_went_wrong_is_looked_at_also_between_samples(
 ) -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = sgd(model)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=1000)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=1000)
     batches = [torch.ones(2, 4) for _ in range(4)]
     batches[2][0, 1] = math.nan
     for x in monitor.watch(batches):

@@ -40,7 +40,7 @@ def test_what_its_own_forward_would_show_is_blindness_after_some_steps_and_until
 ) -> None:
     model = Container()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=1)
     for _ in range(MAX_UNCALLED - 1):
         step(model.net, optimizer, monitor)
     reports = listening.wait_for(StepReport, MAX_UNCALLED - 1)

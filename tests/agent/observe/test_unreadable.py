@@ -31,7 +31,9 @@ class Loop:
         self.model = model
         self._listening = listening
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        self.monitor = attach(model, self._optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+        self.monitor = attach(
+            model, self._optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0)
+        )
 
     def run(
         self,

@@ -76,7 +76,9 @@ def test_gradients_with_a_graph_behind_them_are_read_without_it(
     attach: Attach, network: torch.nn.Module, listening: Collector, sample_every: int
 ) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0)
+    monitor = attach(
+        network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(sample_every, overhead_budget=1.0)
+    )
     norms = []
     for _ in range(3):
         loss = network(torch.randn(5, 4)).pow(2).mean()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import caboose
 from caboose_wire import Ack, Command, Holdings
 from support.collector import Collector
 from support.processes import wait_until
@@ -14,7 +15,10 @@ from support.processes import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
 ORDER_AT, BOUNDARY, TARGET = 12, 15, 5
-AUTO: dict[str, Any] = {"rollback": "auto", "snapshot_every": 5, "overhead_budget": 1.0}
+AUTO: dict[str, Any] = {
+    "rollback": caboose.Rollback("auto", snapshots=caboose.Snapshots(every=5)),
+    "sampling": caboose.Sampling(overhead_budget=1.0),
+}
 
 
 @pytest.fixture(autouse=True)

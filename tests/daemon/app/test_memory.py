@@ -84,7 +84,7 @@ def test_the_agents_size_does_not_grow_with_a_daemon_that_is_not_there(num_steps
                 half = process.memory_info().rss
         gc.collect()
         full = process.memory_info().rss
-        assert monitor._sender is not None
-        assert monitor._sender.num_dropped > 0
+        assert monitor._session.sender is not None
+        assert monitor._session.sender.num_dropped > 0
     print(f"\nresident {half / 2**20:.1f} -> {full / 2**20:.1f} MiB")
     assert full < half * GROWTH

@@ -1,9 +1,10 @@
-"""What the environment and the arguments of `attach` set, checked before training begins."""
+"""What the environment sets, beside the arguments of `attach`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caboose.report.sender import CurveKeys
+from caboose.settings.options import Sampling
 from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
 
@@ -27,19 +28,19 @@ OVERHEAD_BUDGET = 0.01
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to report, how to be sure of the peer, and how often to take a closer look."""
+    """Where to report, with which keys, and how often to sample."""
 
     endpoint: str
     curve: CurveKeys | None
     sample_every: int
     overhead_budget: float = OVERHEAD_BUDGET
-    """The share of a step the agent may take before it looks closely less often."""
+    """The agent's share of a step; above it, the agent samples less often."""
     secret: bytes | None = None
-    """What commands must be signed with; None where none is set, and then they come from this machine only."""
+    """Commands must be signed with it; without one, they are accepted from this machine only."""
     is_local: bool = True
     """Whether the daemon is on this machine."""
     hunt: bool = False
-    """Whether the last batch is kept, and run again when a number is not finite."""
+    """Keep the last batch, and run it again when a number is not finite."""
 
 
 def is_disabled(env: Mapping[str, str]) -> bool:
@@ -51,11 +52,11 @@ def resolve(
     env: Mapping[str, str],
     *,
     endpoint: str | None = None,
-    sample_every: int | None = None,
-    overhead_budget: float | None = None,
+    sampling: Sampling | None = None,
     hunt: bool | None = None,
 ) -> Settings:
     """Arguments first, then the environment, then the defaults; ValueError names what is wrong and the way out."""
+    sampling = sampling or Sampling()
     if endpoint is not None:
         name = "endpoint"
     else:
@@ -66,12 +67,12 @@ def resolve(
     except ValueError as error:
         raise ValueError(f"{name}: {error}; the daemon prints its own when it starts") from None
     if port == 0:
-        raise ValueError(f"{name}={endpoint!r} has no port; the daemon listens on 5757 unless told otherwise")
+        raise ValueError(f"{name}={endpoint!r} has no port; the daemon's default is 5757")
     return Settings(
         endpoint=endpoint,
         curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
-        sample_every=_sample_every(env, sample_every),
-        overhead_budget=_overhead_budget(env, overhead_budget),
+        sample_every=_sample_every(env) if sampling.every is None else sampling.every,
+        overhead_budget=_overhead_budget(env) if sampling.overhead_budget is None else sampling.overhead_budget,
         secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
         is_local=is_loopback(host),
         hunt=_hunt(env, hunt),
@@ -96,25 +97,24 @@ def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) 
     return None
 
 
-def _sample_every(env: Mapping[str, str], given: int | None) -> int:
-    name, text = "sample_every", str(given)
-    if given is None:
-        name, text = "CABOOSE_SAMPLE_EVERY", env.get("CABOOSE_SAMPLE_EVERY") or str(SAMPLE_EVERY)
+def _sample_every(env: Mapping[str, str]) -> int:
+    text = env.get("CABOOSE_SAMPLE_EVERY") or str(SAMPLE_EVERY)
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name}={text!r}: a closer look every how many steps? Give a whole number of at least 1")
+        raise ValueError(f"CABOOSE_SAMPLE_EVERY={text!r}: give the steps between two samples, at least 1")
     return int(text)
 
 
-def _overhead_budget(env: Mapping[str, str], given: float | None) -> float:
-    name, text = "overhead_budget", str(given)
-    if given is None:
-        name, text = "CABOOSE_OVERHEAD_BUDGET", env.get("CABOOSE_OVERHEAD_BUDGET") or str(OVERHEAD_BUDGET)
+def _overhead_budget(env: Mapping[str, str]) -> float:
+    text = env.get("CABOOSE_OVERHEAD_BUDGET") or str(OVERHEAD_BUDGET)
     try:
         budget = float(text)
     except ValueError:
         budget = -1.0
     if not 0 < budget <= 1:
-        raise ValueError(f"{name}={text!r}: the agent's share of a step, above 0 and at most 1; 0.01 is one percent")
+        raise ValueError(
+            f"CABOOSE_OVERHEAD_BUDGET={text!r}: give the agent's share of a step, above 0 and at most 1; "
+            "0.01 is one percent"
+        )
     return budget
 
 
