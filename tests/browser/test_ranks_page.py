@@ -169,7 +169,7 @@ def test_the_device_of_a_rank_has_columns_and_a_rank_without_one_has_dashes(
         rows = page.locator("#rank-table tbody tr")
         expect(rows.nth(1).locator('[data-column="device_utilization"]')).to_have_text("97\u202f%")
         expect(rows.nth(1).locator('[data-column="device_bytes"]')).to_have_text("61.0\u202fGB")
-        expect(rows.nth(0).locator('[data-column="device_bytes"]')).to_have_text("–")
+        expect(rows.nth(0).locator('[data-column="device_bytes"]')).to_have_text("\u2013")
 
 
 def test_on_a_cpu_there_are_no_columns_of_a_device(daemon: DaemonProcess, page: Page, job: str) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from caboose_daemon.config import Config
 from caboose_daemon.incidents.episodes import Episode, EpisodeLog
 from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_daemon.steps.regimes import RegimeTracker
@@ -134,7 +135,7 @@ class Watch:
     def __init__(self, about: str = "", **thresholds: Any) -> None:
         config = Config().rules.get(about)
         self._configs = watching(about, {about: type(config)(**thresholds)} if config is not None else {})
-        self._engine = Engine(self._configs, {})
+        self._engine = Engine(RULES, self._configs, {})
         self._log = EpisodeLog()
         self.findings: list[Finding] = []
 
@@ -148,7 +149,7 @@ class Watch:
 
     def restarted(self) -> "Watch":
         """The daemon is restarted: its rules know no more than the episodes that were open."""
-        self._engine = Engine(self._configs, {})
+        self._engine = Engine(RULES, self._configs, {})
         self._engine.resume(episode.last for episode in self._log.open)
         return self
 

@@ -32,14 +32,15 @@ def run(flight: Flight) -> CheckResult:
         )
     wholes = {name: torch.cat(parts) for name, parts in by_name.items()}
     varying = {name: whole for name, whole in wholes.items() if bool((whole != whole[0]).any())}
-    told = [_judged(f"{name}: " if name else "", whole) for name, whole in (varying or wholes).items()]
+    chosen = varying or wholes
+    told = [_judged(f"{name}: " if name else "", whole) for name, whole in chosen.items()]
     worst = max(told, key=lambda verdict: ORDER.index(verdict.grade))
     if worst.grade != "pass":
         return worst
-    num_floats = [verdict for verdict in told if not verdict.number.startswith("whole")]
+    floats = [verdict for verdict, whole in zip(told, chosen.values(), strict=True) if whole.is_floating_point()]
     still = len(wholes) - len(varying)
     return passed(
-        (num_floats or told)[-1].number,
+        (floats or told)[-1].number,
         f"{sum(len(parts) for parts in by_name.values())} tensors of {len(flight.batches)} batches"
         + (f"; {still} of {len(wholes)} always the same" if still else ""),
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 
 from caboose.guard import Protected
-from caboose.observe.activations import reason_for_blindness
+from caboose.observe.activations import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.trials.restore_state import Kept
 
@@ -67,7 +67,7 @@ def spared(model: torch.nn.Module) -> Iterator[Spared]:
     """The model to be run, eagerly if it is compiled; afterwards it is as it was, whatever happened."""
     was_anomaly, was_checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     with contextlib.ExitStack() as stack:
-        if reason_for_blindness(model) == "inside a compiled graph":
+        if is_compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         kept = Spared(model)
         try:

@@ -16,9 +16,9 @@ A model with compiled parts is not looked into: hooks would make it compile agai
 stated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -54,23 +54,37 @@ FUNCTIONS: dict[Any, str] = {
     }.items()
     for function in functions
 }
+Opaque = Literal["compiled", "scripted"]
+OPAQUE: Mapping[Opaque, str] = {"compiled": "inside a compiled graph", "scripted": "inside a scripted module"}
+"""What hides activations from hooks, and the reason given for it."""
 SKIPPED_KINDS = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Flatten"})
 
 
 def reason_for_blindness(model: torch.nn.Module) -> str:
     """Why this model's activations cannot be seen; empty if they can."""
+    kind = opaque_kind(model)
+    return "" if kind is None else OPAQUE[kind]
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether its activations are hidden inside a compiled graph, so that running it eagerly would show them."""
+    return opaque_kind(model) == "compiled"
+
+
+def opaque_kind(model: torch.nn.Module) -> Opaque | None:
+    """What hides this model's activations, by the first module that does; None if nothing does."""
     for module in model.modules():
-        is_compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        is_graph = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
-        is_compiled |= any(
+        is_graph |= any(
             isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
             for value in vars(module).values()
         )
-        if is_compiled:
-            return "inside a compiled graph"
+        if is_graph:
+            return "compiled"
         if isinstance(module, torch.jit.ScriptModule):
-            return "inside a scripted module"
-    return ""
+            return "scripted"
+    return None
 
 
 class Activations:

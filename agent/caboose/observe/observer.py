@@ -98,6 +98,7 @@ class Observer:
         self._is_clip_scaled = False
         self._mode: Mode | None = None
         self._num_uncalled = 0
+        self._blind_while_uncalled: frozenset[str] = frozenset()
         """Steps so far, as long as the model was never called."""
         self._was_called = False
         self._num_steps_taken = 0
@@ -184,6 +185,7 @@ class Observer:
         reason = activations.reason_for_blindness(model)
         if reason:
             self.blind["activations"] = reason
+            self._blind_while_uncalled -= {"activations"}  # it stays hidden when the model is called
             return None
         return Activations(model, protect)
 
@@ -272,7 +274,7 @@ class Observer:
     def _note_called(self) -> None:
         self._was_called = True
         if self._num_uncalled >= MAX_UNCALLED:
-            self.blind = {what: why for what, why in self.blind.items() if why != UNCALLED}
+            self.blind = {what: why for what, why in self.blind.items() if what not in self._blind_while_uncalled}
             self._has_news = True
 
     def _note_uncalled(self) -> None:
@@ -284,6 +286,7 @@ class Observer:
         self._num_uncalled += 1
         if self._num_uncalled == MAX_UNCALLED:
             parts = ["activations", "modes", "phases", *(["local_gradients"] if self._local is not None else [])]
+            self._blind_while_uncalled = frozenset(parts) - self.blind.keys()
             self.blind = {**dict.fromkeys(parts, UNCALLED), **self.blind}
             self._has_news = True
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import Activations, reason_for_blindness
+from caboose.observe.activations import Activations, is_compiled, reason_for_blindness
 from caboose.observe.layers import plain_name
 from caboose.tensors.placement import Placements, own
 from caboose.trials import plots
@@ -90,9 +90,8 @@ def inspect(model: torch.nn.Module, loss_fn: LossFunction, batch: Any, *, split:
 
 def look(trial: Trial, batch: Any) -> Inspection:
     """The same within a trial, whose gradients are those of the batch afterwards."""
-    blindness = reason_for_blindness(trial.model)
-    if blindness == "inside a compiled graph":
-        blindness = ""  # a trial runs it eagerly
+    # A trial runs a compiled model eagerly.
+    blindness = "" if is_compiled(trial.model) else reason_for_blindness(trial.model)
     activations = [] if blindness else _activations(trial, batch)
     trial.repeat_noise()
     loss = trial.backward(batch)

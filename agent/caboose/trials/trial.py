@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import reason_for_blindness
+from caboose.observe.activations import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import is_fsdp, reshard
 from caboose.trials import refusing
@@ -98,7 +98,7 @@ class Trial:
         self._gradients = [p.grad for p in self._trained]
         self._are_trained = [p.requires_grad for p in self._trained]
         kept.keep([g for g in self._gradients if g is not None])  # DDP's may be views of its buckets
-        if reason_for_blindness(self.model) == "inside a compiled graph":
+        if is_compiled(self.model):
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         self._set_aside()
         return self

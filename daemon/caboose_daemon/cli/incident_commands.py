@@ -130,7 +130,7 @@ def _post(path: str, body: dict[str, Any], address: str | None, token_file: str 
     said = str(answer.get("error", f"the daemon answered {status}"))
     if status == 401:
         fail(f"{said}; --token-file names the file that has it (`token` in the daemon's data_dir)")
-    if status == 404 and said.startswith("no job"):
+    if answer.get("unknown") == "job":
         fail(said)
     click.echo(f"caboose: {said}", err=True)
     sys.exit(REFUSED)

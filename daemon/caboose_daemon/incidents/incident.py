@@ -1,5 +1,6 @@
 """An incident: findings with one cause, from the first to the last, as people are told of it."""
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,8 +14,8 @@ from caboose_daemon.rules.parts.finding import Severity
 State = Literal["open", "recovering", "acknowledged", "resolved"]
 """acknowledged: somebody has it in hand, so nobody else need be woken. resolved: over, `reason` says why."""
 LOSS_RULES = ("loss_spike", "divergence")
-GOES_ON = ", and goes on there"
-"""How the reason of an incident ends that was taken in by another."""
+_OLD_MERGE = re.compile(r"it has the same cause as .*/(\d+), and goes on there")
+"""The reason of a merged incident in journals that have no `merged_into`."""
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     closed_time: float | None = None
     reason: str = ""
     """Why it is over."""
+    merged_into: int | None = None
+    """The number of the incident that this one became a part of; None where it did not."""
     is_cut: bool = False
     """Whether it ended with its attempt, and not because what was wrong is right."""
     num_reopened: int = 0
@@ -88,14 +91,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return self.state != "resolved"
 
     @property
-    def is_taken_in(self) -> bool:
-        """Whether it is a part of another one now, which tells of it."""
-        return not self.is_open and self.reason.endswith(GOES_ON)
+    def is_merged(self) -> bool:
+        """Whether it became a part of another incident."""
+        return self.merged_into is not None
 
     @property
     def is_unresolved(self) -> bool:
         """Whether it is over because its run is, and no rule saw what was wrong come right."""
-        if self.is_open or self.is_taken_in or not self.told:
+        if self.is_open or self.is_merged or not self.told:
             return False
         return max(self.told, key=lambda member: (member.last.step, member.last_time)).last.state != "resolved"
 
@@ -128,6 +131,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """What is told in one line: the lead's worst."""
         return self.lead.worst.summary
+
+
+def with_merge_of_old_journal(incident: Incident) -> Incident:
+    """The incident with `merged_into`, read from the reason where an older version wrote it there alone."""
+    found = None if incident.is_open or incident.is_merged else _OLD_MERGE.fullmatch(incident.reason)
+    return incident if found is None else msgspec.structs.replace(incident, merged_into=int(found[1]))
 
 
 def settle(incident: Incident, host_of: Callable[[int], str]) -> Incident:

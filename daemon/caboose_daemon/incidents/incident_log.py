@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from caboose_daemon.incidents.causal_links import HORIZON, ORDER, agree, are_kin
 from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_daemon.incidents.episodes import Episode
-from caboose_daemon.incidents.incident import GOES_ON, Acknowledgement, Incident, settle
+from caboose_daemon.incidents.incident import Acknowledgement, Incident, settle, with_merge_of_old_journal
 from caboose_daemon.rules.parts.finding import Severity
 
 MAX_KEPT = 200
@@ -127,7 +127,7 @@ class IncidentLog:
                 self._open[incident.number] = incident = replace(incident, members=_once(incident.members))
                 self._holder.update((member.id, incident.number) for member in incident.members)
             else:
-                self._closed.append(incident)
+                self._closed.append(with_merge_of_old_journal(incident))
         for episode in episodes:
             if episode.is_open and episode.severity is Severity.INFO and episode.id not in held:
                 self._waiting[episode.id] = episode
@@ -212,19 +212,20 @@ class IncidentLog:
         for number in sorted(numbers):
             if number != kept:
                 members = self._open[number].members
-                self._close(number, moment, f"it has the same cause as {self._job}/{kept}{GOES_ON}")
+                reason = f"merged into {self._job}/{kept}: same cause"
+                self._close(number, moment, reason, merged_into=kept)
                 for member in members:
                     self._join(kept, member)
         return kept
 
     def _over_but_kin(self, episode: Episode) -> list[Incident]:
         """What is over and has kin of it: where an incident that is open has too, all of them were one."""
-        past = (i for i in self._closed if not i.is_taken_in)
+        past = (i for i in self._closed if not i.is_merged)
         return [i for i in past if self._is_kin(i, i.told, episode)]
 
     def _to_reopen(self, episode: Episode) -> Incident | None:
         for incident in reversed(self._closed):
-            if incident.is_taken_in:
+            if incident.is_merged:
                 continue
             if self._is_kin(incident, incident.members, episode):
                 return incident
@@ -269,7 +270,9 @@ class IncidentLog:
         last = max(incident.told, key=lambda member: (member.last.step, member.last_time))
         return self._close(number, moment, reason or last.last.summary, is_cut=is_cut)
 
-    def _close(self, number: int, moment: Moment, reason: str, *, is_cut: bool = False) -> Incident:
+    def _close(
+        self, number: int, moment: Moment, reason: str, *, is_cut: bool = False, merged_into: int | None = None
+    ) -> Incident:
         incident = self._open.pop(number)
         closed = replace(
             incident,
@@ -279,6 +282,7 @@ class IncidentLog:
             closed_time=moment.time,
             reason=reason,
             is_cut=is_cut,
+            merged_into=merged_into,
         )
         for member in incident.members:
             self._holder.pop(member.id, None)

@@ -2,12 +2,11 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.rule import RuleConfig, Trigger
+from caboose_daemon.rules.parts.rule import AnyRule, RuleConfig, Trigger
 from caboose_daemon.rules.rank_silent import RankSilent, RankSilentConfig
 from caboose_daemon.steps.view import JobView
 
@@ -24,9 +23,12 @@ class RuleStats:
 
 
 class Engine:
-    """The rules of one attempt of one job; the statistics are shared by all jobs."""
+    """The rules of one attempt of one job, run in the order given; the statistics are shared by all jobs."""
 
-    def __init__(self, configs: Mapping[str, RuleConfig], stats: dict[str, RuleStats]) -> None:
+    def __init__(
+        self, rules: Sequence[type[AnyRule]], configs: Mapping[str, RuleConfig], stats: dict[str, RuleStats]
+    ) -> None:
+        self._classes = rules
         self._stats = stats
         self._rules: dict[str, AnyRule] = {}
         self._open: dict[str, Finding] = {}
@@ -41,7 +43,7 @@ class Engine:
         self.silence_seconds = silence.warn_seconds
         """Silence after which a rank is missed, whether or not the rule that says so is on."""
         ended = []
-        for rule in RULES:
+        for rule in self._classes:
             config = configs[rule.name]
             known = self._rules.get(rule.name)
             if not config.enabled:
@@ -51,7 +53,7 @@ class Engine:
                 self._rules[rule.name] = rule(config)
             else:
                 known.config = config
-        self._rules = {rule.name: self._rules[rule.name] for rule in RULES if rule.name in self._rules}
+        self._rules = {rule.name: self._rules[rule.name] for rule in self._classes if rule.name in self._rules}
         self._visible = None
         return ended
 

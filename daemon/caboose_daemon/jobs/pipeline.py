@@ -120,7 +120,7 @@ class Pipeline:
             launch=launch,
             agent_attempt=agent_attempt,
             aligner=Aligner(number, min_deadline=self._min_deadline, deadline_steps=self._deadline_steps),
-            engine=Engine(self._state.rule_configs, self._state.rule_stats),
+            engine=Engine(self._state.rules, self._state.rule_configs, self._state.rule_stats),
             regimes=RegimeTracker(is_resumed=number > 1),
         )
 

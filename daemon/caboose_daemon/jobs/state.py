@@ -2,11 +2,12 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from caboose_daemon.jobs.engine import RuleStats
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 
 
@@ -32,6 +33,8 @@ class State:
 
     rule_configs: Mapping[str, RuleConfig]
     started: float
+    rules: Sequence[type[AnyRule]] = RULES
+    """The rules that judge every job; `rule_configs` has the thresholds of each."""
     jobs: dict[str, Job] = field(default_factory=dict)
     rule_stats: dict[str, RuleStats] = field(default_factory=dict)
     num_frames: Counter[str] = field(default_factory=Counter)

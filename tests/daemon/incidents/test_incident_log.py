@@ -260,7 +260,7 @@ def test_a_finding_that_explains_two_incidents_makes_them_one() -> None:
     merged, kept = taken(other, an_episode("lr_too_high", 390, told=460), step=460)
 
     assert (merged.number, merged.state) == (2, "resolved")
-    assert merged.reason == "it has the same cause as train/1, and goes on there"
+    assert merged.merged_into == 1
     assert {member.rule for member in kept.members} == {"clipping", "saturation", "lr_too_high"}
     assert [i.number for i in other.open] == [1]
 
@@ -273,8 +273,8 @@ def test_the_one_that_is_critical_already_takes_the_others_in() -> None:
 
     merged, kept = taken(log, an_episode("gradient_explosion", 445, told=455), step=455)
 
-    assert (merged.number, merged.state, merged.is_taken_in) == (1, "resolved", True)
-    assert merged.reason == "it has the same cause as train/2, and goes on there"
+    assert (merged.number, merged.state, merged.is_merged) == (1, "resolved", True)
+    assert merged.merged_into == 2
     assert (kept.number, kept.rule, kept.critical_time) == (2, "non_finite", 450.0), "nobody is called again"
     assert {member.rule for member in kept.members} == {"saturation", "non_finite", "gradient_explosion"}
     assert kept.onset_step == 400
@@ -336,6 +336,20 @@ def test_a_finding_that_names_the_ranks_of_two_incidents_makes_them_one() -> Non
     assert [i.number for i in log.open] == [1]
 
 
+def test_a_journal_without_the_field_has_the_merge_in_its_reason() -> None:
+    log = IncidentLog("train")
+    (opened,) = taken(log, an_episode("saturation", 400), step=400)
+    old = "it has the same cause as train/2, and goes on there"
+    merged = msgspec.structs.replace(opened, state="resolved", reason=old)
+
+    again = IncidentLog("train")
+    again.restore([merged], merged.members)
+
+    (restored,) = again
+    assert restored.merged_into == 2
+    assert restored.is_merged
+
+
 def test_what_was_taken_in_stays_so_over_a_restart() -> None:
     log = IncidentLog("train")
     episodes = [
@@ -348,7 +362,7 @@ def test_what_was_taken_in_stays_so_over_a_restart() -> None:
     again = IncidentLog("train")
     again.restore(sorted(log, key=lambda i: i.number), episodes)
 
-    assert [(i.number, i.is_open, i.is_taken_in) for i in again] == [(2, True, False), (1, False, True)]
+    assert [(i.number, i.is_open, i.is_merged) for i in again] == [(2, True, False), (1, False, True)]
     (kept,) = taken(again, over(episodes[1], 470), step=470)
     assert kept.number == 2
     assert kept.is_open, "the others go on"
@@ -383,7 +397,7 @@ def test_what_is_over_is_one_with_what_is_open_when_a_finding_has_kin_in_both() 
     (incident,) = log.open
     assert incident.number == 2, "the one that people know of takes the other in"
     assert {member.rule for member in incident.members} == {"loss_spike", "dead_units", "oscillation"}
-    assert [i.is_taken_in for i in log if i.number == 1] == [True]
+    assert [i.is_merged for i in log if i.number == 1] == [True]
 
 
 def test_what_was_over_too_long_ago_stays_over() -> None:

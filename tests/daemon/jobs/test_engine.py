@@ -39,9 +39,8 @@ class Broken(Rule[BrokenConfig]):
 
 
 @pytest.fixture
-def core_with_broken_rule(monkeypatch: pytest.MonkeyPatch) -> Core:
-    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Broken, *RULES))
-    return Core(Config(rules={"broken": BrokenConfig(), **Config().rules}))
+def core_with_broken_rule() -> Core:
+    return Core(Config(rules={"broken": BrokenConfig(), **Config().rules}), rules=(Broken, *RULES))
 
 
 def test_a_rule_that_raises_stops_no_other_and_is_counted(core_with_broken_rule: Core) -> None:
@@ -69,7 +68,7 @@ def test_a_rule_that_is_switched_off_is_not_run() -> None:
 
 
 def test_rules_that_cannot_see_are_listed_with_what_they_miss() -> None:
-    engine = Engine(Config().rules, {})
+    engine = Engine(RULES, Config().rules, {})
 
     everything = frozenset(need for rule in RULES for need in rule.needs)
     assert engine.abstaining(everything) == {}
@@ -127,9 +126,8 @@ class Counting(Rule[CountingConfig]):
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Counting,))
-    return Engine({"counting": CountingConfig()}, {})
+def counting() -> Engine:
+    return Engine((Counting,), {"counting": CountingConfig()}, {})
 
 
 def run(engine: Engine, *, declared: dict[int, str] | None = None, steps: int = 40) -> list[Finding]:
@@ -187,7 +185,7 @@ def test_a_rule_that_is_switched_off_ends_what_it_had_open_and_is_new_when_switc
 
 def test_an_episode_taken_up_after_a_restart_ends_like_any_other(counting: Engine) -> None:
     (last,) = run(counting, steps=STARTUP_STEPS + 1)
-    restarted = Engine({"counting": CountingConfig()}, {})
+    restarted = Engine((Counting,), {"counting": CountingConfig()}, {})
     restarted.resume([last])
 
     assert run(restarted)[0].onset_step == last.onset_step

@@ -68,9 +68,8 @@ def seen(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[JobView]:
 
 
 def seen_by(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, JobView]]:
-    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Seeing,))
     monkeypatch.setattr(Seeing, "seen", [])
-    play(log, {"seeing": SeeingConfig()})
+    play(log, {"seeing": SeeingConfig()}, rules=(Seeing,))
     return Seeing.seen
 
 

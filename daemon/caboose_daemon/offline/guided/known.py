@@ -13,6 +13,7 @@ from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job import RECENT_STEPS
 from caboose_daemon.offline.guided.symptoms import Symptom
 from caboose_daemon.offline.runs.run import Run
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
@@ -83,7 +84,7 @@ def case_of(run: Run | None, incident: Incident) -> Case:
     visible = {VISIBLE[name] for name in run.curves if name in VISIBLE}
     if detail is not None:
         visible |= set(detail["visible"])
-    abstaining: dict[str, Sequence[str]] = dict(Engine(rules, {}).abstaining(frozenset(visible)))
+    abstaining: dict[str, Sequence[str]] = dict(Engine(RULES, rules, {}).abstaining(frozenset(visible)))
     if detail is None:
         abstaining |= {rule: ("the agent",) for rule in rules if rule not in OF_CURVES}
     settings = dict(run.settings) if detail is None else dict(detail["config"])

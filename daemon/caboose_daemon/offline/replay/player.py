@@ -8,7 +8,7 @@ started again: a new attempt, with fresh rules, as live. The clock goes on by a 
 time.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.engine import Engine, RuleStats
 from caboose_daemon.offline.replay.book import Book
 from caboose_daemon.offline.replay.logs import Log
+from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
@@ -66,21 +67,27 @@ class Row:
     metrics: Mapping[str, float]
 
 
-def play(log: Log, configs: Mapping[str, RuleConfig], on_progress: Callable[[int], None] | None = None) -> Judged:
+def play(
+    log: Log,
+    configs: Mapping[str, RuleConfig],
+    on_progress: Callable[[int], None] | None = None,
+    *,
+    rules: Sequence[type[AnyRule]] = RULES,
+) -> Judged:
     """Everything the rules would have said; `on_progress` is told the number of rows so far, now and then."""
     judged = Judged(file=log.file, num_points=len(log.steps))
     visible = _visible(log)
     episodes = EpisodeLog()
     book = Book(log.file, gap=_typical_gap(log))
     attempt, last_step = 0, -1
-    engine, regimes = Engine(configs, judged.stats), RegimeTracker()
+    engine, regimes = Engine(rules, configs, judged.stats), RegimeTracker()
     for number, row in enumerate(rows(log)):
         if row.step < last_step or number in log.restarts or not attempt:
             attempt += 1
             ended = episodes.close_all()
             _keep(judged, ended)
             is_resumed = attempt > 1 or row.step > max(1, 2 * _typical_gap(log))
-            engine, regimes = Engine(configs, judged.stats), RegimeTracker(is_resumed=is_resumed)
+            engine, regimes = Engine(rules, configs, judged.stats), RegimeTracker(is_resumed=is_resumed)
             book.begin(ended, attempt, engine)
         last_step = row.step
         now = float(number)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from caboose_daemon.config import Config
-from caboose_daemon.jobs.engine import Engine
-from caboose_daemon.jobs.job import Attempt, Job
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.state import State
+from caboose_daemon.offline.records.nowhere import Nowhere
 from caboose_daemon.offline.runs.of_job import run_of_job
 from caboose_daemon.offline.runs.run import Run, RunError
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.steps.alignment import Aligner
-from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_daemon.store.history import HistoryReader, read_jobs
 from caboose_daemon.store.journal import JournalError
 
@@ -22,8 +22,10 @@ MAX_ROWS = 200_000
 
 def jobs_in(path: Path) -> list[Job]:
     """The jobs of a journal, the most recent first."""
+    now = time.time()
+    pipeline = Pipeline(State(rule_configs=Config().rules, started=now), Nowhere())
     try:
-        return read_jobs(path, _attempt, time.time())
+        return read_jobs(path, pipeline.make_attempt, now)
     except JournalError as error:
         raise RunError(str(error)) from None
 
@@ -59,17 +61,4 @@ def _run(path: Path, job: Job, reader: HistoryReader, points: int) -> Run:
         decisions=tuple(json_shapes.decision(item) for item in job.rollback.decisions),
         ledger=tuple(json_shapes.entry(item) for item in job.rollback.ledger),
         latest_sample=reader.latest_sample(job.name),
-    )
-
-
-def _attempt(number: int, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
-    return Attempt(
-        number=number,
-        began=now,
-        world=world,
-        launch=launch,
-        agent_attempt=agent_attempt,
-        aligner=Aligner(number),
-        engine=Engine(Config().rules, {}),
-        regimes=RegimeTracker(is_resumed=number > 1),
     )

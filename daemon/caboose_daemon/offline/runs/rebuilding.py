@@ -29,6 +29,7 @@ def rebuilt(job: str, incidents: Sequence[Json], episodes: Sequence[Json]) -> It
                 closed_step=row["closed_step"],
                 closed_time=row["closed_time"],
                 reason=row["reason"],
+                merged_into=row.get("merged_into"),
                 num_reopened=row["num_reopened"],
             )
 

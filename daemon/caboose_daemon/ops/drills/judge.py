@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from caboose_daemon.incidents.incident import GOES_ON
 from caboose_daemon.ops.drills.catalogue import Drill
 
 LOUDNESS = {"info": 0, "warning": 1, "critical": 2}
@@ -111,7 +110,7 @@ def _telling_of(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> int:
             for member in incident["members"]
         )
         for incident in incidents
-        if not incident["reason"].endswith(GOES_ON)
+        if incident.get("merged_into") is None
     )
 
 

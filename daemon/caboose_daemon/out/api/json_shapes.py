@@ -102,6 +102,7 @@ def incident(item: Incident) -> Json:
         "closed_step": item.closed_step,
         "closed_time": item.closed_time,
         "reason": item.reason,
+        "merged_into": item.merged_into,
         "is_unresolved": item.is_unresolved,
         "num_reopened": item.num_reopened,
         "regimes": list(item.regimes),

@@ -38,7 +38,7 @@ def shown(job: Job, now: float, stay_seconds: float) -> list[Incident]:
     lately = [
         incident
         for incident in job.incidents
-        if not (incident.is_open or incident.is_taken_in) and has_risen_lately(incident, now, stay_seconds)
+        if not (incident.is_open or incident.is_merged) and has_risen_lately(incident, now, stay_seconds)
     ]
     return [*job.incidents.open, *lately]
 

@@ -77,6 +77,6 @@ class Gate:
         return name in self._hosts
 
 
-def error(status: int, text: str) -> JSONResponse:
-    """An error as the API gives it."""
-    return JSONResponse({"error": text}, status_code=status)
+def error(status: int, text: str, **fields: str) -> JSONResponse:
+    """An error as the API gives it; `fields` are for programs, which do not read the text."""
+    return JSONResponse({"error": text, **fields}, status_code=status)
