@@ -212,7 +212,7 @@ class Job:
         """What is known around one of its incidents."""
         attempt = self.attempt
         assert attempt is not None, "a job with an incident has an attempt"
-        number = max(member.attempt for member in incident.members)
+        number = max(member.attempt for member in incident.episodes)
         return Case(
             incident=incident,
             recent=[summary for summary in self.recent if summary.attempt == number],

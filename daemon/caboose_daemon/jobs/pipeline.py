@@ -160,7 +160,7 @@ class Pipeline:
         job.rollback.declare(event)
         self._sink.event_declared(job, event)
         if event.kind == hunts.KIND and job.attempt is not None:  # what was found bears on what is open
-            self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.members)])
+            self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.episodes)])
 
     def advance(self, now: float) -> None:
         """Closes what is due and, about once a second, lets the time-driven rules look."""
@@ -196,7 +196,7 @@ class Pipeline:
         for episode in ended:
             self._sink.episode_changed(job, episode)
         moment = self._moment(job, now)
-        news = job.incidents.take(ended, moment, reason=why, is_cut=is_cut)
+        news = job.incidents.update(ended, moment, reason=why, is_cut=is_cut)
         self._publish(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
 
     def _is_abandoned(self, job: Job, now: float) -> bool:
@@ -211,9 +211,9 @@ class Pipeline:
             self._sink.incident_changed(job, incident)
         return incident
 
-    def overcome(self, job: Job, number: int, reason: str) -> None:
-        """An incident that was cut short by a rollback is over for good."""
-        incident = job.incidents.overcome(number, reason)
+    def end_for_good(self, job: Job, number: int, reason: str) -> None:
+        """An incident that was cut off by a rollback is over."""
+        incident = job.incidents.end_for_good(number, reason)
         if incident is not None:
             self._sink.incident_changed(job, incident)
 
@@ -263,7 +263,7 @@ class Pipeline:
                 changed[episode.id] = episode
         if changed:
             known = job.incidents.num_opened
-            news = job.incidents.take(changed.values(), self._moment(job, now))
+            news = job.incidents.update(changed.values(), self._moment(job, now))
             for incident in news:
                 if incident.number > known:
                     job.incident_counts[incident.rule] = job.incident_counts.get(incident.rule, 0) + 1

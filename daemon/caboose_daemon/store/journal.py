@@ -229,12 +229,12 @@ class Journal:
             msgspec.msgpack.encode(episode.first),
             msgspec.msgpack.encode(episode.last),
             None if episode.worst in (episode.first, episode.last) else msgspec.msgpack.encode(episode.worst),
-            episode.told_step,
+            episode.reported_step,
         )
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
         """Writes an incident as it now stands; its members are in the table of episodes."""
-        body = msgspec.structs.replace(incident, members=())
+        body = msgspec.structs.replace(incident, episodes=())
         self._write(
             job,
             "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -243,7 +243,7 @@ class Journal:
             str(incident.worst),
             incident.opened_time,
             incident.closed_time,
-            msgspec.msgpack.encode([member.id for member in incident.members]),
+            msgspec.msgpack.encode([member.id for member in incident.episodes]),
             msgspec.msgpack.encode(body),
         )
 
