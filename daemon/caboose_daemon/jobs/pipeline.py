@@ -6,7 +6,6 @@ Called on the loop's thread with the state's lock held; time is an argument. Wha
 rows, live updates) is handed to a `Sink`, so the same pipeline runs under a daemon, a replay and a test.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -235,8 +234,7 @@ class Pipeline:
             job.memory.append(MemoryUse.of(step))
         job.recent.append(summary)
         job.num_steps += 1
-        has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
-        job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
+        job.num_non_finite += bool(step.bad_loss_ranks) or step.has_bad_grad_norm
         job.meters.observe(step)
         job.rollback.observe(step)
         self._state.lag_seconds = max(0.0, now - step.time)

@@ -30,7 +30,6 @@ from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Hello
 
-NAN = float("nan")
 PROGRESS_ROWS = 5000
 _ONE = np.ones(1)
 _NONE = np.full(1, np.nan)
@@ -171,8 +170,7 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         present=_YES,
         has_loss=_YES if has_loss else _NO,
         loss=np.array([row.loss]) if has_loss else _NONE,
-        mean_loss=row.loss if row.loss is not None else NAN,
-        is_loss_known=has_loss,
+        mean_loss=row.loss,
         weight=_ONE,
         lr=() if row.lr is None else (row.lr,),
         phases=_NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds),
@@ -180,8 +178,7 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         local_grad_norm=_NONE,
         agent_seconds=_NONE,
         num_dropped=0,
-        grad_norm=NAN if row.grad_norm is None else row.grad_norm,
-        has_grad_norm=row.grad_norm is not None,
+        grad_norm=row.grad_norm,
         layer_grad_norm=_NO_LAYERS,
         metrics=row.metrics,
     )
