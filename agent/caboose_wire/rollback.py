@@ -71,8 +71,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: Count
     """Strictly increasing within a group."""
     kind: CommandKind
-    incarnation: Nonce
-    """The group it is for (`Holdings.group`)."""
+    group: Nonce = msgspec.field(name="incarnation")
+    """The group it is for (`Holdings.group`); on the wire it is called `incarnation`."""
     world: Count = 0
     boundary: Count = 0
     """The step after which all act."""

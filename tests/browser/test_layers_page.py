@@ -202,9 +202,7 @@ def test_before_the_first_look_it_says_so_and_what_never_will_be_seen_says_why(
         rank.send(a_report(7, sample_every=100))
         page.goto(f"{daemon.url}?job={job}")
         note = page.locator("#layers-note")
-        expect(note).to_have_text(
-            "No layers sampled yet. One is taken every 100 steps; the run is at step 7."
-        )
+        expect(note).to_have_text("No layers sampled yet. One is taken every 100 steps; the run is at step 7.")
         page.get_by_role("button", name="Dead units").click()
         expect(note).to_have_text("Cannot be seen: inside a full-graph compile.")
         send_look(rank, 100)

@@ -67,7 +67,7 @@ class Braked:
             "number": self.num_commands,
             "kind": "rollback",
             "world": 1,
-            "incarnation": self.holdings().group,
+            "group": self.holdings().group,
             "boundary": self.monitor.current_step + 5,
             "expires": time.time() + 60,
         }

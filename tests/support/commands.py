@@ -15,7 +15,7 @@ def a_command(**changes: Any) -> Command:
     fields: dict[str, Any] = {
         "number": 1,
         "kind": "rollback",
-        "incarnation": GROUP,
+        "group": GROUP,
         "world": 1,
         "boundary": 10,
         "target": 4,

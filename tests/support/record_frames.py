@@ -99,7 +99,7 @@ MESSAGES: tuple[Message, ...] = (
     Command(
         number=7,
         kind="rollback",
-        incarnation="0123456789abcdef",
+        group="0123456789abcdef",
         boundary=1020,
         target=990,
         skip=30,

@@ -111,7 +111,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         Command,
         number=counts,
         kind=st.sampled_from(["rollback", "snapshot", "checkpoint", "scale_lr", "stop"]),
-        incarnation=nonces,
+        group=nonces,
         boundary=counts,
         world=counts,
         target=counts,

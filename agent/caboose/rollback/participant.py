@@ -40,8 +40,8 @@ class Participant:
 
     def mistake(self, command: Command) -> str:
         """Why a command is not for this rank at all, or nothing; such a one is not even made known to the others."""
-        if command.incarnation != self._group:
-            return f"it is for another group of processes ({command.incarnation[:8]}); this one is {self._group[:8]}"
+        if command.group != self._group:
+            return f"it is for another group of processes ({command.group[:8]}); this one is {self._group[:8]}"
         if command.world != self._world:
             return f"it is for {command.world} ranks; there are {self._world}"
         if self._secret is not None and not is_signed(command, self._secret):

@@ -95,22 +95,22 @@ class Case:
         return self.incident.onset_step
 
     @cached_property
-    def told_rules(self) -> tuple[str, ...]:
-        """The rules whose members are worth a ticket, each once, in the order they joined."""
-        return tuple(dict.fromkeys(member.rule for member in self.incident.told))
+    def reportable_rules(self) -> tuple[str, ...]:
+        """The rules with a reportable episode, each once, in the order they joined."""
+        return tuple(dict.fromkeys(episode.rule for episode in self.incident.reportable))
 
-    def member(self, rule: str) -> Episode | None:
-        """The last episode of this rule in the incident, signs on the side included."""
-        return next((m for m in reversed(self.incident.members) if m.rule == rule), None)
+    def episode(self, rule: str) -> Episode | None:
+        """The last episode of this rule in the incident, of any severity."""
+        return next((e for e in reversed(self.incident.episodes) if e.rule == rule), None)
 
     def found(self, *rules: str) -> bool:
-        """Whether one of these rules has a member in the incident."""
-        return any(self.member(rule) is not None for rule in rules)
+        """Whether one of these rules has an episode in the incident."""
+        return any(self.episode(rule) is not None for rule in rules)
 
     def finding(self, rule: str) -> Finding | None:
-        """What this rule said at its worst."""
-        member = self.member(rule)
-        return None if member is None else member.worst
+        """The worst finding of this rule's last episode."""
+        episode = self.episode(rule)
+        return None if episode is None else episode.worst
 
     def value(self, rule: str, key: str) -> float | None:
         """A number of this rule's worst finding; None where there is none or it is not finite."""
@@ -120,7 +120,7 @@ class Case:
 
     def most(self, rule: str, key: str) -> float | None:
         """The largest number that any of this rule's findings had under a key, as far as they are kept."""
-        findings = [f for m in self.incident.members if m.rule == rule for f in (m.first, m.worst, m.last)]
+        findings = [f for e in self.incident.episodes if e.rule == rule for f in (e.first, e.worst, e.last)]
         values = [value for f in findings if math.isfinite(value := f.values.get(key, math.nan))]
         return max(values, default=None)
 

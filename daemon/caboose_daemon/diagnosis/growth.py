@@ -31,7 +31,7 @@ class Growth(NamedTuple):
 
 def before_break(case: Case) -> Growth | None:
     """How loss or norm had grown before the first number that was not finite; None where neither had, or none broke."""
-    broke = min((m.first.onset_step for m in case.incident.members if m.rule == "non_finite"), default=None)
+    broke = min((m.first.onset_step for m in case.incident.episodes if m.rule == "non_finite"), default=None)
     if broke is None:
         return None
     found = (_grown(case, name, what, broke) for name, what in (("loss", "loss"), ("grad_norm", "gradient norm")))

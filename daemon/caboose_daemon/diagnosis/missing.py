@@ -8,7 +8,7 @@ from caboose_daemon.incidents.causal_links import STANDS_STILL
 
 def missing(case: Case) -> Iterator[str]:
     """A line for each thing that was not seen and matters for the incident's rules."""
-    told = set(case.told_rules)
+    told = set(case.reportable_rules)
     if told & (STANDS_STILL | {"metric_divergence"}) and case.setting("num_classes") is None:
         yield "the number of classes: attach(..., num_classes=N) lets the loss be compared with chance"
     if told & STANDS_STILL and not case.has_validation:

@@ -30,7 +30,7 @@ HIGH = frozenset({"not_learning", "plateau", "underfitting", "overfitting"})
 
 def refuse(case: Case, ranked: Sequence[RankedCause]) -> tuple[list[RankedCause], list[Refusal]]:
     """The causes that may be told, and what people reach for in a case like this, where nothing speaks for it."""
-    told = set(case.told_rules)
+    told = set(case.reportable_rules)
     reached_for = ({OPTIMIZER, EPOCHS} if told & STUCK else set()) | ({SIZE} if told & HIGH else set())
     called_for = {CALLS_FOR.get(cause.id) for cause in ranked[:2] if cause.confidence >= MIN_CONFIDENCE}
     refused = reached_for - called_for

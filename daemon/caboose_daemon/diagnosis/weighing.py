@@ -65,7 +65,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
     """The evidence and the log-odds; nothing where the cause explains none of what was found."""
-    told = case.told_rules
+    told = case.reportable_rules
     explained = [rule for rule in told if rule in cause.explains]
     if not explained:
         return

@@ -8,6 +8,7 @@ rank belongs to an attempt by its incarnation; which Hello begins a new attempt 
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -98,8 +99,7 @@ class Attempt:
         """Whether a rank has not left and is not silent, as rank_silent understands that."""
         return member.state == "live" and now - member.last_seen < self.engine.silence_seconds
 
-    @property
-    def alignment(self) -> AlignmentFacts:
+    def alignment_facts(self) -> AlignmentFacts:
         """What went wrong in bringing the ranks' reports together."""
         return AlignmentFacts(
             num_late=self.aligner.num_late,
@@ -122,6 +122,10 @@ class Job:
 
     name: str
     created: float
+    gap: int = 1
+    """The usual distance of two reported steps; above 1 in a log that has only every so many."""
+    is_live: bool = True
+    """False for a log that is replayed."""
     attempt: Attempt | None = None
     num_attempts: int = 0
     layers: tuple[Layer, ...] = ()
@@ -156,7 +160,7 @@ class Job:
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
 
     def __post_init__(self) -> None:
-        self.incidents = IncidentLog(self.name)
+        self.incidents = IncidentLog(self.name, gap=self.gap)
 
     def describe(self, hello: Hello) -> None:
         """Takes over what a rank says of the model, the settings and what can be seen."""
@@ -174,8 +178,10 @@ class Job:
         """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
         return tuple(event for event in self.pending_events if step is None or event.step < step.step)
 
-    def view(self, now: float, step: AlignedStep | None = None, regime: Regime = NONE) -> JobView:
-        """A read-only look at this job now."""
+    def view(
+        self, now: float, events: Sequence[Event], step: AlignedStep | None = None, regime: Regime = NONE
+    ) -> JobView:
+        """What rules may see of this job now; `events` are new to them, `step` is None on a tick."""
         attempt = self.attempt
         assert attempt is not None, "a job is looked at once it has an attempt"
         return JobView(
@@ -189,13 +195,13 @@ class Job:
             groups=self.groups,
             visible=self.visible,
             step=step,
-            events=self.declared(step),
+            events=events,
             modules=self.modules,
             facts=self.facts,
             config=self.config,
             blind=self.blind,
             regime=regime,
-            alignment=attempt.alignment,
+            look_at_alignment=attempt.alignment_facts,
             start_step=attempt.start_step,
             previous_lr=self.previous_lr,
             look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
@@ -205,11 +211,12 @@ class Job:
         """What is known around one of its incidents."""
         attempt = self.attempt
         assert attempt is not None, "a job with an incident has an attempt"
-        number = max(member.attempt for member in incident.members)
+        number = max(member.attempt for member in incident.episodes)
         return Case(
             incident=incident,
             recent=[summary for summary in self.recent if summary.attempt == number],
             world=attempt.world,
+            is_live=self.is_live,
             groups=self.groups,
             layers=self.layers,
             modules=self.modules,

@@ -18,7 +18,7 @@ def layer_table(job: Job) -> dict[str, Any] | None:
     if latest_sample is None:
         return None
     layers, modules = job.layers[:MAX_ROWS], job.modules[:MAX_ROWS]
-    norms = None if last is None or not last.has_grad_norm else last.layer_grad_norm
+    norms = None if last is None or last.grad_norm is None else last.layer_grad_norm
     return {
         "step": latest_sample.step,
         "num_layers": len(job.layers),

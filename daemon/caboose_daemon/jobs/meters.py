@@ -30,6 +30,8 @@ class Meters:
 
     def observe(self, step: AlignedStep) -> None:
         """Takes an aligned step."""
+        if not step.reports:
+            return  # a row of a log: it has only what the step itself holds
         ratio = step.clip_ratio
         self.num_clipped += ratio is not None and ratio < 1.0
         self.num_skipped += step.scaler is not None and self._skipped.observe(step)

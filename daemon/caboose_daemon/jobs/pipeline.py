@@ -6,8 +6,7 @@ Called on the loop's thread with the state's lock held; time is an argument. Wha
 rows, live updates) is handed to a `Sink`, so the same pipeline runs under a daemon, a replay and a test.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from caboose_daemon.diagnosis import hunts
@@ -160,7 +159,7 @@ class Pipeline:
         job.rollback.declare(event)
         self._sink.event_declared(job, event)
         if event.kind == hunts.KIND and job.attempt is not None:  # what was found bears on what is open
-            self._tell(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.members)])
+            self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.episodes)])
 
     def advance(self, now: float) -> None:
         """Closes what is due and, about once a second, lets the time-driven rules look."""
@@ -180,11 +179,13 @@ class Pipeline:
         is_ended, is_abandoned = job.state == "ended", self._is_abandoned(job, now)
         if not (is_ended or is_abandoned):
             attempt.is_over = False
-            self._found(job, attempt.engine.run(job.view(now), "tick"), now)
+            self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
         elif not attempt.is_over:
             attempt.is_over = True
             if is_ended:
-                self._found(job, attempt.engine.run(job.view(now), "tick"), now)  # what waited for its ranks is over
+                self._found(
+                    job, attempt.engine.run(job.view(now, job.declared()), "tick"), now
+                )  # what waited for its ranks is over
             silence = f"no rank has been heard for {duration(self._abandoned_seconds)}: it was cancelled or killed"
             self._end(job, now, ENDED if is_ended else silence)
 
@@ -194,8 +195,8 @@ class Pipeline:
         for episode in ended:
             self._sink.episode_changed(job, episode)
         moment = self._moment(job, now)
-        news = job.incidents.take(ended, moment, reason=why, is_cut=is_cut)
-        self._tell(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
+        news = job.incidents.update(ended, moment, reason=why, is_cut=is_cut)
+        self._publish(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
 
     def _is_abandoned(self, job: Job, now: float) -> bool:
         """Whether all its ranks are silent for so long that the job is over, and not one of them ill."""
@@ -209,9 +210,9 @@ class Pipeline:
             self._sink.incident_changed(job, incident)
         return incident
 
-    def overcome(self, job: Job, number: int, reason: str) -> None:
-        """An incident that was cut short by a rollback is over for good."""
-        incident = job.incidents.overcome(number, reason)
+    def end_for_good(self, job: Job, number: int, reason: str) -> None:
+        """An incident that was cut off by a rollback is over."""
+        incident = job.incidents.end_for_good(number, reason)
         if incident is not None:
             self._sink.incident_changed(job, incident)
 
@@ -220,30 +221,30 @@ class Pipeline:
         assert attempt is not None, "only a job with an attempt has steps"
         expected = set() if is_final else attempt.expected
         for step in attempt.aligner.close(expected, attempt.world, job.layers, now):
-            self._judge(job, attempt, step, now)
+            self.judge(job, step, summarize(step), job.declared(step), now)
+            job.pending_events = [event for event in job.pending_events if event.step >= step.step]
 
-    def _judge(self, job: Job, attempt: Attempt, step: AlignedStep, now: float) -> None:
-        summary = summarize(step)
+    def judge(self, job: Job, step: AlignedStep, summary: StepSummary, events: Sequence[Event], now: float) -> None:
+        """Takes an aligned step of the current attempt through all stations; `events` were declared before it."""
+        attempt = job.attempt
+        assert attempt is not None, "only a job with an attempt has steps"
         job.last = step
         if step.is_sampled:
             job.last_sampled = step.without_arrays()
             job.memory.append(MemoryUse.of(step))
         job.recent.append(summary)
         job.num_steps += 1
-        has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
-        job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
+        job.num_non_finite += bool(step.bad_loss_ranks) or step.has_bad_grad_norm
         job.meters.observe(step)
         job.rollback.observe(step)
         self._state.lag_seconds = max(0.0, now - step.time)
-        seconds = step.phase_seconds("total")
         regime = attempt.regimes.observe(
             lr=max(step.lr) if step.lr else None,
             num_samples=step.num_samples,
-            step_seconds=None if math.isnan(seconds) else seconds,
-            events=job.declared(step),
+            step_seconds=summary.step_seconds,
+            events=events,
         )
-        findings = attempt.engine.run(job.view(now, step, regime), "step")
-        job.pending_events = [event for event in job.pending_events if event.step >= step.step]
+        findings = attempt.engine.run(job.view(now, events, step, regime), "step")
         self._sink.step_closed(job, summary)
         self._found(job, findings, now)
 
@@ -260,14 +261,18 @@ class Pipeline:
                 changed[episode.id] = episode
         if changed:
             known = job.incidents.num_opened
-            news = job.incidents.take(changed.values(), self._moment(job, now))
+            news = job.incidents.update(changed.values(), self._moment(job, now))
             for incident in news:
                 if incident.number > known:
                     job.incident_counts[incident.rule] = job.incident_counts.get(incident.rule, 0) + 1
-            self._tell(job, news)
+            self._publish(job, news)
 
-    def _tell(self, job: Job, incidents: list[Incident]) -> None:
-        """Diagnoses what changed or has lasted, and passes it on."""
+    def review(self, job: Job) -> None:
+        """Diagnoses every open incident again, with all that is known by now."""
+        self._publish(job, job.incidents.open)
+
+    def _publish(self, job: Job, incidents: list[Incident]) -> None:
+        """Diagnoses these incidents and those that are due again, and hands them to the sink."""
         step = job.recent[-1].step if job.recent else 0
         for incident in visit(job.incidents, incidents, step, job.case):
             self._sink.incident_changed(job, incident)

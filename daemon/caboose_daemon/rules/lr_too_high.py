@@ -102,7 +102,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
                 self._rewritten = update
         is_above = self._is_above(view, step)
         is_large = self._num_large >= self.config.samples
-        is_stuck = self._is_stuck(step.mean_loss)
+        is_stuck = self._is_stuck(step.finite_loss)
         is_thrown = self._is_thrown(view, step)
         if not (is_above or is_large or is_stuck or is_thrown):
             return self._end(step.step)
@@ -145,8 +145,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             )
 
     def _is_above(self, view: JobView, step: AlignedStep) -> bool:
-        loss = step.mean_loss
-        if not math.isfinite(loss):
+        loss = step.finite_loss
+        if loss is None:
             return self._above.is_open
         self._num += 1
         self._level = loss if self._num == 1 else self._level + (loss - self._level) / LEVEL_MEMORY
@@ -175,7 +175,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         if math.isnan(self._first):
             return False
         is_early = self._num <= self.config.start_steps and not view.regime.active & {"warmup", "resume"}
-        self._thrown.observe(step.step, step.mean_loss, step.grad_norm, is_early=is_early, chance=known(view))
+        if (loss := step.finite_loss) is not None:
+            self._thrown.observe(step.step, loss, step.finite_grad_norm, is_early=is_early, chance=known(view))
         return self._thrown.stands
 
     def _how_thrown(self) -> str:
@@ -188,9 +189,9 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             jump = f"the gradient norm jumped to {thrown.norm_peak.value:.3g} at step {thrown.norm_peak.step}"
         return f"{jump}, and the loss has stood at {thrown.level:.4g} since"
 
-    def _is_stuck(self, loss: float) -> bool:
+    def _is_stuck(self, loss: float | None) -> bool:
         """Whether a step wrote the weights anew, and the loss has come to nothing since."""
-        if not self._rewritten or not math.isfinite(loss) or math.isnan(self._first):
+        if not self._rewritten or loss is None or math.isnan(self._first):
             return self._is_at_a_stand
         self._window.append(loss)
         if len(self._window) >= self.config.stuck_steps:

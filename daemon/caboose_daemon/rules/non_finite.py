@@ -137,7 +137,7 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Seen:
         is_loss = bool(step.bad_loss_ranks)
-        is_gradient = step.has_grad_norm and not math.isfinite(step.grad_norm)
+        is_gradient = step.has_bad_grad_norm
         if not is_gradient and len(step.layer_grad_norm):
             is_gradient = not np.isfinite(step.layer_grad_norm).all()
         is_gradient = is_gradient or bool(bad_local_ranks(step))
@@ -168,13 +168,14 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def _is_plainly_fine(self, step: AlignedStep) -> bool:
         """Whether there is nothing to look at but a loss and a norm, both finite: most rows of a log."""
-        if self._origin is not None or step.reports or not (step.mean_loss > 0 and step.mean_loss < math.inf):
+        loss = step.mean_loss
+        if self._origin is not None or step.reports or loss is None or not (loss > 0 and loss < math.inf):
             return False
         self._was_positive, self._num_zero = True, 0
-        return not step.has_grad_norm or math.isfinite(step.grad_norm)
+        return not step.has_bad_grad_norm
 
     def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
-        if not step.is_loss_known:
+        if step.mean_loss is None:
             return False
         if step.mean_loss == 0.0:
             self._num_zero += 1
@@ -229,7 +230,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         if seen.loss:
             return f"loss is {step.loss[step.bad_loss_ranks[0]]:g}; {began}"
         if seen.gradient:
-            return f"gradient is {step.grad_norm:g}; {began}"
+            norm = "not finite" if step.grad_norm is None else f"{step.grad_norm:g}"
+            return f"gradient is {norm}; {began}"
         if len(seen.weights):
             return f"the weights of {len(seen.weights)} layers are not finite; {began}"
         return f"an activation is not finite, while loss and gradient are; {began}"

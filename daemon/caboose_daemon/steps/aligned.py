@@ -33,9 +33,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     present: NDArray[np.bool_]
     has_loss: NDArray[np.bool_]
     loss: Float64
-    mean_loss: float
-    """Mean over ranks, weighted by samples; NaN if any rank's loss is, and where nobody reported one."""
-    is_loss_known: bool
+    mean_loss: float | None
+    """Mean over ranks, weighted by samples; NaN if any rank's loss is; None where no rank reported one."""
     weight: Float64
     """How much each rank's loss counts in the mean: its samples, or 1."""
     lr: tuple[float, ...]
@@ -45,9 +44,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     local_grad_norm: Float64
     agent_seconds: Float64
     num_dropped: int
-    grad_norm: float
-    """Of the whole model, over all ranks, before clipping; NaN also when it is not known (see `has_grad_norm`)."""
-    has_grad_norm: bool
+    grad_norm: float | None
+    """Of the whole model, over all ranks, before clipping; None where it is not known."""
     layer_grad_norm: Float64
     """One value per layer over all ranks; -1 where the layer had no gradient, -2 where nobody looked at it."""
     local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = {}
@@ -148,9 +146,26 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     def clip_ratio(self) -> float | None:
         """By what the gradient was multiplied: 1 where clipping did nothing, None where nobody clipped by norm."""
         clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
-        if clipping is None or clipping.max_norm is None or not self.has_grad_norm:
+        if clipping is None or clipping.max_norm is None or self.grad_norm is None:
             return None
         return min(1.0, clipping.max_norm / (self.grad_norm + 1e-6))
+
+    @property
+    def finite_loss(self) -> float | None:
+        """The mean loss; None where it is not known or not finite."""
+        loss = self.mean_loss
+        return loss if loss is not None and math.isfinite(loss) else None
+
+    @property
+    def finite_grad_norm(self) -> float | None:
+        """The gradient norm; None where it is not known or not finite."""
+        norm = self.grad_norm
+        return norm if norm is not None and math.isfinite(norm) else None
+
+    @property
+    def has_bad_grad_norm(self) -> bool:
+        """Whether the gradient norm is known, and NaN or infinite."""
+        return self.grad_norm is not None and not math.isfinite(self.grad_norm)
 
     @property
     def num_present(self) -> int:
@@ -160,7 +175,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     @property
     def bad_loss_ranks(self) -> tuple[int, ...]:
         """Ranks whose loss is NaN or infinite."""
-        if math.isfinite(self.mean_loss):
+        if self.mean_loss is None or math.isfinite(self.mean_loss):
             return ()  # a mean is finite only if everything in it is
         return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
 
@@ -253,7 +268,6 @@ def combine(
         has_loss=has_loss,
         loss=loss,
         mean_loss=_mean_loss(loss, has_loss, weight),
-        is_loss_known=bool(has_loss.any()),
         weight=weight,
         lr=first.lr,
         phases=phases,
@@ -261,8 +275,7 @@ def combine(
         local_grad_norm=local_norm,
         agent_seconds=agent,
         num_dropped=sum(r.num_dropped for r in reports.values()),
-        grad_norm=float("nan") if total is None else total,
-        has_grad_norm=total is not None,
+        grad_norm=total,
         layer_grad_norm=layer_norm,
         local_layer_grad_norm=local_layers,
         num_samples=_total([report.num_samples for report in reports.values()]),
@@ -281,9 +294,9 @@ def combine(
     return aligned
 
 
-def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float:
+def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float | None:
     if not seen.any():
-        return float("nan")
+        return None
     weights = weight[seen] if weight[seen].any() else np.ones(int(seen.sum()))
     with np.errstate(invalid="ignore", over="ignore"):
         return float(np.sum(loss[seen] * weights) / np.sum(weights))

@@ -124,7 +124,7 @@ class StepSummary:
     time: float = _column("Time", lambda s: s.time, unit="seconds")
     loss: float | None = _column(
         "Loss",
-        lambda s: s.mean_loss if s.is_loss_known else None,
+        lambda s: s.mean_loss,
         curve=Curve(is_finite_only=True),
         nan_bit=1,
         metric="caboose_loss",
@@ -149,7 +149,7 @@ class StepSummary:
     )
     grad_norm: float | None = _column(
         "Gradient norm",
-        lambda s: s.grad_norm if s.has_grad_norm else None,
+        lambda s: s.grad_norm,
         curve=FINITE,
         nan_bit=2,
         metric="caboose_gradient_norm",

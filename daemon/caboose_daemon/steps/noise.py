@@ -57,9 +57,10 @@ class NoiseScale:
     def observe(self, step: AlignedStep) -> bool:
         """Takes a sampled step; False if not every rank's own gradient and the averaged one are there."""
         local, num = step.local_grad_norm, len(step.local_grad_norm)
-        if num < 2 or not step.has_grad_norm or not math.isfinite(step.grad_norm) or not np.isfinite(local).all():
+        norm = step.finite_grad_norm
+        if num < 2 or norm is None or not np.isfinite(local).all():
             return False
-        small, large = float(np.mean(np.square(local))), step.grad_norm**2
+        small, large = float(np.mean(np.square(local))), norm**2
         if not (small > 0 and large > 0) or not math.isfinite(small + large):
             return False
         self.signal.learn((num * large - small) / (num - 1))

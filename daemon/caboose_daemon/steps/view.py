@@ -77,7 +77,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     blind: Mapping[str, str] = {}
     """What the agent cannot see, with reasons."""
     regime: Regime = Regime()
-    alignment: AlignmentFacts = AlignmentFacts()
+    look_at_alignment: Callable[[], AlignmentFacts] = AlignmentFacts
     start_step: int = 0
     """The step that this attempt began after."""
     previous_lr: float | None = None
@@ -89,6 +89,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     def ranks(self) -> Mapping[int, RankView]:
         """Every rank from which something was ever heard in this attempt; made when first asked for."""
         return self.look_at_ranks()
+
+    @cached_property
+    def alignment(self) -> AlignmentFacts:
+        """Counted when first asked for: a job may have thousands of ranks."""
+        return self.look_at_alignment()
 
     def setting(self, name: str) -> float | None:
         """A number the user gave, or the agent found, under this name; None where there is none."""

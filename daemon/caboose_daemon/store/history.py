@@ -199,7 +199,7 @@ def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) ->
                 last_time=seen,
                 is_open=bool(is_open),
                 worst=worst or (first if first.severity == severity else last),
-                told_step=first.step if told_step is None else told_step,
+                reported_step=first.step if told_step is None else told_step,
             )
         )
     return episodes
@@ -222,7 +222,7 @@ def _with_members(kept: list[tuple[list[int], Incident]], episodes: list[Episode
     for ids, incident in kept:
         members = tuple(known[i] for i in ids if i in known)
         if members:  # else the retention has taken its findings
-            yield msgspec.structs.replace(incident, members=members)
+            yield msgspec.structs.replace(incident, episodes=members)
 
 
 def _events(connection: sqlite3.Connection, number: int) -> list[Event]:

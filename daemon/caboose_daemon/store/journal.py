@@ -220,12 +220,12 @@ class Journal:
             first=msgspec.msgpack.encode(episode.first),
             last=msgspec.msgpack.encode(episode.last),
             worst=msgspec.msgpack.encode(episode.worst) if is_worst_elsewhere else None,
-            told_step=episode.told_step,
+            told_step=episode.reported_step,
         )
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
         """Writes an incident as it now stands; its members are in the table of episodes."""
-        body = msgspec.structs.replace(incident, members=())
+        body = msgspec.structs.replace(incident, episodes=())
         self._put(
             job,
             "incidents",
@@ -234,7 +234,7 @@ class Journal:
             worst=str(incident.worst),
             opened_time=incident.opened_time,
             closed_time=incident.closed_time,
-            members=msgspec.msgpack.encode([member.id for member in incident.members]),
+            members=msgspec.msgpack.encode([member.id for member in incident.episodes]),
             body=msgspec.msgpack.encode(body),
         )
 

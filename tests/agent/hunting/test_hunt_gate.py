@@ -67,7 +67,7 @@ class Guarded:
             "number": held.last_number + 1,
             "kind": "hunt",
             "world": 1,
-            "incarnation": held.group,
+            "group": held.group,
             "boundary": self.monitor.current_step + 4,
             "expires": time.time() + 60,
         }

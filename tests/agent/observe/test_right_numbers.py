@@ -189,5 +189,5 @@ def test_what_a_silent_rank_leaves_out_is_said_and_not_guessed() -> None:
     alone = {0: found.steps[0].reports[0]}
     step = combine(alone, attempt=1, step=1, world=2, layers=found.hello.layers)
     assert step.num_unseen_layers > 0
-    assert not step.has_grad_norm
+    assert step.grad_norm is None
     assert step.num_present == 1

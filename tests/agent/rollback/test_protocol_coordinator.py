@@ -38,7 +38,7 @@ def test_a_run_of_one_rank_needs_no_process_group(gates: Gates) -> None:
         group.open_store, hands, rank=0, world=1, group=group.nonce, key=group.key, on_answer=gates.answers.append
     )
     coordinator.start()
-    gates.arm(coordinator, incarnation=group.nonce)
+    gates.arm(coordinator, group=group.nonce)
     go(coordinator, 1, 12)
     coordinator.close()
 

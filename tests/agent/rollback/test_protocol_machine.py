@@ -82,7 +82,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(
         flaw=st.sampled_from(
-            [{"incarnation": "an-older-group"}, {"world": 7}, {"expires": NOW - 1}, {"number": 1}, {"target": 10**6}]
+            [{"group": "an-older-group"}, {"world": 7}, {"expires": NOW - 1}, {"number": 1}, {"target": 10**6}]
         )
     )
     def the_daemon_makes_a_bad_command(self, flaw: dict[str, object]) -> None:
@@ -142,7 +142,7 @@ class Agreement(RuleBasedStateMachine):
         for i, rank in enumerate(self.ranks):
             rank.note()
             for command in rank.hands.commands:
-                assert (command.incarnation, command.world) == (GROUP, len(self.ranks)), "never what is for others"
+                assert (command.group, command.world) == (GROUP, len(self.ranks)), "never what is for others"
                 assert command.expires > NOW, "never what has expired"
             numbers = [number for number, _ in rank.hands.acted]
             assert numbers == sorted(set(numbers)), "at most once, and in order"

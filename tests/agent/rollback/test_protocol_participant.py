@@ -38,7 +38,7 @@ def carry_out(participant: Participant, command: Command, now: float = NOW) -> N
 
 
 MISTAKES = {
-    "another group": (ask(incarnation="another-group"), "another group of processes"),
+    "another group": (ask(group="another-group"), "another group of processes"),
     "another world": (ask(world=2), "it is for 2 ranks; there are 3"),
 }
 

@@ -151,7 +151,7 @@ def test_a_layer_table_that_changes_while_a_step_is_open_stops_nobody() -> None:
 def test_what_only_the_daemon_may_say_is_refused() -> None:
     core = a_job()
 
-    replies = core.say(b"r0", Command(number=1, kind="stop", incarnation="12345678"), 1.0)
+    replies = core.say(b"r0", Command(number=1, kind="stop", group="12345678"), 1.0)
 
     assert kinds(replies) == ["type"]
     assert kinds(core.say(b"r0", HelloRequest(), 1.0)) == ["type"]

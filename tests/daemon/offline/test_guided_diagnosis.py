@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
-from caboose_daemon.incidents.causal_links import BRINGS_ABOUT
+from caboose_daemon.incidents.causal_links import CONSEQUENCES
 from caboose_daemon.offline.guided.questions import QUESTIONS
 from caboose_daemon.offline.guided.symptoms import SYMPTOMS
 from support.scenario import JournaledCore, scenario
@@ -139,9 +139,9 @@ def test_one_conversation_is_about_one_run() -> None:
 
 @pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.name)
 def test_every_symptom_has_rules_questions_and_causes(symptom: Any) -> None:
-    assert symptom.rules <= BRINGS_ABOUT.keys()
+    assert symptom.rules <= CONSEQUENCES.keys()
     asked = [question for question in QUESTIONS if symptom.name in question.symptoms]
     assert asked
-    assert all(question.rule in BRINGS_ABOUT for question in asked if question.rule)
+    assert all(question.rule in CONSEQUENCES for question in asked if question.rule)
     assert len({question.key for question in asked}) == len(asked)
     assert causes(told(symptom.name, "100"))

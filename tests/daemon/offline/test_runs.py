@@ -49,7 +49,7 @@ def test_a_daemon_and_its_journal_tell_the_same(tmp_path: Path) -> None:
 
 
 def values(incident: Incident) -> list[tuple[str, dict[str, float]]]:
-    return [(member.rule, member.worst.values) for member in incident.members]
+    return [(member.rule, member.worst.values) for member in incident.episodes]
 
 
 def test_a_restarted_daemon_still_knows_what_a_run_said_of_itself(journaled: Make) -> None:

@@ -77,7 +77,7 @@ SCENARIOS = {
     "slow_rank": Scenario((Offer(5, ROLLBACK),), slow=1),
     "next_boundary": Scenario((Offer(5, {**ROLLBACK, "boundary": 6}),)),
     "late": Scenario((Offer(5, {**ROLLBACK, "boundary": 5}),)),
-    "stale_incarnation": Scenario((Offer(5, {**ROLLBACK, "incarnation": "an-older-attempt"}),)),
+    "stale_incarnation": Scenario((Offer(5, {**ROLLBACK, "group": "an-older-attempt"}),)),
     "missing_snapshot": Scenario((Offer(5, ROLLBACK),), without_snapshots=1),
     "bad_target": Scenario((Offer(5, {**ROLLBACK, "target": 3}),)),
     "dead_agent": Scenario((Offer(5, ROLLBACK),), without_helper=2),
@@ -179,7 +179,7 @@ class Run:
         return made
 
     def command(self, **fields: Any) -> Command:
-        made = {"number": 1, "incarnation": self.group.nonce, "world": WORLD, "expires": FAR_FUTURE}
+        made = {"number": 1, "group": self.group.nonce, "world": WORLD, "expires": FAR_FUTURE}
         return Command(**{**made, **fields})
 
     def train(self, step: int) -> None:

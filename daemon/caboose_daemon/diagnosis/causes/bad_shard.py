@@ -21,7 +21,7 @@ class BadShard(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """One rank's loss stays apart, while its weights are those of the others."""
-        member = case.member("rank_outlier")
+        member = case.episode("rank_outlier")
         if member is None:
             if case.world > 2 and case.is_quiet("rank_outlier"):
                 yield opposes(STRONG, "no rank stays apart from its peers")

@@ -24,7 +24,7 @@ class BatchTooSmall(Cause):
         of = "the batch" if batch is None else f"the batch of {batch:.0f}"
         if ratio is not None and ratio > 1:
             yield supports(STRONG, f"the gradient noise scale is {ratio:.3g} times {of}")
-            if "batch_size" in case.told_rules:
+            if "batch_size" in case.reportable_rules:
                 yield supports(FAIR, "the loss no longer falls, and noise is what is left")
         elif ratio is not None:
             yield opposes(STRONG, f"{of} is {1 / max(ratio, 1e-9):.3g} times the gradient noise scale")

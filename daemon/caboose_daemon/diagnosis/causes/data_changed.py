@@ -62,7 +62,7 @@ class DataChanged(Cause):
                 yield supports(FAIR, f"the new level is chance ({chance:.3g}): the labels stopped to fit the inputs")
         if case.found("dead_units", "activation_collapse", "saturation"):
             yield opposes(FAIR, "layers died with it: data alone seldom does that")
-        spike = case.member("loss_spike")
+        spike = case.episode("loss_spike")
         if spike is not None and not spike.is_open and not case.found("divergence") and spike.last.state == "resolved":
             yield opposes(FAIR, "the loss came back by itself")
         if case.found("lr_schedule"):

@@ -18,7 +18,7 @@ class EvalModeLeftOn(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """The mode itself, and whether an evaluation came just before."""
-        member = case.member("eval_mode")
+        member = case.episode("eval_mode")
         if member is None:
             is_seen = case.is_quiet("eval_mode") and case.sees("modes")
             yield opposes(

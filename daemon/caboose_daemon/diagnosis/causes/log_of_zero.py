@@ -53,8 +53,8 @@ class LogOfZero(Cause):
         if largest is not None and np.isfinite(largest) and largest < anatomy.HALF_MAX / 10:
             yield supports(SLIGHT, f"activations reached {largest:.3g} at the last closer look: far from any overflow")
         norms = case.before("grad_norm")
-        broken = [m for rule in ("gradient_explosion", "divergence") if (m := case.member(rule)) is not None]
-        first = min(m.first.onset_step for m in case.incident.members if m.rule == "non_finite")
+        broken = [m for rule in ("gradient_explosion", "divergence") if (m := case.episode(rule)) is not None]
+        first = min(m.first.onset_step for m in case.incident.episodes if m.rule == "non_finite")
         growing = growth.before_break(case)
         if growing is not None:
             yield opposes(STRONG, growing.text)

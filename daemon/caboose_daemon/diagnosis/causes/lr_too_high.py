@@ -109,7 +109,7 @@ class LrTooHigh(Cause):
                 yield opposes(SLIGHT, "the gradient norm was as usual just before")
         elif (growing := growth.before_break(case)) is not None:
             yield supports(STRONG if case.began_early else FAIR, growing.text)
-        num = sum(member.rule == "loss_spike" for member in case.incident.told)
+        num = sum(member.rule == "loss_spike" for member in case.incident.reportable)
         if num >= MANY:
             yield supports(FAIR, f"the loss spiked {num} times: no single batch does that")
 

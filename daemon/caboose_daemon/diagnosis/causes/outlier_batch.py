@@ -25,8 +25,8 @@ class OutlierBatch(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """A jump out of calm, of short duration, with the batch itself as a witness."""
-        spike = next((m for m in case.incident.told if m.rule in ("loss_spike", "gradient_explosion")), None)
-        away = case.member("divergence")
+        spike = next((m for m in case.incident.reportable if m.rule in ("loss_spike", "gradient_explosion")), None)
+        away = case.episode("divergence")
         if away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
             yield opposes(STRONG, f"the loss stayed up for {num} points: one batch does not do that")
         if case.found("bad_batch"):
@@ -37,7 +37,7 @@ class OutlierBatch(Cause):
                 yield supports(FAIR, f"it was over after {points} points")
             elif points > 2 * SHORT:
                 yield opposes(FAIR, f"it has lasted for {points} points: one batch does not do that")
-            num = sum(member.rule == spike.rule for member in case.incident.told)
+            num = sum(member.rule == spike.rule for member in case.incident.reportable)
             if num >= MANY:
                 yield opposes(FAIR, f"it came {num} times within this incident")
         if case.regained is not None and case.regained > COMES_BACK and not case.found("divergence"):

@@ -25,7 +25,7 @@ class RankHung(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """Who is behind, and whether the connections to it hold."""
-        stalled, silent = case.finding("job_stalled"), case.member("rank_silent")
+        stalled, silent = case.finding("job_stalled"), case.episode("rank_silent")
         if stalled is not None:
             seconds = case.value("job_stalled", "seconds") or 0.0
             yield supports(FAIR, f"no step ended for {seconds:.0f} s, while every process sent heartbeats")

@@ -20,7 +20,7 @@ class RankKilled(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """Silence without a good-bye, and what the peers saw."""
-        member = case.member("rank_silent")
+        member = case.episode("rank_silent")
         if member is None:
             if case.is_quiet("rank_silent"):
                 yield opposes(STRONG, "every process is heard")

@@ -23,7 +23,7 @@ class ScheduleJump(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """The jump itself, and what came after it."""
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         if member is None:
             if case.is_quiet("lr_schedule") and case.sees("lr"):
                 yield opposes(DECISIVE, "the learning rate made no jump")
@@ -35,7 +35,9 @@ class ScheduleJump(Cause):
             yield supports(
                 STRONG, f"the rate went from {before:.3g} to {lr:.3g} ({lr / before:.2g} times) at step {at}"
             )
-            after = [m.first.onset_step for m in case.incident.told if m.rule in BREAKS and m.first.onset_step >= at]
+            after = [
+                m.first.onset_step for m in case.incident.reportable if m.rule in BREAKS and m.first.onset_step >= at
+            ]
             if after:
                 yield supports(FAIR, f"the loss broke {min(after) - at} steps later")
             else:
@@ -45,7 +47,7 @@ class ScheduleJump(Cause):
 
     def advise(self, case: Case) -> Advice:
         """Look at the milestone."""
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         values = {} if member is None else member.worst.values
         before, at = values.get("before", 0.0), case.onset if member is None else member.first.onset_step
         name = case.fact("scheduler") or "the scheduler"

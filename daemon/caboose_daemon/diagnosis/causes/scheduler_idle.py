@@ -19,7 +19,7 @@ class SchedulerIdle(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """A rate that has stood from the start."""
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         if member is None:
             if case.is_quiet("lr_schedule") and case.sees("lr"):
                 yield opposes(DECISIVE, "the learning rate follows its schedule, or has none")

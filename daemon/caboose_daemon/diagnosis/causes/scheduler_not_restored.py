@@ -19,7 +19,7 @@ class SchedulerNotRestored(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         """The rate against what it was at the same step, and the scheduler's own count."""
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         if member is None:
             if case.is_quiet("lr_schedule") and case.sees("lr"):
                 yield opposes(DECISIVE, "the learning rate goes on as it was")

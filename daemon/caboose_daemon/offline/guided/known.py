@@ -32,7 +32,7 @@ FIRST_ID = 1_000_000
 
 def fitting(run: Run | None, symptom: Symptom) -> Incident | None:
     """The incident of the run that shows the symptom: an open one before a past one, the last before earlier ones."""
-    shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.told} & symptom.rules]
+    shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.reportable} & symptom.rules]
     return max(shown, key=lambda i: (i.is_open, i.number), default=None)
 
 
@@ -40,7 +40,7 @@ def declared(symptom: Symptom, step: int, name: str) -> Incident:
     """An incident on the user's word alone."""
     member = sign(symptom.rule, step, f"as you say: {symptom.text}", number=0)
     return Incident(
-        job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, members=(member,)
+        job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, episodes=(member,)
     )
 
 
@@ -68,7 +68,7 @@ def sign(
         last_time=0.0,
         is_open=True,
         worst=finding,
-        told_step=step,
+        reported_step=step,
     )
 
 
@@ -78,7 +78,7 @@ def case_of(run: Run | None, incident: Incident) -> Case:
     if run is None:
         return Case(incident=incident, recent=(), is_live=False, abstaining=dict.fromkeys(rules, ("a run",)))
     detail = run.detail
-    attempt = max(member.attempt for member in incident.members)
+    attempt = max(member.attempt for member in incident.episodes)
     if not (run.attempts == attempt).any():
         attempt = int(run.attempts[-1]) if len(run.attempts) else 1
     visible = {VISIBLE[name] for name in run.curves if name in VISIBLE}

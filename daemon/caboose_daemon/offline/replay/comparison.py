@@ -74,7 +74,7 @@ def compare(before: Judged, after: Judged) -> Difference:
 
 def _same(one: Incident, other: Incident) -> bool:
     overlaps = one.onset_step <= other.last_step and other.onset_step <= one.last_step
-    shares = {member.rule for member in one.told} & {member.rule for member in other.told}
+    shares = {member.rule for member in one.reportable} & {member.rule for member in other.reportable}
     return bool(shares) and one.attempt == other.attempt and overlaps
 
 

@@ -41,7 +41,7 @@ def as_row(incident: Incident) -> dict[str, Any]:
         "state": incident.state,
         "cause": cause_of(incident),
         "summary": incident.summary,
-        "rules": list(dict.fromkeys(member.rule for member in incident.told)),
+        "rules": list(dict.fromkeys(member.rule for member in incident.reportable)),
     }
 
 
@@ -78,7 +78,7 @@ def as_text(judged: Judged) -> Group:
 
 def _asides(incident: Incident) -> list[Text]:
     """What else was seen of it, and why it may have been."""
-    others = dict.fromkeys(member.rule for member in incident.told if member.rule != incident.rule)
+    others = dict.fromkeys(member.rule for member in incident.reportable if member.rule != incident.rule)
     best = None if incident.diagnosis is None else incident.diagnosis.best
     lines = []
     if others:

@@ -22,7 +22,7 @@ def rebuilt(job: str, incidents: Sequence[Json], episodes: Sequence[Json]) -> It
                 opened_step=row["opened_step"],
                 opened_time=row["opened_time"],
                 regimes=tuple(row["regimes"]),
-                members=members,
+                episodes=members,
                 state=row["state"],
                 severity=Severity(row["severity"]),
                 worst=Severity(row["worst"]),
@@ -48,7 +48,7 @@ def _episode(row: Json) -> Episode:
         last_time=row["last_time"],
         is_open=row["is_open"],
         worst=first if first.severity == severity else last,
-        told_step=row["told_step"],
+        reported_step=row["told_step"],
     )
 
 

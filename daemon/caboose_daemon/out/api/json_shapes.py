@@ -71,7 +71,7 @@ def episode(item: Episode) -> Json:
         "is_open": item.is_open,
         "onset_step": item.first.onset_step,
         "detected_step": item.first.step,
-        "told_step": item.told_step,
+        "told_step": item.reported_step,
         "last_step": item.last.step,
         "detected_time": item.detected_time,
         "last_time": item.last_time,
@@ -109,7 +109,7 @@ def incident(item: Incident) -> Json:
         "witness": None if witness is None else msgspec.to_builtins(witness),
         "acknowledged": None if ack is None else msgspec.to_builtins(ack),
         "outgrown": None if outgrown is None else msgspec.to_builtins(outgrown),
-        "members": [member(episode) for episode in item.members],
+        "members": [member(episode) for episode in item.episodes],
         "diagnosis": None if item.diagnosis is None else diagnosis(item.diagnosis),
     }
 
@@ -123,7 +123,7 @@ def member(item: Episode) -> Json:
         "is_open": item.is_open,
         "state": item.last.state,
         "onset_step": item.first.onset_step,
-        "detected_step": item.told_step,
+        "detected_step": item.reported_step,
         "last_step": item.last.step,
         "summary": item.worst.summary,
         "ranks": list(item.worst.ranks),

@@ -39,7 +39,7 @@ def add_job(job: Job, samples: JobSamples, now: float) -> None:
     for stat in _chosen("blind", sorted(job.blind), MAX_BLIND, samples):
         samples.add("caboose_blind", 1.0, stat)
     if attempt is not None:
-        facts = attempt.alignment
+        facts = attempt.alignment_facts()
         samples.add("caboose_reports_late_total", facts.num_late)
         samples.add("caboose_steps_incomplete_total", facts.num_incomplete)
         samples.add("caboose_reports_missed_total", facts.num_missed)

@@ -59,7 +59,7 @@ class Sampler:
 
     def observe(self, step: AlignedStep, latest_sample: LatestSample | None) -> Sample | None:
         """The sample that this step gives; None where it is a step like most."""
-        is_bad = step.has_layers and not (step.has_grad_norm and np.isfinite(step.grad_norm)) and _has_bad(step)
+        is_bad = step.has_layers and step.finite_grad_norm is None and _has_bad(step)
         is_onset = is_bad and not self._was_bad and self._may_tell(step.step)
         if step.has_layers:
             self._was_bad = is_bad
