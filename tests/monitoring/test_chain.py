@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from caboose_daemon import assets
 from caboose_daemon.ops.drills import catalogue
 from caboose_daemon.ops.drills.through import judged
 from caboose_daemon.ops.stack import stack as stacks
+from caboose_daemon.out.api.client import Client
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
 
@@ -51,9 +51,9 @@ def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
 
 
 def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
-    url = f"{stack.part('prometheus').url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    prometheus = Client(stack.part("prometheus").url, timeout=10.0)
+    answer = prometheus.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+    result: list[dict[str, Any]] = answer["data"]["result"]
     return result
 
 
@@ -116,7 +116,7 @@ def test_status_and_down_know_what_up_started_and_nothing_is_left(tmp_path: Path
     finally:
         ended = run("down")
     assert ended.stdout == "ended: daemon, alertmanager, prometheus\n"
-    assert not any(stacks.answers(part["url"]) for part in parts)
+    assert not any(Client(part["url"]).is_ok("") for part in parts)
     assert run("status").returncode == 2
     assert run("down").returncode == 2
 

@@ -19,6 +19,7 @@ from caboose_daemon.ops.demo.job import start_job
 from caboose_daemon.ops.demo.screen import screen, summary
 from caboose_daemon.ops.demo.watcher import Watcher
 from caboose_daemon.ops.processes import ProcessError, end, start_daemon, tail
+from caboose_daemon.out.api.client import Client
 
 JOB = "demo"
 SPIKE_SHARE = 0.6
@@ -73,7 +74,7 @@ def _run(
     processes.append(daemon)
     job = start_job(directory, endpoint, job=JOB, steps=steps, spike_at=spike_at)
     processes.append(job)
-    watcher = Watcher(url, JOB)
+    watcher = Watcher(Client(url, timeout=2.0), JOB)
     if console.is_terminal:
         _watch_live(console, watcher, job, steps)
     else:
@@ -85,7 +86,7 @@ def _run(
         raise ProcessError(f"no step reached the daemon:\n{tail(directory / 'daemon.log')}")
     console.print(summary(watcher, spike_at=spike_at, width=min(console.width, 110)))
     if keep:
-        console.print(f"  The page stays up at {url}/?job={JOB}  (Ctrl-C ends it)")
+        console.print(f"  The page stays up at {watcher.page}  (Ctrl-C ends it)")
         daemon.wait()
 
 
@@ -102,7 +103,7 @@ def _watch_live(console: Console, watcher: Watcher, job: "subprocess.Popen[bytes
 
 
 def _watch_plain(console: Console, watcher: Watcher, job: "subprocess.Popen[bytes]", steps: int) -> None:
-    console.print(f"live page {watcher.url}/?job={watcher.job}", soft_wrap=True)
+    console.print(f"live page {watcher.page}", soft_wrap=True)
     told: dict[str, str] = {}
     deadline = time.monotonic() + MAX_SECONDS
     next_line = 0.0

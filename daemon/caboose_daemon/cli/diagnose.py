@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 from rich.console import Console
@@ -19,7 +18,7 @@ from caboose_daemon.config import ConfigError, load
 from caboose_daemon.offline.replay.logs import LogError, read_logs
 from caboose_daemon.offline.replay.player import play
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 PIPED_WIDTH = 120
@@ -96,7 +95,7 @@ def _ask(client: Client, job: str, *, with_past: bool) -> dict[str, Any]:
     jobs = [str(row["job"]) for row in _get(client, "/api/v1/jobs")["jobs"]]
     if job not in jobs:
         fail(f"no job and no file {job!r}; the daemon at {client.url} knows {', '.join(jobs[:20]) or 'no job yet'}")
-    path = f"/api/v1/jobs/{quote(job, safe='')}"
+    path = job_path(job)
     answer: dict[str, Any] = _get(client, f"{path}/diagnosis")
     if with_past:
         answer["incidents"] = _get(client, f"{path}/incidents")["incidents"]

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import click
 
@@ -14,7 +14,7 @@ from caboose_daemon import assets
 from caboose_daemon.cli.config_file import default_file
 from caboose_daemon.cli.exits import fail
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 EXIT_FAILED = 1
@@ -128,7 +128,7 @@ def _incidents(address: str | None) -> dict[str, list[dict[str, Any]]]:
     client = Client(address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP)
     try:
         jobs = [row["job"] for row in client.get("/api/v1/jobs")["jobs"]]
-        return {job: client.get(f"/api/v1/jobs/{quote(job, safe='')}/incidents")["incidents"] for job in jobs}
+        return {job: client.get(job_path(job, "/incidents"))["incidents"] for job in jobs}
     except ClientError as error:
         if address:
             raise

@@ -2,13 +2,13 @@
 
 import sys
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.request_client import connect, read_token, who
 from caboose_daemon.cli.sources import daemon_option, json_option, one_line_errors, print_json, token_option
+from caboose_daemon.out.api.client import job_path
 
 REFUSED = 1
 MAX_TEXT = 500
@@ -49,7 +49,7 @@ def ack(
     if not undo and not (reason or "").strip():
         fail('say why, with --reason "...": whoever comes next will ask')
     body = {"undo": True} if undo else {"reason": reason, "by": by or who()}
-    answer = _post(f"{quote(job, safe='')}/incidents/{number}/ack", body, address, token_file)
+    answer = _post(job_path(job, f"/incidents/{number}/ack"), body, address, token_file)
     if as_json:
         print_json(answer)
     elif undo:
@@ -91,7 +91,7 @@ def note(
     if not text.strip() or len(text) > MAX_TEXT:
         fail(f"a note has 1 to {MAX_TEXT} characters; this one has {len(text)}")
     body = {"kind": kind, "fields": {**_fields(fields), "text": text, "by": who()}}
-    event = _post(f"{quote(job, safe='')}/events", body, address, token_file)
+    event = _post(job_path(job, "/events"), body, address, token_file)
     if as_json:
         print_json(event)
     else:
@@ -123,7 +123,7 @@ def _value(text: str) -> float | int | str:
 def _post(path: str, body: dict[str, Any], address: str | None, token_file: str | None) -> dict[str, Any]:
     client, token = connect(address), read_token(token_file)
     with one_line_errors():
-        status, answer = client.post(f"/api/v1/jobs/{path}", body, token)
+        status, answer = client.post(path, body, token)
     if status < 300:
         done: dict[str, Any] = answer
         return done

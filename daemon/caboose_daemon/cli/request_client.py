@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import click
 
 from caboose_daemon.cli.config_file import configured_file
 from caboose_daemon.cli.exits import fail
 from caboose_daemon.config import ConfigError, DaemonConfig, load
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 POLL_SECONDS = 0.2
@@ -62,7 +61,7 @@ def connect(address: str | None) -> Client:
 def decisions(client: Client, job: str) -> dict[str, Any]:
     """How rollback stands in a job; ends the command where nobody knows."""
     try:
-        answer: dict[str, Any] = client.get(f"/api/v1/jobs/{quote(job, safe='')}/decisions")
+        answer: dict[str, Any] = client.get(job_path(job, "/decisions"))
     except ClientError as error:
         fail(str(error))
     return answer
@@ -75,7 +74,7 @@ def sender(client: Client, token_file: str | None) -> Callable[..., dict[str, An
     def send(asked: Asked, *, dry_run: bool) -> dict[str, Any]:
         body = {**asked.body, "dry_run": dry_run, "by": who()}
         try:
-            status, answer = client.post(f"/api/v1/jobs/{quote(asked.job, safe='')}/{asked.endpoint}", body, token)
+            status, answer = client.post(job_path(asked.job, f"/{asked.endpoint}"), body, token)
         except ClientError as error:
             fail(str(error))
         if "explanation" not in answer:

@@ -11,10 +11,9 @@ known on the screen, with a line that says so.
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from caboose_daemon.format import to_float
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 
 Json = dict[str, Any]
 POINTS = 600
@@ -53,7 +52,7 @@ class View:
         self.chosen = max(0, min(self.chosen, len(self.jobs) - 1))
 
     def _look_at(self, job: str) -> None:
-        path = f"/api/v1/jobs/{quote(job, safe='')}"
+        path = job_path(job)
         self.detail = self.client.get(path)
         self.incidents = self.client.get(f"{path}/incidents")["incidents"]
         self.decisions = self.client.get(f"{path}/decisions")["decisions"]

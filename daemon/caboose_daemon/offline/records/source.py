@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import msgspec
 
@@ -23,7 +22,7 @@ from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.offline.records.nowhere import Nowhere
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.out.api.client import Client
+from caboose_daemon.out.api.client import Client, job_path
 from caboose_daemon.out.api.declared import declared
 from caboose_daemon.out.api.steps_around import steps_around
 from caboose_daemon.store import history
@@ -71,23 +70,23 @@ class LiveSource:
 
     def incidents(self, job: str) -> list[Json]:
         """Its incidents, open ones first."""
-        rows: list[Json] = self._client.get(f"{_path(job)}/incidents")["incidents"]
+        rows: list[Json] = self._client.get(f"{job_path(job)}/incidents")["incidents"]
         return rows
 
     def decisions(self, job: str) -> list[Json]:
         """What was decided about it, the newest first."""
-        rows: list[Json] = self._client.get(f"{_path(job)}/decisions")["decisions"]
+        rows: list[Json] = self._client.get(f"{job_path(job)}/decisions")["decisions"]
         return rows
 
     def events(self, job: str) -> list[Json]:
         """What was declared, beside validations, oldest first; each thing once."""
-        rows: list[Json] = self._client.get(f"{_path(job)}/events")["events"]
+        rows: list[Json] = self._client.get(f"{job_path(job)}/events")["events"]
         return rows
 
     def steps(self, job: str, attempt: int, step: int, *, before: int, after: int) -> Json:
         """Its steps around a moment."""
         where = f"attempt={attempt}&step={step}&before={before}&after={after}"
-        answer: Json = self._client.get(f"{_path(job)}/steps?{where}")
+        answer: Json = self._client.get(f"{job_path(job)}/steps?{where}")
         return answer
 
 
@@ -144,7 +143,3 @@ class JournalSource:
             known = ", ".join(sorted(self._state.jobs)[:20]) or "none"
             raise SourceError(f"{self.name}: no job {name!r}; known: {known}")
         return self._state.jobs[name]
-
-
-def _path(job: str) -> str:
-    return f"/api/v1/jobs/{quote(job, safe='')}"

@@ -1,11 +1,9 @@
 """A run that a daemon knows, asked for over its API."""
 
-from urllib.parse import quote
-
 from caboose_daemon.offline.runs.of_job import run_of_job
 from caboose_daemon.offline.runs.rebuilding import rebuilt
 from caboose_daemon.offline.runs.run import Json, Run, RunError
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 
 POINTS = 5000
 
@@ -17,7 +15,7 @@ def known_jobs(client: Client) -> list[str]:
 
 def from_daemon(client: Client, job: str, *, points: int = POINTS) -> Run:
     """The job as the daemon now knows it; its curves in at most `points` rows."""
-    path = f"/api/v1/jobs/{quote(job, safe='')}"
+    path = job_path(job)
     incidents = _get(client, f"{path}/incidents")["incidents"]
     return run_of_job(
         _get(client, path),

@@ -32,9 +32,9 @@ def screen(watcher: Watcher, console: Console, *, total: int, note: str) -> Rend
     if watcher.incidents:
         parts.append(_incident(watcher.incidents[0], width))
         parts += [_decision(decision, width) for decision in watcher.decisions[:1]]
-    elif watcher.is_known:
+    elif watcher.detail:
         parts.append(Text("\n  no incident so far", style="dim"))
-    if watcher.is_known:
+    if watcher.detail:
         parts.append(_ranks(watcher))  # last: on a short screen it is the first to be cut
     return Group(*parts)
 
@@ -49,7 +49,7 @@ def _header(watcher: Watcher, total: int, note: str) -> RenderableType:
         f"  step {step}/{total}",
         (f"   {note}", "dim"),
     )
-    page = Text.assemble(("  live page  ", "dim"), (f"{watcher.url}/?job={watcher.job}", "underline"))
+    page = Text.assemble(("  live page  ", "dim"), (watcher.page, "underline"))
     return Group(Text(), text, page)
 
 

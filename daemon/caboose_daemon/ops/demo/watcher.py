@@ -1,20 +1,17 @@
 """What the demo knows of its run, asked from the daemon's API as any client would."""
 
-import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
 from caboose_daemon.format import to_float
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 
 
 @dataclass
 class Watcher:
     """The run as of the last `look`."""
 
-    url: str
+    client: Client
     job: str
     detail: dict[str, Any] = field(default_factory=dict)
     incidents: list[dict[str, Any]] = field(default_factory=list)
@@ -23,27 +20,23 @@ class Watcher:
     """Newest first."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether the daemon has heard of the job."""
-        return bool(self.detail)
+    def page(self) -> str:
+        """Where the run's live page is."""
+        return f"{self.client.url}/?job={self.job}"
 
     def look(self) -> None:
         """Asks the daemon; keeps what it knew if it does not answer in time."""
-        path = f"/api/v1/jobs/{urllib.parse.quote(self.job)}"
+        path = job_path(self.job)
         try:
-            self.detail = self._get(path)
-            self.incidents = self._get(f"{path}/incidents")["incidents"]
-            self.decisions = self._get(f"{path}/decisions")["decisions"]
-            self.steps = self._get(f"{path}/series?points=2000")["steps"]
-        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
+            self.detail = self.client.get(path)
+            self.incidents = self.client.get(f"{path}/incidents")["incidents"]
+            self.decisions = self.client.get(f"{path}/decisions")["decisions"]
+            self.steps = self.client.get(f"{path}/series?points=2000")["steps"]
+        except ClientError:
             return
 
-    def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=2) as answer:  # noqa: S310 - our own daemon
-            return json.load(answer)
-
     def curve(self, name: str) -> list[float]:
-        """One column of the steps; what is not taken on every step stands until it is taken again."""
+        """One column of the steps; a number that is not taken on every step keeps its last value."""
         values: list[float] = []
         for step in self.steps:
             value = step.get(name)

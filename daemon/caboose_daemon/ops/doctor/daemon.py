@@ -3,11 +3,10 @@
 import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 from caboose_daemon.format import duration, plural, to_float
 from caboose_daemon.ops.doctor.check import DoctorCheck
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_daemon.version import __version__
 
 Json = dict[str, Any]
@@ -77,7 +76,7 @@ def _rank_clocks(client: Client, about: Json, rows: list[Json]) -> Iterator[Doct
     """The time in a run's last report against when it came."""
     worst, of = 0.0, ""
     for row in [row for row in rows if row["state"] == "running"][:MAX_JOBS]:
-        detail = client.get(f"/api/v1/jobs/{quote(row['job'], safe='')}")
+        detail = client.get(job_path(row["job"]))
         if detail["last"] is None:
             continue
         skew = about["time"] - detail["silent_seconds"] - to_float(detail["last"]["time"])

@@ -11,15 +11,12 @@ Alertmanager must let go of the alert: a quarter of an hour later, as an inciden
 and its alert goes on for ten.
 """
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +24,13 @@ from typing import Any
 
 from caboose_daemon.ops.drills.catalogue import Drill
 from caboose_daemon.ops.processes import end, start, tail
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 
 POLL_SECONDS = 0.25
+TIMEOUT_SECONDS = 5.0
 RESOLVED = "resolved"
 RESOLVE_SECONDS = 600.0
 """What a resolve takes beside patience: the drill's rest, two minutes of export, five that alerts go on firing."""
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ThroughError(RuntimeError):
@@ -106,13 +103,15 @@ def send(
 def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[str, Callable[[], bool], str]]:
     """The stations in order, each with its question and what to look at where the answer stays no."""
     job = passage.job
-    quoted = urllib.parse.quote(job, safe="")
+    daemon_client = Client(stations.daemon)
+    prometheus = Client(stations.prometheus, server="Prometheus", timeout=TIMEOUT_SECONDS)
+    alertmanager = Client(stations.alertmanager, server="Alertmanager", timeout=TIMEOUT_SECONDS)
     told = urllib.parse.urlencode({"query": f'caboose_incident_open{{training_job="{job}"}} == 1'})
     matcher = urllib.parse.urlencode({"filter": f'training_job="{job}"'})
 
     def incidents() -> list[dict[str, Any]]:
         try:
-            told: list[dict[str, Any]] = Client(stations.daemon).get(f"/api/v1/jobs/{quoted}/incidents")["incidents"]
+            told: list[dict[str, Any]] = daemon_client.get(job_path(job, "/incidents"))["incidents"]
         except ClientError:
             return []  # the job has not introduced itself yet
         return told
@@ -121,14 +120,14 @@ def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[s
         return bool(incidents())
 
     def scraped() -> bool:
-        return bool(_get(f"{stations.prometheus}/api/v1/query?{told}")["data"]["result"])
+        return bool(_get(prometheus, f"/api/v1/query?{told}")["data"]["result"])
 
     def fires() -> bool:
-        alerts = _get(f"{stations.prometheus}/api/v1/alerts")["data"]["alerts"]
+        alerts = _get(prometheus, "/api/v1/alerts")["data"]["alerts"]
         return any(a["labels"].get("training_job") == job and a["state"] == "firing" for a in alerts)
 
     def active() -> list[dict[str, Any]]:
-        alerts: list[dict[str, Any]] = _get(f"{stations.alertmanager}/api/v2/alerts?{matcher}")
+        alerts: list[dict[str, Any]] = _get(alertmanager, f"/api/v2/alerts?{matcher}")
         return [alert for alert in alerts if alert["status"]["state"] == "active"]
 
     def arrived() -> bool:
@@ -157,7 +156,11 @@ def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[s
             arrived,
             "is it under alerting.alertmanagers in prometheus.yml, and does nothing silence or inhibit the alert?",
         ),
-        (RESOLVED, resolved, f"did {job} end, and is its incident over? {stations.daemon}/?job={quoted}"),
+        (
+            RESOLVED,
+            resolved,
+            f"did {job} end, and is its incident over? {stations.daemon}/?job={urllib.parse.quote(job, safe='')}",
+        ),
     ]
 
 
@@ -183,10 +186,8 @@ def judged(told: Sequence[Mapping[str, Any]], expected: Collection[tuple[str, st
     return wrong
 
 
-def _get(url: str) -> Any:
+def _get(server: Client, path: str) -> Any:
     try:
-        with _opener.open(url, timeout=5.0) as answer:
-            return json.load(answer)
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        where = url.partition("/api/")[0]
-        raise ThroughError(f"{where} does not answer as Prometheus or Alertmanager do: {error}") from None
+        return server.get(path)
+    except ClientError as error:
+        raise ThroughError(str(error)) from None

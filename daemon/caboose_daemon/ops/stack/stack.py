@@ -8,15 +8,12 @@ the program says so and `up` fails with its words. Whatever `up` started is ende
 """
 
 import contextlib
-import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,10 +23,11 @@ from caboose_daemon.ops.stack import binaries, configs
 from caboose_daemon.out.api.client import Client, ClientError
 
 READY_SECONDS = 30.0
+READY_TIMEOUT_SECONDS = 2.0
+"""Of one request."""
 PATIENCE_SECONDS = 8.0
 _children: dict[int, "subprocess.Popen[bytes]"] = {}
 """What this very process started: it goes on when the command ends, and is reaped if it is ended before."""
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class StackError(RuntimeError):
@@ -55,7 +53,7 @@ class Service:
     def is_ready(self) -> bool:
         """Whether it answers."""
         path = "/readyz" if self.name == "daemon" else "/-/ready"
-        return self.is_running and answers(self.url + path)
+        return self.is_running and Client(self.url, timeout=READY_TIMEOUT_SECONDS).is_ok(path)
 
 
 @dataclass
@@ -195,15 +193,6 @@ def _end(part: Service) -> None:
                 child.poll()  # our own child must be reaped to be gone
             time.sleep(0.05)
     _children.pop(part.pid, None)
-
-
-def answers(url: str) -> bool:
-    """Whether somebody answers there with a success."""
-    try:
-        with _opener.open(url, timeout=2.0) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError, http.client.HTTPException, ValueError):
-        return False
 
 
 def _free_port() -> int:

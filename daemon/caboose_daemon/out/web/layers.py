@@ -11,7 +11,7 @@ from starlette.routing import Route
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api.layer_map import Keep, layer_history, layer_map
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error, unknown_job
 from caboose_daemon.steps.samples.stats import STATS, Stat
 from caboose_daemon.store.sample_history import SampleReader
 
@@ -124,11 +124,11 @@ class LayersApi:
         """What the state adds to what the journal has."""
         state = self._context.state
         with state.lock:
-            job = state.jobs.get(name)
-            if job is not None:
-                return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
-            known = ", ".join(sorted(state.jobs)[:20]) or "none yet"
-        return error(404, f"no job {name[:128]!r}; known: {known}")
+            unknown = unknown_job(state, name)
+            if unknown is not None:
+                return unknown
+            job = state.jobs[name]
+            return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
 
 
 def _sample_every(job: Job) -> int | None:
