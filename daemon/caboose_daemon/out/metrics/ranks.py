@@ -1,4 +1,4 @@
-"""The ranks' series: four each up to 512 ranks; above that, the ten worst of each kind."""
+"""The series of ranks: four each up to 512 ranks; above that, the ten worst of each metric."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,7 +12,7 @@ from caboose_daemon.out.metrics.slots import Slots
 MAX_RANKS = 512
 NUM_WORST = 10
 SPARE_MOVES = 32
-"""Each rank may move to another host once a day, and a few may move oftener; then the label says `other`."""
+"""Each rank may move to another host once a day, and 32 more moves are allowed; then the label is `other`."""
 VALUES: dict[str, Callable[[Member, float], float | None]] = {
     "caboose_rank_loss": lambda member, now: member.loss,
     "caboose_rank_step": lambda member, now: float(member.step),
@@ -22,13 +22,13 @@ VALUES: dict[str, Callable[[Member, float], float | None]] = {
 
 
 class RankSeries:
-    """One job's; remembers who is among the worst."""
+    """The ranks of one job; remembers the worst ones between scrapes."""
 
     def __init__(self) -> None:
         self._worst = {name: Slots(NUM_WORST) for name in VALUES}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Every rank, or the worst."""
+        """Adds all ranks, or the worst ones."""
         members = job.attempt.members if job.attempt else {}
         world = job.attempt.world if job.attempt else 0
         hosts: dict[str, str | None] = {}
@@ -49,7 +49,7 @@ class RankSeries:
 
     @staticmethod
     def _host(member: Member, world: int, samples: JobSamples) -> str | None:
-        """What is told of where a rank runs; None where it has no series at all."""
+        """The host label of a rank; None if the rank has no series."""
         rank, host = str(member.hello.rank), member.hello.host
         if not samples.names.admit("rank", 2 * MAX_RANKS, rank):
             return None
@@ -57,7 +57,7 @@ class RankSeries:
         return host if samples.names.admit("host", moves, rank, host) else OTHER
 
     def _chosen(self, name: str, members: dict[int, Member], now: float) -> list[Member]:
-        """The worst: farthest from the usual loss, farthest behind, slowest, longest silent."""
+        """The worst ranks: loss farthest from the median, farthest behind, slowest, longest silent."""
         ranks = sorted(members)
         raw = [VALUES[name](members[rank], now) for rank in ranks]
         values = np.array([np.nan if value is None else value for value in raw])
