@@ -70,7 +70,7 @@ def test_every_query_returns_data_of_the_real_run(fleet: WatchedFleet, query: Qu
     names = set(re.findall(r"\bcaboose_\w+", query.expression))
     if query.kind == "annotation" and query.place.endswith("incidents"):
         return  # of either severity, which is the next test's
-    if query.place == "Decisions so far":
+    if query.place == "All decisions":
         return  # whether its spike called for advice is not this test's
     is_missing = bool(names & NOT_IN_THE_REAL_RUN.keys()) or query.place in ("Not finite", "Rolled back")
 
