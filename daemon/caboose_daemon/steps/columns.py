@@ -226,7 +226,7 @@ class RankNumbers:
         metric="caboose_rank_loss",
         worst="apart",
         help="Loss of one rank in its last report",
-        tells="One rank apart from the others: look at its data.",
+        tells="Close to the other ranks is normal. One rank apart: check its data.",
         default=None,
     )
     step_seconds: float | None = _column(
@@ -234,8 +234,8 @@ class RankNumbers:
         lambda report: report.phases.total if report.phases else None,
         unit="seconds",
         metric="caboose_rank_step_seconds",
-        help="Duration of one rank's last step",
-        tells="All ranks wait for the slowest, so the values are alike. The rule straggler names the slow rank.",
+        help="Duration of the last step of one rank",
+        tells="Similar on all ranks, because all wait for the slowest; the rule straggler names that rank.",
         default=None,
     )
     device_utilization: float | None = _column(

@@ -1,4 +1,4 @@
-"""One job's series but those of layers, ranks and incidents."""
+"""The series of one job, except layers, ranks and incidents."""
 
 import math
 
@@ -12,13 +12,13 @@ MAX_GROUPS = 16
 MAX_BLIND = 32
 MAX_METRICS = 16
 MAX_KINDS = 8
-"""Kinds of model (wrapper, optimizer, precision) under one job name in a day."""
+"""Limit on different (wrapper, optimizer, precision) under one job name in one day."""
 SPEED_STEPS = 50
 """Steps over which speed and overhead are averaged."""
 
 
 def add_job(job: Job, samples: JobSamples, now: float) -> None:
-    """Who it is, how far, and how fast."""
+    """Adds identity, progress, speed and findings of the job."""
     attempt = job.attempt
     members = list(attempt.members.values()) if attempt else []
     kind = (job.wrapper, *(str(job.facts.get(name, "")) for name in ("optimizer", "precision")))
@@ -108,6 +108,6 @@ def _add_validation(job: Job, samples: JobSamples) -> None:
 
 
 def _chosen(kind: str, names: list[str], places: int, samples: JobSamples) -> list[str]:
-    """The first of them that may have series: so many at once, and twice as many in a day."""
+    """The first `places` names that may have series; twice as many different ones in one day."""
     samples.names.leave_out(len(names) - places)
     return [name for name in names[:places] if samples.names.admit(kind, 2 * places, name)]

@@ -1,4 +1,4 @@
-"""The layers' series: least, median and most; 32 parts of the depth; the ten worst by name."""
+"""The series of layers: min, median and max; 32 parts of the depth; the ten worst by name."""
 
 from collections.abc import Sequence
 
@@ -18,25 +18,25 @@ OF_MODULES = {
     "dead_units_ratio": "activation_dead",
     "saturated_units_ratio": "activation_saturated",
 }
-"""The table's names, and those of the agents' arrays."""
+"""Names in the table, and names of the arrays in reports."""
 Floats = NDArray[np.float64]
 
 
 class LayerSeries:
-    """One job's; remembers who is among the worst."""
+    """The layers of one job; remembers the worst ones between scrapes."""
 
     def __init__(self) -> None:
         self._matrices = Matrices()
         self._worst: dict[str, Slots] = {}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Everything the last step and the last sample showed."""
+        """Adds the values of the last step and of the last sample."""
         self._matrices.look(job.layers)
         names = [layer.name for layer in job.layers]
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
         if job.last is not None and len(job.last.layer_grad_norm) == len(names):
             norms = job.last.layer_grad_norm
-            seen = (norms >= 0) | ~np.isfinite(norms)  # NaN is a norm that was seen to be NaN
+            seen = (norms >= 0) | ~np.isfinite(norms)  # NaN means that the norm was NaN
             self._statistic("gradient_norm", np.where(seen, norms, -1.0), names, matrices, samples, now)
         latest_sample = job.meters.latest_sample
         if latest_sample is None:
@@ -61,7 +61,7 @@ class LayerSeries:
         samples: JobSamples,
         now: float,
     ) -> None:
-        """`values`: below 0 where nothing was seen, NaN or infinite where that was; `rows`: those to compare."""
+        """`values`: negative means unknown, NaN means NaN. `rows`: the rows to compare."""
         finite = np.isfinite(values) & (values >= 0)
         used = rows[finite[rows]]
         if len(used):
@@ -77,7 +77,7 @@ class LayerSeries:
 
     @staticmethod
     def _badness(name: str, values: Floats, finite: NDArray[np.bool_]) -> Floats:
-        """How far up the list: the value itself; of a spread, how many times it is away from the usual one."""
+        """Sort key of the worst layers: the value, or for a spread its distance from the median in powers of two."""
         seen = finite | ~np.isfinite(values)
         if name != "activation_std" or not finite.any():
             badness = np.where(finite, values, np.inf)

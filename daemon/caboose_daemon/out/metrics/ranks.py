@@ -13,7 +13,7 @@ from caboose_daemon.steps.columns import RANK_COLUMNS, Column, Worst
 MAX_RANKS = 512
 NUM_WORST = 10
 SPARE_MOVES = 32
-"""Each rank may move to another host once a day, and a few may move oftener; then the label says `other`."""
+"""Each rank may move to another host once a day, and 32 more moves are allowed; then the label is `other`."""
 
 
 def _reader(column: Column) -> Callable[[Member, float], float | None]:
@@ -30,13 +30,13 @@ VALUES: dict[str, tuple[Callable[[Member, float], float | None], Worst]] = {
 
 
 class RankSeries:
-    """One job's; remembers who is among the worst."""
+    """The ranks of one job; remembers the worst ones between scrapes."""
 
     def __init__(self) -> None:
         self._worst = {name: Slots(NUM_WORST) for name in VALUES}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Every rank, or the worst."""
+        """Adds all ranks, or the worst ones."""
         members = job.attempt.members if job.attempt else {}
         world = job.attempt.world if job.attempt else 0
         hosts: dict[str, str | None] = {}
@@ -57,7 +57,7 @@ class RankSeries:
 
     @staticmethod
     def _host(member: Member, world: int, samples: JobSamples) -> str | None:
-        """What is told of where a rank runs; None where it has no series at all."""
+        """The host label of a rank; None if the rank has no series."""
         rank, host = str(member.hello.rank), member.hello.host
         if not samples.names.admit("rank", 2 * MAX_RANKS, rank):
             return None
