@@ -34,7 +34,7 @@ def slow(seconds: float) -> Any:
 def test_many_ranks_make_a_map_that_names_the_one_in_trouble(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 80, {"job": job}, per_host=8) as ranks:
         send_steps(ranks, 1, 2)
-        ranks[71].send(Bye(attempt=0, step=2, time=1002.0, error="killed"))
+        ranks[71].send(Bye(step=2, error="killed"))
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator("#ranks-hint")).to_have_text("79 live, 1 failed")
         expect(page.locator("#rank-scroll")).to_be_hidden()
@@ -55,7 +55,7 @@ def test_a_host_of_which_one_thing_is_said_is_one_line(daemon: DaemonProcess, pa
         send_steps(ranks, 1, 2)
         for rank in (*range(24, 32), 40, 42, 71):
             error = "killed" if rank == 71 else "host lost"
-            ranks[rank].send(Bye(attempt=0, step=2, time=1002.0, error=error))
+            ranks[rank].send(Bye(step=2, error=error))
         page.goto(f"{daemon.url}?job={job}")
 
         expect(page.locator("#rank-worst li")).to_have_text(
@@ -162,7 +162,7 @@ def test_the_device_of_a_rank_has_columns_and_a_rank_without_one_has_dashes(
     with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
         send_steps(ranks, 1, 2)
         ranks[1].send(a_report(3, device_bytes=61 * 10**9, is_sampled=True))
-        ranks[1].send(Heartbeat(attempt=0, step=3, time=1.0, utilization=0.97))
+        ranks[1].send(Heartbeat(step=3, utilization=0.97))
         page.goto(f"{daemon.url}?job={job}")
 
         expect(page.locator("#rank-table thead")).to_contain_text("Device busyDevice memoryLast seen")

@@ -123,7 +123,7 @@ def play(daemon: DaemonProcess, seconds: float, is_over: Callable[[], bool]) -> 
         for job, error in ((CRASHED, "RuntimeError: CUDA error: an illegal memory access"), (DONE, "")):
             (simulated,) = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": job}))
             simulated.send(StepReport(attempt=0, seq=1, step=1, model_step=1, time=time.time(), loss=0.7))
-            simulated.send(Bye(attempt=0, step=1, time=time.time(), error=error))
+            simulated.send(Bye(step=1, error=error))
         began = time.monotonic()
         while story.share < 1.0 or not is_over():
             story.step += 1
@@ -153,7 +153,7 @@ def _now_and_then(story: Story, ranks: list[SimulatedRank]) -> None:
         ranks[0].send(Event(attempt=story.attempt, step=story.step, time=when, kind=kind, fields=dict(told)))
     for simulated in ranks:
         busy = max(0.1, 0.97 - 0.02 * simulated.hello.rank)
-        simulated.send(Heartbeat(attempt=story.attempt, step=story.step, time=time.time(), utilization=busy))
+        simulated.send(Heartbeat(step=story.step, utilization=busy))
 
 
 def _tell_holdings(story: Story, ranks: list[SimulatedRank]) -> None:
@@ -161,9 +161,6 @@ def _tell_holdings(story: Story, ranks: list[SimulatedRank]) -> None:
     for rank, simulated in enumerate(ranks):
         simulated.send(
             Holdings(
-                attempt=story.attempt,
-                step=story.step,
-                time=time.time(),
                 group="group-of-these-ranks",
                 snapshots=tuple(Held(step, step, 0.0, is_ready=step < story.step) for step in steps),
                 snapshot_every=SNAPSHOT_EVERY,
@@ -216,7 +213,6 @@ def _big_step(story: Story, rank: int) -> StepReport:
         phases=Phases(
             total=total, data=0.03 * total, forward=0.3 * total, backward=0.55 * total, optimizer=0.08 * total
         ),
-        grad_norm=math.inf if story.is_overflowing else float(np.linalg.norm(norms)),
         local_grad_norm=3.0 * norm if story.is_sampled else None,
         agent_seconds=0.0011,
         clipping=Clipping(1.5, float(np.linalg.norm(norms))),
@@ -256,7 +252,6 @@ def _quiet_step(story: Story) -> StepReport:
         num_samples=64,
         lr=(0.1,),
         phases=Phases(total=total, data=0.01, forward=0.06, backward=0.1, optimizer=0.01),
-        grad_norm=1.0,
         agent_seconds=0.0004,
     )
 

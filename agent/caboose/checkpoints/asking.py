@@ -37,7 +37,7 @@ def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_se
                 message = decode(socket.recv_multipart())
             except WireError as error:
                 raise NoAnswer(f"the daemon at {endpoint} sent something unreadable: {error.reason}") from None
-            if isinstance(message, Plan):
+            if isinstance(message, Plan) and message.job == request.job:
                 return message
             if isinstance(message, Refused):
                 raise NoAnswer(f"the daemon at {endpoint} refused ({message.reason}): {message.detail}")

@@ -44,6 +44,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Caboose wrote it; one of your own is loaded by your own code."""
     health: str = ""
     """healthy or unproven by the daemon's ledger; empty if it does not know of it."""
+    best: str | None = None
+    """Path of the checkpoint with the best validation loss; None where the daemon knows of none."""
     others: tuple[str, ...] = ()
     """What would be next, best first, not looked at yet."""
     skip: tuple[tuple[int, int], ...] = ()
@@ -184,6 +186,7 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
         step=0 if taken is None else taken.step,
         is_ours=taken is not None and layout.is_ours(taken.path),
         health="" if taken is None else taken.health,
+        best=_best(answer),
         others=tuple(str(other.path) for other in others),
         skip=answer.skip if isinstance(answer, Plan) else (),
         lr_scale=lr_scale,
@@ -192,6 +195,11 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
         source="daemon" if is_answered else "disk",
         reason=answer.reason if isinstance(answer, Plan) else answer,
     )
+
+
+def _best(answer: Plan | str) -> str | None:
+    planned = answer.checkpoints if isinstance(answer, Plan) else ()
+    return next((checkpoint.path for checkpoint in planned if checkpoint.is_best), None)
 
 
 def _candidates(directory: Path | None, answer: Plan | str) -> list[_Candidate]:

@@ -97,7 +97,9 @@ class Activations:
         for name, module in model.named_modules():
             kind = type(module).__name__
             if not any(True for _ in module.children()) and kind not in SKIPPED_KINDS:
-                self._add_site(id(module), Module(name=plain_name(name)[-256:], kind=kind[:256]))
+                self._add_site(
+                    id(module), Module(name=plain_name(name)[-256:], kind=kind[:256], num_units=_num_units(module))
+                )
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
         self._stack: list[torch.nn.Module] = []
@@ -238,6 +240,15 @@ class Activations:
         self._num_in_window = 0
         alive, self._alive = self._alive, {}
         return torch.stack([1.0 - alive[row].to(torch.float32).mean() if row in alive else missing for row in order])
+
+
+def _num_units(module: torch.nn.Module) -> int:
+    """Features or channels of a module's output; 0 where it has no such number."""
+    for name in ("out_features", "out_channels", "num_features", "embedding_dim"):
+        value = getattr(module, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
 
 
 class _Functions(TorchFunctionMode):

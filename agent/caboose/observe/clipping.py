@@ -33,7 +33,6 @@ class Clipped:
     """Norms before clipping, as the clippers computed them, of parameters that are each in one of them; still on the
     device. Empty where one is not known."""
     max_norm: float | None = None
-    max_value: float | None = None
 
 
 class ClipTotals:
@@ -122,7 +121,6 @@ class ClippingObserver:
     def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
         if self._owns(parameters):
             self._before_clip(parameters)
-            self._seen.max_value = float(max_value)
 
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
         return any(id(parameter) in self.owned for parameter in parameters)

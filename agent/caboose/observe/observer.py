@@ -53,7 +53,6 @@ class ObservedStep:
 
     loss: float | None
     lr: tuple[float, ...]
-    settings: dict[str, tuple[float, ...]]
     clipped: Clipped
     mode: Mode | None
     is_sampled: bool
@@ -377,7 +376,6 @@ class Observer:
         return ObservedStep(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
-            settings=self._state.settings(is_wanted=self._is_sampled),
             clipped=clipped,
             mode=self._mode,
             is_sampled=self._is_sampled,

@@ -24,7 +24,6 @@ class OptimizerState:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> None:
         self._optimizers = optimizers
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        self._last: dict[str, tuple[float, ...]] = {}
         self._kept_scale: torch.Tensor | None = None
         self._num_skipped = 0
         self._num_fused_skipped: torch.Tensor | None = None
@@ -45,20 +44,6 @@ class OptimizerState:
         """Empty where no group has one that is a number, as with an optimizer that finds its own."""
         rates = tuple(_number(group.get("lr")) for group in told_groups(self._optimizers))
         return () if all(map(math.isnan, rates)) else rates
-
-    def settings(self, *, is_wanted: bool) -> dict[str, tuple[float, ...]]:
-        """Momentum, betas and weight decay of every group, if they changed since the last call or are wanted anyway."""
-        now: dict[str, tuple[float, ...]] = {}
-        for group in told_groups(self._optimizers):
-            for name in SETTINGS:
-                value = group.get(name)
-                if isinstance(value, tuple | list):
-                    for i, part in enumerate(value):
-                        now[f"{name}{i}"] = (*now.get(f"{name}{i}", ()), _number(part))
-                elif value is not None:
-                    now[name] = (*now.get(name, ()), _number(value))
-        has_changed, self._last = now != self._last, now
-        return now if is_wanted or has_changed else {}
 
     def is_scaled(self, number: int) -> bool:
         """Gradients of this optimizer are about to be read: whether the scaler's scale is still in them.

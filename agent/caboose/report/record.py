@@ -76,11 +76,9 @@ class StepRecord:
             num_samples=whole(self.num_samples),
             num_tokens=whole(self.num_tokens),
             lr=seen.lr,
-            settings=seen.settings,
             num_scheduler_steps=self.num_scheduler_steps,
             phases=self._phases(),
             metrics=self.metrics,
-            grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
             scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
@@ -98,7 +96,7 @@ class StepRecord:
             slices=slices,
             arrays=arrays,
         )
-        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, report.grad_norm))
+        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, _total(values, "grad_norm")))
         return self.on_bad_number(report) if is_bad else report
 
     def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
@@ -111,8 +109,8 @@ class StepRecord:
                 slices[name] = (first, 1)
             elif name in MODULE_ARRAYS:
                 arrays[name] = _spread(found, rows, 0, self.num_modules)
-        if "activation_mean" in arrays:
-            order = values["activation_mean"][0]
+        if "activation_std" in arrays:
+            order = values["activation_std"][0]
             arrays["activation_order"] = _spread(np.arange(len(order), dtype=np.float32), order, 0, self.num_modules)
         return arrays, slices
 
@@ -128,9 +126,9 @@ class StepRecord:
 
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped
-        if clipped.max_norm is None and clipped.max_value is None:
+        if clipped.max_norm is None:
             return None
-        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), clipped.max_value)
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"))
 
     def _num_skipped(self, values: Values) -> int:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)

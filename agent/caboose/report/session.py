@@ -94,7 +94,7 @@ class Session:
         """Sends what is queued and the Bye, for at most a second."""
         if self.sender is not None:
             text = "" if error is None else f"{type(error).__name__}: {error}"[:4096]
-            self.sender.close(Bye(attempt=self.attempt, step=self.count.step, time=time.time(), error=text))
+            self.sender.close(Bye(step=self.count.step, error=text))
 
     def abandon(self) -> None:
         """In a forked child: the socket belongs to the parent."""

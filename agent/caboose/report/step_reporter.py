@@ -154,9 +154,7 @@ class StepReporter:
     def heartbeat(self) -> Heartbeat:
         session = self._session
         return Heartbeat(
-            attempt=session.attempt,
             step=session.count.step,
-            time=time.time(),
             since_step_seconds=time.monotonic() - self._boundary,
             num_dropped=session.sender.num_dropped if session.sender is not None else 0,
             num_failures=self._guard.num_failures,

@@ -16,7 +16,6 @@ import logging
 import time
 from typing import Any, Protocol
 
-import msgspec
 import torch
 from torch import distributed as dist
 
@@ -90,12 +89,10 @@ class Brake:
         *,
         group: str,
         lr_policy: LrPolicy = "keep",
-        can_rewind: bool = True,
         has_secret: bool = False,
         checkpointer: Saves | None = None,
         hunter: Hunts | None = None,
     ) -> None:
-        """`can_rewind` is False where the schedule belongs to a framework whose own counter cannot go back."""
         self._session = session
         self._ring = ring
         self._skip = skip
@@ -104,7 +101,6 @@ class Brake:
         self._group = group
         self._lr_policy: LrPolicy = lr_policy
         self._has_secret = has_secret
-        self._can_rewind = can_rewind
         self._coordinator: Coordinator | None = None
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
@@ -138,8 +134,6 @@ class Brake:
         if command.kind in ("rollback", "scale_lr") and not 0.0 < command.lr_scale < MAX_LR_SCALE:
             return f"lr_scale is {command.lr_scale}"
         if command.kind == "rollback":
-            if command.lr == "rewind" and not self._can_rewind:
-                return "the schedule belongs to a framework whose counter cannot go back"
             return self._ring.pin(command.target)
         if command.kind == "scale_lr":
             return self._ring.unknown_schedule()
@@ -177,8 +171,7 @@ class Brake:
         crosses, batches = False, self._skip.batches_per_step
         if command.skip:
             crosses, batches = _compare_loaders(self._skip.length(), batches)
-        lr: LrPolicy = "rewind" if "rewind" in (command.lr, self._lr_policy) else "keep"
-        model_step = self._ring.restore(command.target, lr=lr)
+        model_step = self._ring.restore(command.target, lr=self._lr_policy)
         self._ring.unpin()
         self._ring.drop_newer(command.target)
         caveat = ""
@@ -267,9 +260,6 @@ class Brake:
         if coordinator is None:
             return None
         found = Holdings(
-            attempt=self._session.attempt,
-            step=self._session.count.step,
-            time=0.0,  # filled in when it is sent
             group=self._group,
             last_number=coordinator.last_number,
             snapshots=self._ring.held,
@@ -278,16 +268,14 @@ class Brake:
             snapshot_seconds=self._ring.last_seconds,
             budget_left=coordinator.budget_left,
             cool_until=coordinator.cool_until,
-            num_rollbacks=coordinator.num_rollbacks,
             can_skip=self._skip.source is not None,
             can_checkpoint=self._checkpointer is not None,
             can_hunt=self._hunter is not None and self._hunter.num_left > 0,
         )
-        news = msgspec.structs.replace(found, step=0)
-        if not is_asked and news == self._sent:
+        if not is_asked and found == self._sent:
             return None
-        self._sent = news
-        return msgspec.structs.replace(found, time=time.time())
+        self._sent = found
+        return found
 
     def close(self) -> None:
         """Vetoes what is pending and lets the memory go."""

@@ -65,7 +65,6 @@ def engage(
         skip,
         group=group.nonce,
         lr_policy=rollback.lr,
-        can_rewind=rollback.can_rewind_lr,
         has_secret=settings.secret is not None,
         checkpointer=checkpointer,
         hunter=hunter,

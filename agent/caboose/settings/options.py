@@ -4,7 +4,7 @@ Each checks its own values; an error names the value and what to give instead.
 """
 
 import os
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, get_args
 
 from caboose_wire.rollback import RollbackMode
@@ -54,8 +54,6 @@ class Rollback:
     skip_step: SkipMode | None = None
     """Skips updates whose gradient norm is not finite (`nonfinite`), or is an `outlier` too; in every mode. The norm is
     the one of `clip_grad_norm_`; after three steps without it this is off, with a warning."""
-    can_rewind_lr: bool = True
-    """False where a framework owns the schedule: its step counter cannot go back. The callbacks set it."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -73,7 +71,7 @@ class Rollback:
         """For a framework that owns the schedule; ValueError where `rewind` was asked for."""
         if self.lr == "rewind":
             raise ValueError("Rollback(lr='rewind'): the Trainer's step counter cannot go back; use lr='keep'")
-        return replace(self, can_rewind_lr=False)
+        return self
 
 
 @dataclass(frozen=True)

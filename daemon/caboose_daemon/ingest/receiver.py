@@ -24,7 +24,6 @@ from caboose_daemon.jobs.job import Attempt, Job, Member
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.version import __version__
 from caboose_wire import (
     Ack,
     Bye,
@@ -131,7 +130,7 @@ class Receiver:
         if now - known.asked < ASK_AGAIN_SECONDS:
             return []
         known.asked = now
-        return [(peer, HelloRequest(daemon_version=__version__))]
+        return [(peer, HelloRequest())]
 
     def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
         if hello.rank >= hello.world:
@@ -201,7 +200,7 @@ class Receiver:
             self._held_bytes += size
         if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
             stranger.asked = now
-            return [(peer, HelloRequest(daemon_version=__version__))]
+            return [(peer, HelloRequest())]
         return []
 
     def _stranger(self, peer: bytes, now: float) -> _Stranger:
@@ -243,6 +242,7 @@ class Receiver:
         elif isinstance(message, Event):
             self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
         elif isinstance(message, Bye):
+            member.step = max(member.step, message.step)
             self._pipeline.leave(known.job, member, message.error)
         elif isinstance(message, Holdings):
             self._policy.held(known.job, member.hello.rank, message)
@@ -256,6 +256,9 @@ class Receiver:
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
         _check_layer_arrays(report, len(known.job.layers))
+        if report.attempt < member.hello.attempt:  # sent before the rollback that its Hello announced
+            known.attempt.aligner.num_late += 1
+            return
         if member.last_seq and report.seq > member.last_seq + 1:
             member.num_missed += report.seq - member.last_seq - 1
         member.last_seq = max(member.last_seq, report.seq)

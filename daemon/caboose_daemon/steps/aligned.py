@@ -40,7 +40,6 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     lr: tuple[float, ...]
     phases: Float64
     """ranks x phases, in seconds, in the order of PHASES."""
-    rank_grad_norm: Float64
     local_grad_norm: Float64
     agent_seconds: Float64
     num_dropped: int
@@ -218,7 +217,7 @@ def combine(
     """The ranks' reports of one step, side by side."""
     rows = max(world, max(reports, default=0) + 1)
     nan = np.full(rows, np.nan)
-    loss, rank_norm, local_norm, agent = nan.copy(), nan.copy(), nan.copy(), nan.copy()
+    loss, local_norm, agent = nan.copy(), nan.copy(), nan.copy()
     weight = np.ones(rows)
     phases = np.full((rows, len(PHASES)), np.nan)
     present = np.zeros(rows, dtype=np.bool_)
@@ -236,8 +235,6 @@ def combine(
             loss[rank] = report.loss
         if report.num_samples is not None:
             weight[rank] = report.num_samples
-        if report.grad_norm is not None:
-            rank_norm[rank] = report.grad_norm
         if report.local_grad_norm is not None:
             local_norm[rank] = report.local_grad_norm
         if report.phases is not None:
@@ -271,7 +268,6 @@ def combine(
         weight=weight,
         lr=first.lr,
         phases=phases,
-        rank_grad_norm=rank_norm,
         local_grad_norm=local_norm,
         agent_seconds=agent,
         num_dropped=sum(r.num_dropped for r in reports.values()),

@@ -10,6 +10,7 @@ import torch
 import caboose
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 Attach = Callable[..., caboose.Monitor]
 
@@ -25,7 +26,7 @@ def one_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: 
 
 
 def norms_of(listening: Collector, num: int) -> list[float | None]:
-    return [report.grad_norm for report in listening.wait_for(StepReport, num)]
+    return [grad_norm(report) for report in listening.wait_for(StepReport, num)]
 
 
 def test_layers_that_are_unfrozen_into_a_new_group_are_read_from_their_first_step(
@@ -79,7 +80,7 @@ def test_a_head_that_is_replaced_by_its_like_is_read_as_the_same_layer(
     norms += [one_step(network, optimizer, monitor) for _ in range(2)]
     assert norms_of(listening, 4) == pytest.approx(norms, rel=1e-5)
     if sample_every == 1:
-        assert (listening.reports[-1].arrays["activation_mean"] != -1).all(), "those of the new head too"
+        assert (listening.reports[-1].arrays["activation_std"] != -1).all(), "those of the new head too"
         np.testing.assert_array_less(-1, listening.reports[-1].arrays["weight_norm"])
     assert monitor.guard.num_failures == 0
 

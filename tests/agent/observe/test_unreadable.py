@@ -14,6 +14,7 @@ from caboose.guard import MAX_FAILURES, left_out
 from caboose.observe.batches import BatchCounter
 from caboose_wire import StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 Attach = Callable[..., caboose.Monitor]
 STEPS = 2 * MAX_FAILURES
@@ -51,7 +52,7 @@ class Loop:
             self.monitor.step(loss_of(loss), **more)
         found = self._listening.wait_for(StepReport, STEPS)
         assert [report.step for report in found] == list(range(1, STEPS + 1))
-        assert all(report.grad_norm is not None for report in found)
+        assert all(grad_norm(report) is not None for report in found)
         assert self.monitor.guard.num_failures == 0
         return found
 
@@ -149,7 +150,7 @@ def test_activations_inside_a_transform_are_left_out(loop: Loop, caplog: pytest.
         return torch.func.vmap(one)(x)
 
     with caplog.at_level(logging.WARNING, logger="caboose"):
-        assert "activation_mean" not in loop.run(forward=forward)[-1].arrays
+        assert "activation_std" not in loop.run(forward=forward)[-1].arrays
     assert said(caplog) == ["caboose: an activation inside a torch.func transform cannot be read and is left out"]
 
 

@@ -40,8 +40,6 @@ class Orders:
             assert wait_until(lambda: self._holds(TARGET), 15)
             group = next(m.group for m in self._daemon.messages if isinstance(m, Holdings))
             facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "expires": time.time() + 60}
-            self._daemon.say(Command(number=1, boundary=BOUNDARY, target=TARGET, lr="rewind", **facts))
-            assert wait_until(lambda: self.outcomes(1), 15) == ["refused"], "a schedule that cannot go back"
             self._daemon.say(Command(number=2, boundary=BOUNDARY, target=TARGET, lr_scale=0.5, **facts))
             assert wait_until(lambda: self.outcomes(2), 15) == ["accepted"]
 

@@ -158,7 +158,7 @@ def test_changes_put_together_are_the_truth_whatever_happens() -> None:
         if second == 4:
             watched.say(0, Event(attempt=0, step=4, time=1.0, kind="data_switch"))
         if second == 9:
-            watched.say(2, Bye(attempt=0, step=9, time=1.0, error="killed"))
+            watched.say(2, Bye(step=9, error="killed"))
         known, text = watched.board.tell("train", known)
         reader.take(text)
         told = [(r["rank"], r["state"], r["step"], r["loss"], r["num_missed"], r["error"]) for r in reader.ranks]
@@ -211,7 +211,7 @@ def test_of_all_jobs_only_those_that_changed_are_told_and_those_that_are_gone() 
     assert "silent_seconds" not in text, "it changes all the time"
 
     watched.now += 1.0
-    watched.say(9, Bye(attempt=0, step=0, time=1.0, error=""))
+    watched.say(9, Bye(step=0, error=""))
     known, text = watched.board.tell(None, known)
     told = json.loads(text)
     assert [(job["job"], job["state"]) for job in told["jobs"]] == [("other", "ended")]

@@ -124,7 +124,7 @@ def test_a_ranks_numbers_follow_its_messages() -> None:
     numbers = RankNumbers()
 
     numbers.take_report(a_report(1, loss=3.0, device_bytes=5 * GIB))
-    numbers.take_heartbeat(Heartbeat(attempt=0, step=1, time=1.0, utilization=0.75))
+    numbers.take_heartbeat(Heartbeat(step=1, utilization=0.75))
     numbers.take_report(a_report(2, loss=None, phases=None))
 
     assert (numbers.loss, numbers.step_seconds) == (None, None), "the last report had none"
@@ -135,7 +135,7 @@ def test_the_device_of_a_rank_is_in_the_api_and_in_the_metrics(daemon: DaemonPro
     with simulated_ranks(daemon.endpoint, 2) as ranks:
         send_steps(ranks, 1, 2, is_sampled=True)
         ranks[1].send(a_report(3, is_sampled=True, device_bytes=20 * GIB))
-        ranks[1].send(Heartbeat(attempt=0, step=3, time=1.0, utilization=0.25))
+        ranks[1].send(Heartbeat(step=3, utilization=0.25))
         assert wait_until(lambda: _device_of(daemon, 1) == (0.25, 20 * GIB), 5.0)
 
         assert _device_of(daemon, 0) == (None, None), "unknown is never 0"

@@ -174,7 +174,6 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         weight=_ONE,
         lr=() if row.lr is None else (row.lr,),
         phases=_NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds),
-        rank_grad_norm=_NONE,
         local_grad_norm=_NONE,
         agent_seconds=_NONE,
         num_dropped=0,

@@ -336,11 +336,30 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "visible": sorted(job.visible),
         "blind": dict(job.blind),
         "abstaining": attempt.engine.abstaining(job.visible) if attempt else {},
+        "agent": agent_facts(job),
         "agent_seconds": number(mean_agent),
         "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
         "refused": {"count": job.num_refused, "detail": job.refused_detail},
         "rollback_state": rollback(job, budget, now),
         "events": [event(e) for e in job.events],
+    }
+
+
+def agent_facts(job: Job) -> Json | None:
+    """Versions, cadences and the batch of the lowest rank; None before the first rank."""
+    members = job.attempt.members if job.attempt else {}
+    if not members:
+        return None
+    first = members[min(members)].hello
+    reports = list(job.last.reports.values()) if job.last is not None else []
+    batch = next((report.batch for report in reports if report.batch is not None), None)
+    return {
+        "version": first.agent_version,
+        "torch_version": first.torch_version,
+        "started": first.started,
+        "sample_every": max((report.sample_every for report in reports), default=0) or None,
+        "norm_every": max((report.norm_every for report in reports), default=None),
+        "batch_shape": None if batch is None else list(batch.shape),
     }
 
 

@@ -32,6 +32,7 @@ STATS = {
         Stat("activation_std", "module", "activation_std", "<f4", 16, "activations"),
         Stat("dead", "module", "activation_dead", "<f2", 32, "activations"),
         Stat("saturated", "module", "activation_saturated", "<f2", 64, "activations"),
+        Stat("zeros", "module", "activation_zero_fraction", "<f2", 128, "activations"),
     )
 }
 """The bits are in journals: a new statistic takes the next one, none is used again."""

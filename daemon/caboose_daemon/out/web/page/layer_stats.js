@@ -9,6 +9,7 @@ export const STATS = {
   grad_zeros: { button: "Zero gradients", name: "zeros in the gradient", isShare: true },
   activation_std: { button: "Activations", name: "activation std", isShare: false },
   dead: { button: "Dead units", name: "dead units", isShare: true, only: "only ReLU has them" },
+  zeros: { button: "Zero activations", name: "zeros in the activations", isShare: true },
   saturated: { button: "Saturation", name: "saturated units", isShare: true, only: "only tanh and sigmoid have them" },
 };
 
