@@ -28,9 +28,9 @@ import torch
 from caboose.checkpoints import layout, writing
 from caboose.checkpoints.errors import CheckpointFailed
 from caboose.checkpoints.exchange import Exchange
-from caboose.checkpoints.fsdp1 import quiet
 from caboose.checkpoints.loading import LoadedCheckpoint, load
 from caboose.checkpoints.run_state import Captured, RunState
+from caboose.tensors.shards import quiet_fsdp1
 from caboose_wire import Terms
 
 logger = logging.getLogger("caboose")
@@ -145,7 +145,7 @@ class Checkpointer:
                 self._thread = None
                 self._write_aside(saving, taken, started)
             return replace(saving, held_seconds=time.monotonic() - started)
-        with quiet(self._state.model):
+        with quiet_fsdp1(self._state.model):
             saved = self._write(saving, lambda: self._state.capture(self._exchange.rank, is_copied=False), started)
         saved = replace(saved, held_seconds=saved.seconds)
         if raise_errors and saved.state == "failed":
@@ -215,7 +215,7 @@ class Checkpointer:
     def load(self, path: Path | str, *, allow_other_world: bool = False, strict: bool = True) -> LoadedCheckpoint:
         """Puts a checkpoint's state into the run, in place. A collective; see `loading.load`."""
         self.wait()
-        with quiet(self._state.model):
+        with quiet_fsdp1(self._state.model):
             return load(Path(path), self._state, self._exchange, allow_other_world=allow_other_world, strict=strict)
 
     def mark(self, step: int, mark: layout.Mark, *, is_on: bool = True) -> None:

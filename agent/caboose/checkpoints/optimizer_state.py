@@ -15,9 +15,9 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from caboose.checkpoints import plain
-from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.storage import Index
 from caboose.observe.layers import plain_name
+from caboose.tensors.shards import is_fsdp1
 
 
 class OptimizerParts:

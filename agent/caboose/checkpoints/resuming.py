@@ -41,10 +41,10 @@ def load_checkpoint(
     import torch
 
     from caboose.checkpoints.exchange import Exchange
-    from caboose.checkpoints.fsdp1 import quiet
     from caboose.checkpoints.loading import load
     from caboose.checkpoints.run_state import RunState
     from caboose.rollback import learning_rates
+    from caboose.tensors.shards import quiet_fsdp1
 
     paths = [str(plan)]
     if isinstance(plan, ResumePlan):
@@ -64,7 +64,7 @@ def load_checkpoint(
             if path.exists() and not layout.is_ours(path) and isinstance(plan, ResumePlan):
                 raise CheckpointRefused(path, "Caboose did not write it; load it with the code that did")
             try:
-                with quiet(model):
+                with quiet_fsdp1(model):
                     loaded = load(path, state, exchange, allow_other_world=allow_other_world, strict=strict)
                 scale = plan.lr_scales.get(str(path), plan.lr_scale) if isinstance(plan, ResumePlan) else 1.0
                 if scale_lr and scale != 1.0:

@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from caboose.checkpoints import plain
-from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.optimizer_state import OptimizerParts
 from caboose.observe.layers import plain_name
+from caboose.tensors.shards import is_fsdp1
 
 RANDOM = "random numbers"
 BUFFERS = "buffers"

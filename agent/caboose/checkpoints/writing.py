@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from caboose.checkpoints import layout, manifest, retention
+from caboose.checkpoints import layout, manifest
 from caboose.checkpoints.errors import CheckpointFailed
 from caboose.checkpoints.exchange import Exchange
 from caboose.checkpoints.run_state import BUFFERS, RANDOM, Captured
@@ -170,7 +170,7 @@ def _retire(directory: Path, keep: int, step: int) -> None:
 
     by_age = sorted(steps, key=lambda s: manifest.saved_at(steps[s]))
     wanted = [*marked("best"), *marked("healthy"), *marked("pinned"), step]
-    gone = retention.superseded(by_age, keep=keep, wanted=wanted, tainted=marked("tainted"))
+    gone = superseded(by_age, keep=keep, wanted=wanted, tainted=marked("tainted"))
     for old in gone:
         layout.remove(steps[old])
 
@@ -181,3 +181,24 @@ def _give_up(here: Path) -> None:
             layout.remove(here)
     except OSError:
         pass  # the next save tries again, and it does not look like a whole one
+
+
+def superseded(
+    steps: Sequence[int],
+    *,
+    keep: int,
+    wanted: Collection[int] = (),
+    tainted: Collection[int] = (),
+) -> list[int]:
+    """Steps whose checkpoints are no longer needed; `steps` are in the order in which they were saved.
+
+    That order counts, not the number: a run that resumed from an old one saves lower numbers than it left behind.
+
+    Kept are the `keep` newest, those that are `wanted` (the best, the newest that is proven healthy, the pinned), and
+    always the newest that is not tainted: a run that went bad some time ago fills the newest places with what nobody
+    wants to go back to.
+    """
+    newest_first = list(reversed(steps))
+    kept = {*newest_first[:keep], *wanted}
+    kept.update([step for step in newest_first if step not in tainted][:1])
+    return [step for step in steps if step not in kept]

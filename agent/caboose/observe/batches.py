@@ -40,13 +40,13 @@ class BatchCounter:
             return None
         return Batch(index=self.index, epoch=max(0, self.epoch), shape=self._shape[:16])
 
-    def look_closely(self, pieces: StepVector) -> None:
+    def add_to(self, vector: StepVector) -> None:
         """Adds the range of the last batch and the number of its bad elements."""
         tensor = self.held() if self.held is not None else None
         found = extent(tensor) if tensor is not None else None
         if found is not None:
             for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):
-                pieces.add_scalar(name, value)
+                vector.add_scalar(name, value)
 
 
 def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:

@@ -4,7 +4,7 @@ Design
 ------
 Called when a clipper is entered, else when the optimizer's step begins: whichever comes first for an optimizer is
 what counts, so norms are always those before clipping. One `_foreach_norm` covers this rank's part of the layers
-(see `division`). The lists of parameters per part are made once; a step only collects their gradients.
+(see `layers`). The lists of parameters per part are made once; a step only collects their gradients.
 
 A loop may clip and then leave the step out, because the norm was not finite: a clipper that is entered again after
 another forward, without a step in between, has other gradients before it, and those are read instead. Parameters that
@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from caboose.observe.division import Division
-from caboose.observe.layers import LayerTable
+from caboose.observe.layers import Division, LayerTable
 from caboose.observe.step_vector import StepVector
 from caboose.observe.step_vector import Stretch as Piece
 from caboose.tensors.placement import own

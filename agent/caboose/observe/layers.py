@@ -1,5 +1,17 @@
-"""The layer table: one row per parameter tensor, in the order the model lists them."""
+"""The layer table: one row per parameter tensor, in the model's order; its division among ranks, and its changes.
 
+Design
+------
+After the all-reduce every rank of a replicated model has the same gradients, so one rank per layer is enough. The table
+is cut into as many contiguous parts of about equal size as there are ranks, and in each step each rank takes another
+part. A report names its part, so the daemon needs no knowledge of the division, and a rank that is gone leaves a gap
+that moves instead of a layer that is never seen.
+
+Optimizers may get other parameters during a run: layers unfrozen, a head replaced. `ParameterChanges` checks that once
+a step: the number of parameters of each group and the last of them; on sampled steps, all of them.
+"""
+
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +21,7 @@ from caboose.tensors.scalars import plain
 from caboose_wire import Group, Layer
 from caboose_wire.fields import MAX_GROUPS, MAX_LAYERS
 
+MAX_PARTS = 1024
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -105,3 +118,60 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...
                 )
             )
     return tuple(rows[:MAX_GROUPS])
+
+
+def cut(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of about equal total size that cover everything; some may be empty."""
+    parts = max(1, min(parts, MAX_PARTS))
+    total = sum(sizes)
+    bounds = [0]
+    running = 0
+    for row, size in enumerate(sizes):
+        # Close the part once its share is reached, taking this row with it if most of it still belongs there.
+        while len(bounds) < parts and running + size / 2 > total * len(bounds) / parts:
+            bounds.append(row)
+        running += size
+    bounds += [len(sizes)] * (parts + 1 - len(bounds))
+    return list(itertools.pairwise(bounds))
+
+
+class Division:
+    """Which layers this rank looks at in a step."""
+
+    def __init__(self, sizes: Sequence[int], rank: int, world: int, *, is_divided: bool) -> None:
+        self._parts = cut(sizes, world) if is_divided else [(0, len(sizes))]
+        self._rank = rank
+
+    def part(self, step: int) -> tuple[int, int]:
+        """The range of rows that is this rank's in this step."""
+        return self._parts[(self._rank + step) % len(self._parts)]
+
+
+class ParameterChanges:
+    """What the optimizers held when last asked."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._brief = self._counts()
+        self._whole = self._all()
+
+    def have_changed(self, *, is_sampled: bool) -> bool:
+        """Whether they hold something else than at the last time this was so."""
+        brief = self._counts()
+        if brief == self._brief and not is_sampled:
+            return False
+        whole = self._all()
+        has_changed = whole != self._whole
+        self._brief, self._whole = brief, whole
+        return has_changed
+
+    def _counts(self) -> list[tuple[int, int]]:
+        held = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [(len(parameters), id(parameters[-1]) if parameters else 0) for parameters in held]
+
+    def _all(self) -> list[list[tuple[int, bool]]]:
+        return [
+            [(id(p), p.requires_grad) for p in group["params"]]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]

@@ -3,7 +3,7 @@
 Design
 ------
 Every rank is at the same boundary and has acted, or failed to. Each brings whether it did, the command's number and,
-where its hands can give one, a fingerprint of the replicated parameters; one MAX over a small int64 tensor finds the
+where its actions can give one, a fingerprint of the replicated parameters; one MAX over a small int64 tensor finds the
 least success and any difference (the largest of x and of -x are opposite only if all x are equal). A rank that failed
 takes part like the others, so none is left waiting.
 """

@@ -80,7 +80,7 @@ class Hunts(Protocol):
 
 
 class Brake:
-    """What this rank does when all ranks do it; implements `Hands`."""
+    """What this rank does when all ranks do it; implements `Actions`."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Brake:
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
         return ""
 
-    def let_go(self, command: Command) -> None:
+    def release(self, command: Command) -> None:
         """The command came to nothing."""
         if command.kind in ("rollback", "hunt"):
             self._ring.unpin()

@@ -11,7 +11,7 @@ The helper is a thread with a connection of its own. It looks for the next comma
 a larger world: one server answers all ranks), and at once when one is offered, so what any rank has heard reaches all,
 whatever became of the daemon. A connection that breaks is opened anew, less and less often.
 
-After a commit all ranks stand at the same boundary, so collectives are safe: `Hands.act`, then one all-reduce in which
+After a commit all ranks are at the same boundary, so collectives are safe: `Actions.act`, then one all-reduce in which
 all learn whether all succeeded (`agreement`) and, after a rollback, whether their parameters are equal. Of all that can
 go wrong in here, only `RollbackFailed` and `RollbackInDoubt` reach the training loop; they are raised again at each
 later boundary, should someone catch them.
@@ -26,11 +26,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
-from caboose.rollback.actions import Hands
 from caboose.rollback.agreement import agree
 from caboose.rollback.budget import Limits
 from caboose.rollback.errors import NotCarriedOut, RollbackFailed, RollbackInDoubt, RunStopped
-from caboose.rollback.negotiation import Negotiation, Pending
+from caboose.rollback.negotiation import Actions, Negotiation, Pending
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, Store
 from caboose_wire import Ack, Command
@@ -49,7 +48,7 @@ MAX_RETRY_SECONDS = 30.0
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """Hands that can tell whether replicas are equal after they acted."""
+    """Actions that can tell whether replicas are equal after they acted."""
 
     def fingerprint(self) -> int | None:
         """Equal on all ranks if their replicated parameters are; None where nothing is replicated."""
@@ -61,7 +60,7 @@ class Coordinator:
     def __init__(
         self,
         open_store: Callable[[], Store],
-        hands: Hands,
+        actions: Actions,
         *,
         rank: int,
         world: int,
@@ -78,7 +77,7 @@ class Coordinator:
         if not 0 < gate_seconds < doubt_seconds:
             raise ValueError(f"gate_seconds={gate_seconds} must be above 0 and below doubt_seconds={doubt_seconds}")
         self._open_store = open_store
-        self._hands = hands
+        self._actions = actions
         self._rank, self._world, self._group, self._key = rank, world, group, key
         self._doubt_seconds = doubt_seconds
         if poll_seconds is None:
@@ -88,7 +87,7 @@ class Coordinator:
             group=group, world=world, secret=secret, start_step=start_step, limits=limits or Limits()
         )
         self._negotiation = Negotiation(
-            self._participant, hands, rank=rank, gate_seconds=gate_seconds, on_answer=on_answer
+            self._participant, actions, rank=rank, gate_seconds=gate_seconds, on_answer=on_answer
         )
         self._lock = self._negotiation.lock
         self._reach = self._participant.reach
@@ -192,10 +191,10 @@ class Coordinator:
         stop: RunStopped | None = None
         undone = ""
         try:
-            detail = self._hands.act(command, command.boundary)
+            detail = self._actions.act(command, command.boundary)
             # No other kind moves parameters: where replicas differ then, they did so before, and need not end the run.
-            is_compared = isinstance(self._hands, Fingerprinted) and command.kind == "rollback"
-            fingerprint = self._hands.fingerprint() if is_compared else None  # type: ignore[attr-defined]
+            is_compared = isinstance(self._actions, Fingerprinted) and command.kind == "rollback"
+            fingerprint = self._actions.fingerprint() if is_compared else None  # type: ignore[attr-defined]
         except RunStopped as error:
             stop = error
         except NotCarriedOut as error:
@@ -249,9 +248,9 @@ class Coordinator:
             if pending is not None and pending.arrived is not None and pending.decision is None:
                 self._decide(pending, pending.arrived)
             while self._offers:  # looked at before it is taken away: a connection may break in between
-                self._negotiation.hear(self._offers[0])
+                self._negotiation.receive(self._offers[0])
                 self._offers.popleft()
-            self._negotiation.look()
+            self._negotiation.poll()
         except (RuntimeError, OSError) as error:  # what stores raise, of their own kinds and of the sockets'
             return self._lose(error)
         self._num_failures = 0

@@ -22,9 +22,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
-from caboose.rollback.actions import Hands
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, RegisterEntry, Seal
 from caboose_wire import Ack, Command
@@ -38,6 +37,25 @@ NUM_EAGER = 8
 NUM_REMEMBERED = 16
 
 Outcome = Literal["accepted", "refused", "done", "aborted", "failed"]
+
+
+class Actions(Protocol):
+    """The parts of the run that a command moves."""
+
+    def refuses(self, command: Command, step: int) -> str:
+        """Why this rank could not carry it out, or nothing; then what it needs stays as it is until `release`.
+
+        Called on the helper's thread with the gate's lock held, so it must return within microseconds.
+        """
+
+    def release(self, command: Command) -> None:
+        """The command came to nothing here: what `refuses` kept may change again. On either thread."""
+
+    def act(self, command: Command, step: int) -> str:
+        """All ranks are at this boundary and act now, on the training thread; collectives are safe.
+
+        Returns a line on what was done. What it raises ends the run on this rank.
+        """
 
 
 class Pending:
@@ -61,7 +79,7 @@ class Negotiation:
     def __init__(
         self,
         participant: Participant,
-        hands: Hands,
+        actions: Actions,
         *,
         rank: int,
         gate_seconds: float,
@@ -73,14 +91,14 @@ class Negotiation:
         self.pending: Pending | None = None
         self.lock = threading.Lock()
         """Held while the loop's place is compared with a boundary, and while that comparison is acted on."""
-        self._hands = hands
+        self._actions = actions
         self._rank = rank
         self._gate_seconds = gate_seconds
         self._on_answer = on_answer
         self._clock = clock
         self._seen: dict[int, Command] = {}
 
-    def hear(self, command: Command) -> None:
+    def receive(self, command: Command) -> None:
         """A command came from the daemon: makes it known, then takes part or vetoes."""
         register, participant = self._connected(), self.participant
         flaw = participant.mistake(command)
@@ -97,7 +115,7 @@ class Negotiation:
             self._consider(number, register.close_gap(number))
         self._consider(command.number, register.publish(command))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Looks for commands that only other ranks have heard, and for the decision of the one that is armed."""
         register = self._connected()
         while True:
@@ -194,7 +212,7 @@ class Negotiation:
         if refusal:
             return refusal
         try:
-            return self._hands.refuses(command, participant.passed)
+            return self._actions.refuses(command, participant.passed)
         except Exception as error:  # noqa: BLE001 - a rank that cannot tell is not ready
             return f"could not look whether it can be done: {error!r}"
 
@@ -227,6 +245,6 @@ class Negotiation:
         if not has_arrived:  # else the training thread answers, which knows how long it was held up
             self.answer(pending.command.number, "aborted", decision.reason)
         try:
-            self._hands.let_go(pending.command)
+            self._actions.release(pending.command)
         except Exception as error:  # noqa: BLE001 - what it kept stays kept; the run goes on
             logger.warning("caboose: could not let go of what command %d needed: %r", pending.command.number, error)

@@ -15,7 +15,9 @@ everything is resharded first, on all ranks alike.
 """
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,3 +91,20 @@ def fsdp1_handles(model: torch.nn.Module) -> list[Any]:
         return []
     units = fsdp.FullyShardedDataParallel.fsdp_modules(model)
     return [unit._handle for unit in units if unit._handle is not None]  # noqa: SLF001 - FSDP1 has no public way
+
+
+def is_fsdp1(model: torch.nn.Module) -> bool:
+    """Whether FSDP1 wraps the model or a part of it."""
+    fsdp = sys.modules.get(FSDP1_MODULE)
+    return fsdp is not None and bool(fsdp.FullyShardedDataParallel.fsdp_modules(model))
+
+
+@contextmanager
+def quiet_fsdp1(model: torch.nn.Module) -> Iterator[None]:
+    """Ignores FSDP1's warnings about its deprecation. On the training thread only: filters are process-wide."""
+    if not is_fsdp1(model):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -20,7 +20,7 @@ import caboose
 from caboose.checkpoints import layout, manifest, plain
 from caboose.checkpoints.checkpointer import Checkpointer
 from caboose.checkpoints.errors import CheckpointFailed, CheckpointRefused
-from caboose.checkpoints.retention import superseded
+from caboose.checkpoints.writing import superseded
 from caboose_wire import Terms
 
 
