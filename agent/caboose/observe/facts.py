@@ -1,4 +1,4 @@
-"""What a diagnosis needs to know about the model and the run, told once, in Hello."""
+"""Facts about the model and the run for the diagnosis, sent once, in the Hello."""
 
 import math
 import os
@@ -29,13 +29,13 @@ ACTIVATIONS = (
 )
 MAX_INIT_LAYERS = 64
 CGROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Where a container's limit stands, in the second and the first version of control groups."""
+"""A container's memory limit, in control groups version 2 and 1."""
 
 
 def gather(
     model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, schedulers: Sequence[Any], scaler: Any
 ) -> dict[str, Scalar]:
-    """The facts; each one that cannot be had is left out."""
+    """The facts; those that cannot be read are left out."""
     parameters = list(model.parameters())
     kinds = Counter(type(module).__name__ for module in model.modules())
     dropouts = sorted({m.p for m in model.modules() if isinstance(m, _DropoutNd)})
@@ -83,9 +83,9 @@ def _listed(names: Any) -> str | None:
 
 
 def _init_ratio(model: torch.nn.Module) -> str | None:
-    """Standard deviation of the weights over what He's and Xavier's rules would give; lowest and highest over layers.
+    """Standard deviation of the weights over He's and Xavier's; lowest and highest over the layers.
 
-    Looked at once, at attach, on the first layers and a part of each: a value of the host is needed here.
+    Read once, at attach, from a part of the first layers; it waits for the device.
     """
     he: list[float] = []
     xavier: list[float] = []

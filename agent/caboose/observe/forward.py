@@ -35,7 +35,7 @@ class Calls:
 
 
 class Modes:
-    """Looks at the model's own flag and at the modules that behave differently in eval."""
+    """Reads the model's own flag and those of the modules that behave differently in eval."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -53,6 +53,6 @@ class Modes:
 
 
 def _is_frozen(norm: _NormBase) -> bool:
-    """A norm whose own parameters take no gradient is in eval on purpose."""
+    """A norm whose parameters take no gradient is in eval on purpose."""
     parameters = list(norm.parameters(recurse=False))
     return bool(parameters) and not any(p.requires_grad for p in parameters)

@@ -1,15 +1,12 @@
-"""The hooks on model and optimizers, and what they saw of the step that is ending.
+"""The hooks on the model and the optimizers, and the values of the step that is ending.
 
 Design
 ------
-All of it runs on the training thread; nothing waits for a device and nothing communicates. The parts each own one
-kind of statistic and leave their values in the step's `Pieces`, which leave the device as one vector.
+All of it runs on the training thread; nothing waits for a device and nothing communicates. Each part owns one kind of
+statistic and adds its values to the step's `StepVector`, which leaves the device as one vector.
 
-A step is looked at closely (`sampled`) at the governor's cadence, and after something went wrong. The order in a
-sampled step: first forward (activations and local-gradient hooks go in), its end (activation hooks come out),
-clipper or optimizer pre-hook (gradients; a sample of the weights before the update), optimizer post-hook (the same
-sample after it), boundary (local norms, fingerprint, batch). Between sampled steps only the model's and the
-optimizers' own hooks exist.
+A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Between sampled
+steps only the hooks of the model and the optimizers exist.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +35,7 @@ from caboose_wire import Layer, Mode
 
 @dataclass(slots=True)
 class ObservedStep:
-    """What one step left behind: plain values at once, device values as a vector still on its way."""
+    """The values of one step: plain ones at once, device values as a vector that arrives later."""
 
     loss: float | None
     lr: tuple[float, ...]
@@ -47,13 +44,13 @@ class ObservedStep:
     mode: Mode | None
     is_sampled: bool
     is_clip_scaled: bool
-    """Whether the clipper was given gradients that were still multiplied by the scaler's scale."""
+    """Whether the clipper's gradients were still multiplied by the scaler's scale."""
     num_skipped: int | None
     vector: Vector | None
 
 
 class Observer:
-    """Owns every hook of this agent; `close` takes them all out again."""
+    """Owns every hook of this agent; `close` removes them."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class Observer:
         is_reduced = world > 1 and isinstance(without_compile(model), torch.nn.parallel.DistributedDataParallel)
         is_sharded = any(layer.placement == "sharded" for layer in self.table.layers)
         self.is_reduced = is_reduced or is_sharded
-        """Whether the optimizers are given the gradients of all ranks together."""
+        """Whether the optimizers get the gradients of all ranks together."""
         sizes = [layer.numel for layer in self.table.layers]
         self._division = Division(sizes, rank, world, is_divided=is_reduced and self.table.is_replicated)
         self._state = OptimizerState(self.optimizers, scaler)
@@ -110,7 +107,7 @@ class Observer:
             self.blind["activations"] = self._samples.why_no_activations
         protect("warm-up", warm_up)(self._device)
         if self._clipping.is_blind:
-            self.blind["clipping"] = "this torch's clippers are built in a way not understood"
+            self.blind["clipping"] = "this torch builds its clippers in an unknown way"
         if world > 1 and self._samples.local is None:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         self._handles: list[RemovableHandle] = [
@@ -128,20 +125,20 @@ class Observer:
         return GradientReader(self.table, self.optimizers, self._division, self._norm_type, self._state.is_scaled)
 
     def _check_parameters(self) -> None:
-        """Before anything else in a step: what the optimizers hold now is what is read."""
+        """Called first in a step, so that the optimizers' current parameters are read."""
         if not self._has_checked:
             self._has_checked = True
             if self._changes.have_changed(is_sampled=self._is_sampled):
                 self._change_parameters()
 
     def _change_parameters(self) -> None:
-        """The optimizers hold other parameters: they are watched if they are the same layers, else that is told."""
+        """The optimizers hold other parameters: watches them if they are the same layers, else reports it."""
         table = LayerTable(self._model, self.optimizers, self._world)
         self.groups = group_table(self.optimizers)
         self._has_news = True
         self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
         if [_place(layer) for layer in table.layers] != [_place(layer) for layer in self.table.layers]:
-            self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
+            self.blind["parameters"] = "they changed after attach, and not all are watched; call attach again"
             return
         self.table = table
         self._gradients = self._reader()
@@ -153,13 +150,13 @@ class Observer:
 
     @property
     def modules(self) -> tuple[Any, ...]:
-        """Where activations are seen, for Hello."""
+        """The modules whose activations are read, for the Hello."""
         activations = self._samples.activations
         return tuple(activations.modules) if activations is not None else ()
 
     @property
     def part(self) -> tuple[int, int]:
-        """The rows of the layer table that are this rank's in this step."""
+        """This rank's rows of the layer table in this step."""
         return self._gradients.part
 
     def device_bytes(self) -> int | None:
@@ -167,7 +164,7 @@ class Observer:
         return memory_bytes(self._device)
 
     def take_news(self) -> bool:
-        """Whether something was met that Hello has not told of yet: functional activations, new blindness."""
+        """Whether the Hello is out of date: a new functional activation, a new blind spot."""
         has_news, self._has_news = self._has_news, False
         activations = self._samples.activations
         if activations is not None and activations.has_new_sites:
@@ -177,7 +174,7 @@ class Observer:
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """What Hello says this agent sees."""
+        """What the Hello lists as visible."""
         seen = ["loss", "lr", "phases", "weights"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
             seen.append("gradients")
@@ -191,8 +188,7 @@ class Observer:
         return (*seen, *(name for name, part in parts.items() if part is not None and name not in self.blind))
 
     def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
-        """A new step begins."""
-        if self._is_sampled:  # the step that ends was: what failed to be taken is not for another step
+        if self._is_sampled:  # what the last sampled step left behind is not for this one
             self._samples.drop()
         self._is_sampled = is_sampled
         self._vector = StepVector()
@@ -206,9 +202,9 @@ class Observer:
         self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
-        self._samples.end_forward()  # if an interrupt ended the forward before
+        self._samples.end_forward()  # an interrupt may have ended the forward before
         if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
-            return  # an evaluation inside the loop, or an export, is not part of the step's forward
+            return  # an evaluation inside the loop, or an export, is not the step's forward
         self._check_parameters()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
@@ -232,13 +228,13 @@ class Observer:
             self._gradients.before_clip(number)
 
     def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
-        """Reads at once, or, where the step is given a closure that makes the gradients, after that closure.
+        """Reads at once; or, if the step is given a closure that makes the gradients, after that closure.
 
-        By then this hook has returned, and with it the guard around it: the closure brings its own.
+        By then this hook and its guard have returned, so the closure has its own guard.
         """
 
         def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            own = 1 if args and args[0] is optimizer else 0  # torch hands the optimizer itself on as well
+            own = 1 if args and args[0] is optimizer else 0  # torch passes the optimizer itself as well
             closure = args[own] if len(args) > own else kwargs.get("closure")
             if not callable(closure):
                 read()
@@ -279,7 +275,7 @@ class Observer:
         return after
 
     def take(self, loss: torch.Tensor | float | None) -> ObservedStep:
-        """What was seen of the step that ends now."""
+        """The values of the step that ends now."""
         vector = self._vector
         clipped = self._clipping.take()
         for total in clipped.total_norms:
@@ -323,7 +319,7 @@ class Observer:
             self._has_news = True
 
     def close(self) -> None:
-        """Takes every hook out; the model and the optimizers are as before."""
+        """Removes every hook; the model and the optimizers are as before."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
@@ -332,7 +328,7 @@ class Observer:
 
 
 def _place(layer: Layer) -> tuple[Any, ...]:
-    """What a layer keeps when its tensor is replaced or unfrozen."""
+    """What stays the same when a layer's tensor is replaced or unfrozen."""
     return layer.name, layer.numel, layer.placement, layer.replicas
 
 

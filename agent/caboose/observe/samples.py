@@ -28,7 +28,7 @@ Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 class Samples:
-    """What is only read on sampled steps, of one model."""
+    """The statistics of one model on sampled steps."""
 
     def __init__(
         self,

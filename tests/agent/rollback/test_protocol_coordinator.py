@@ -223,7 +223,7 @@ def test_a_loop_that_leaps_over_the_boundary_brings_it_to_nothing(gates: Gates) 
     coordinator.pass_boundary(11)
 
     assert actions.acted == []
-    assert "leapt" in gates.answers[-1].detail
+    assert "jumped" in gates.answers[-1].detail
 
 
 def test_a_loop_that_leaps_over_a_boundary_at_which_the_others_acted_ends(gates: Gates) -> None:
@@ -232,7 +232,7 @@ def test_a_loop_that_leaps_over_a_boundary_at_which_the_others_acted_ends(gates:
     gates.arm(coordinator, world=2)
     a_register(store, rank=1, world=2).seal(1, Seal(True))
 
-    with pytest.raises(RollbackFailed, match="leapt over it to step 11"):
+    with pytest.raises(RollbackFailed, match="jumped over it to step 11"):
         coordinator.pass_boundary(11)
 
 
