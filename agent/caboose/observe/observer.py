@@ -138,7 +138,7 @@ class Observer:
         self._has_news = True
         self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
         if [_place(layer) for layer in table.layers] != [_place(layer) for layer in self.table.layers]:
-            self.blind["parameters"] = "they changed after attach, and not all are watched; call attach again"
+            self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
             return
         self.table = table
         self._gradients = self._reader()
