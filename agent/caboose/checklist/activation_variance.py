@@ -7,13 +7,13 @@ from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warn
 
 ASKS = "Do signals keep their size over the depth?"
 KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Conv1D")
-"""Whose outputs are compared: before any activation cuts them. Conv1D is transformers' linear layer of GPT-2."""
+"""Modules whose outputs are compared: before any activation. Conv1D is the linear layer of GPT-2 in transformers."""
 FADED, GROWN = 1e-2, 1e2
-"""Of the last against the first."""
+"""The last relative to the first."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the outputs of the first batch."""
+    """Checks the outputs of the first batch."""
     found = flight.inspection
     if found.blindness:
         return skipped(f"activations cannot be seen: {found.blindness}")
@@ -31,7 +31,7 @@ def run(flight: Flight) -> CheckResult:
         return warned(told, says, "normalise before it, or begin with smaller weights")
     if len(seen) < 2:
         return skipped("there are fewer than two linear or convolutional layers")
-    hidden = seen[:-1] if len(seen) > 2 else seen  # the last one's size is the loss's business
+    hidden = seen[:-1] if len(seen) > 2 else seen  # the last one's size depends on the loss
     first, last = hidden[0].std, hidden[-1].std
     ratio = last / first if first else math.inf
     told = f"x {number(ratio)}"

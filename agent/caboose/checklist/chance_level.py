@@ -1,14 +1,14 @@
-"""chance_level: whether the first loss is what guessing costs.
+"""chance_level: whether the first loss is that of guessing.
 
 Design
 ------
 Untrained weights know nothing, so cross entropy begins near ln(classes). Well above it the outputs are confidently
 wrong (the last layer begins too large); well below, the model was trained before, or the answer is in the input. A
-mean squared error begins near the variance of the targets, which is asked of the criterion itself, with the mean
-as the answer; a loss function of the user's own cannot be asked that. Targets far from zero begin far above it and are
-learned all the same: that is worth a warning. So is a loss that is not the cross entropy of the output, but has
-several terms or a factor. Below zero no loss of classes is; but whole numbers beside an output may be no classes (a
-label that the loss leaves alone), so without certainty that is a warning, too.
+mean squared error begins near the variance of the targets, which the criterion itself gives, with the mean as the
+prediction; a loss function of the user cannot be evaluated so. Targets far from zero begin far above it and can still
+be learned: that is a warning. So is a loss that is not the cross entropy of the output, but has several terms or a
+factor. No loss of classes is below zero; but integers beside an output may be no classes (a label that the loss
+ignores), so without certainty that is a warning, too.
 """
 
 import math
@@ -82,14 +82,14 @@ def run(flight: Flight) -> CheckResult:
 
 
 def _is_summed(flight: Flight) -> bool:
-    """Whether the batch and itself once more cost twice as much; a mean stays what it is."""
+    """Whether the batch taken twice costs twice as much; a mean does not."""
     flight.trial.model.eval()
     once, twice = (flight.trial.measure(batch) for batch in (flight.batch, doubled(flight.batch)))
     return 1.9 < twice / once < 2.1
 
 
 def _below(flight: Flight, loss: float, told: str) -> CheckResult | None:
-    """What a loss well below chance is, where it can be none of classes; asked on all ranks."""
+    """The verdict on a loss well below chance, if it cannot be one of classes; called on all ranks."""
     kind = kind_of_loss(flight)
     if kind == "bare":
         return failed(
@@ -118,11 +118,11 @@ def _chance(flight: Flight) -> tuple[float | None, str]:
 
 
 def _constant(flight: Flight, targets: torch.Tensor) -> tuple[float | None, str]:
-    """What the criterion says to the mean of the targets, whatever the input."""
+    """The criterion's value for the mean of the targets."""
     output = flight.output
     can_ask = is_criterion(flight.loss_fn) and output is not None and output.shape == targets.shape
     if flight.trial.ranks.anywhere(not can_ask) or output is None:
-        return None, "the targets are no classes, and what guessing costs is the loss function's own secret"
+        return None, "the targets are no classes, and the cost of guessing cannot be computed for this loss function"
     guess = targets.mean(dim=0, keepdim=True).expand_as(targets) if targets.dim() else targets
     with torch.no_grad():
         asked = flight.trial.ranks.together(

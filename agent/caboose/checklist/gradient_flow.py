@@ -3,11 +3,11 @@
 Design
 ------
 A parameter without a gradient is one of three: it took part in the forward and its gradient was cut off (a detach, a
-no_grad), which is a fault; it gets one on other batches (an expert that no sample of the first one chose); or it takes
-part in no forward (a pooler that this loss does not need), which does no harm in one process. DDP waits for the
-gradients of the latter two for ever, unless it is told to find unused parameters. Whether one took part is seen in the
-functions that the parameters go through; of a sharded model, whose parameters are others during the forward, in the
-modules that are called.
+no_grad), which is an error; it gets one on other batches (an expert that no sample of the first one chose); or it
+takes part in no forward (a pooler that this loss does not need), which does no harm in one process. DDP waits for the
+gradients of the latter two forever, unless it is set to find unused parameters. Whether one took part is seen in the
+functions that get the parameter; for a sharded model, whose parameters are replaced during the forward, in the modules
+that are called.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,11 @@ from caboose.checklist.verdict import CheckResult, failed, passed, warned
 
 ASKS = "Does every layer get a gradient?"
 ASKED = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "get_device"})
-"""Functions that ask a tensor something without using its numbers."""
+"""Functions that read a tensor's properties without its numbers."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the gradients of the first batch, and at what the optimizers hold."""
+    """Checks the gradients of the first batch, and the optimizers' parameters."""
     looks = flight.inspection.gradients
     by = {
         verdict: [look.name for look in looks if look.verdict == verdict]
@@ -111,7 +111,7 @@ class _Apart:
 
     @property
     def idle(self) -> list[str]:
-        """Those for whose gradient nobody should wait."""
+        """Those for which DDP would wait in vain."""
         return [*self.resting, *self.unused]
 
 
@@ -153,7 +153,7 @@ def _used(flight: Flight, parameters: list[torch.nn.Parameter]) -> set[int]:
 
 
 class _Uses(TorchFunctionMode):
-    """Sees which of some tensors go into a function; asking for a shape or a type is no use."""
+    """Records which of some tensors are used by a function; reading a shape or a type is no use."""
 
     def __init__(self, wanted: set[int]) -> None:
         self.wanted, self.found = wanted, set[int]()

@@ -1,4 +1,4 @@
-"""inputs: whether what goes in is finite, of a sane range, and normalised."""
+"""inputs: whether the inputs are finite, in a plausible range, and normalised."""
 
 import torch
 
@@ -10,11 +10,11 @@ ASKS = "Are the inputs finite and normalised?"
 OFF_CENTRE = 3.0
 """A mean of more than this many standard deviations."""
 WIDE, NARROW = 10.0, 0.01
-"""Standard deviations that ask for normalisation."""
+"""Standard deviations from which normalisation is suggested."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at all batches that were read."""
+    """Checks all batches."""
     by_name: dict[str, list[torch.Tensor]] = {}
     for batch in flight.batches:
         for name, tensor in tensors(parted(batch, flight.split)[0]):
@@ -22,7 +22,7 @@ def run(flight: Flight) -> CheckResult:
                 by_name.setdefault(name, []).append(tensor.detach().cpu().reshape(-1))
     if not by_name:
         return skipped(
-            "the batches hold no tensors that are told to be inputs", "pass split=lambda batch: (inputs, targets)"
+            "the batches hold no tensors that are known to be inputs", "pass split=lambda batch: (inputs, targets)"
         )
     if len(flight.batches) > 1 and _are_same(flight):
         return failed(

@@ -8,7 +8,7 @@ from caboose.trials.overfit import raise_lr
 
 ASKS = "Does one step lower the loss?"
 SMALL = 1e-6
-"""Relative change that is none."""
+"""The relative change that counts as none."""
 
 
 def run(flight: Flight) -> CheckResult:

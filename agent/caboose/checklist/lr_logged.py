@@ -9,7 +9,7 @@ ASKS = "Will the learning rate that trains be the one you see?"
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the groups, and at whom the scheduler works for."""
+    """Checks the groups, and the scheduler's optimizer."""
     optimizers = flight.trial.optimizers
     if not optimizers:
         return skipped("no optimizer was given", "pass optimizer=")

@@ -12,7 +12,7 @@ ASKS = "Are the targets finite and in range?"
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at all batches that were read."""
+    """Checks all batches."""
     outside = _outside(flight)
     found = [parted(batch, flight.split)[1] for batch in flight.batches]
     parts = [flight.learned_targets(targets).cpu() for targets in found if targets is not None]
@@ -49,7 +49,7 @@ def run(flight: Flight) -> CheckResult:
 
 
 def _outside(flight: Flight) -> CheckResult | None:
-    """Whether some are none of the classes. A loss of one's own may leave those out: so it is asked."""
+    """Whether some are not among the classes. A loss may ignore those: so it is evaluated."""
     classes = flight.num_classes
     parts = [parted(batch, flight.split)[1] for batch in flight.batches]
     learned = [flight.learned_targets(part).cpu() for part in parts if part is not None]

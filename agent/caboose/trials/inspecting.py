@@ -19,7 +19,7 @@ NAME_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one batch does in the model."""
+    """The gradients and outputs of one batch."""
 
     loss: float
     gradients: tuple[GradientLook, ...]
@@ -30,7 +30,7 @@ class Inspection:
     """Why there are no activations; empty if there are."""
 
     def suspects(self) -> list[str]:
-        """What is not as it should be, a line each; frozen parameters are not among it."""
+        """Problems, one line each; frozen parameters are not among them."""
         looks = [f"{g.name}: gradient {g.verdict}" for g in self.gradients if g.verdict not in ("ok", "frozen")]
         return [*looks, *(f"{a.name}: output {a.verdict}" for a in self.activations if a.verdict != "ok")]
 
@@ -69,7 +69,7 @@ class Inspection:
         made, graph = plots.figure("Gradient flow", "parameter, from input to output", "gradient", note=note)
         names = [look.name for look in looks]
         tops = [max(abs(look.lowest), abs(look.highest)) or None for look in looks]
-        # A layer without any gradient has no place on a logarithmic axis: its name stands there with no bar.
+        # A layer without a gradient has no place on a logarithmic axis: its name has no bar.
         for name, color, is_ok in (("root mean square", plots.LINE, True), ("of a suspect", plots.BAD, False)):
             heights = [look.rms or None if (look.verdict == "ok") is is_ok else None for look in looks]
             if is_ok or any(look.verdict != "ok" for look in looks):
@@ -83,13 +83,13 @@ class Inspection:
 
 
 def inspect(model: torch.nn.Module, loss_fn: LossFunction, batch: Any, *, split: Any = None) -> Inspection:
-    """Runs one forward and backward of the batch, looks at every layer, and puts everything back."""
+    """Runs one forward and backward of the batch, summarises every layer, and restores everything."""
     with Trial("inspect", model, loss_fn, split=split) as trial:
         return look(trial, batch)
 
 
 def look(trial: Trial, batch: Any) -> Inspection:
-    """The same within a trial, whose gradients are those of the batch afterwards."""
+    """The same within a trial; afterwards its gradients are those of the batch."""
     blindness = reason_for_blindness(trial.model)
     if blindness == "inside a compiled graph":
         blindness = ""  # a trial runs it eagerly
@@ -132,7 +132,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
 
 @torch.no_grad()
 def _gradients(trial: Trial) -> list[GradientLook]:
-    """Each parameter's, whole: what is sharded is added up over the ranks."""
+    """The complete gradient of each parameter, summed over the ranks where it is sharded."""
     placements = Placements(trial.model, trial.ranks.num)
     kinds = {id(p): type(m).__name__ for m in trial.model.modules() for p in m.parameters(recurse=False)}
     named = [(plain_name(name), p) for name, p in trial.model.named_parameters()]

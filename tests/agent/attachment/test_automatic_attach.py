@@ -342,7 +342,7 @@ def test_a_failure_of_ours_is_logged_once_and_the_script_goes_on(
             a_loss(network).backward()
             optimizer.step()
     assert len(caplog.records) == 1
-    assert "automatic attach failed, training goes on without it" in caplog.text
+    assert "automatic attach failed, training continues without it" in caplog.text
 
 
 def test_an_optimizer_that_cannot_be_hashed_does_not_fail_the_script(

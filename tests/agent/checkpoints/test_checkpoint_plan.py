@@ -160,11 +160,11 @@ def test_the_batches_to_leave_out_are_known_for_an_older_checkpoint_too(
     plan = caboose.resume_plan(tmp_path, job="train", endpoint=daemon.endpoint, world_size=2)
 
     assert plan.skips(120), "if that of step 300 turns out to be damaged, that of step 100 is loaded"
-    told = [line for line in plan.explain().splitlines() if line.startswith("Leave out")]
+    told = [line for line in plan.explain().splitlines() if line.startswith("Skip")]
     assert told == ["Skip the batches of steps 301 to 330."]
     (new / "__0_0.distcp").unlink()
     plan = caboose.resume_plan(tmp_path, job="train", endpoint=daemon.endpoint, world_size=2)
-    told = [line for line in plan.explain().splitlines() if line.startswith("Leave out")]
+    told = [line for line in plan.explain().splitlines() if line.startswith("Skip")]
     assert told == [f"Skip the batches of steps {steps}." for steps in ("101 to 150", "297 to 330")]
 
 
