@@ -50,7 +50,7 @@ PLACES = {
     "activations go in": ("caboose.observe.activations.Activations.arm", "late"),
     "an activation": ("caboose.observe.activations.sample_row", "late"),
     "activations come out": ("caboose.observe.activations.Activations.take", "late"),
-    "modes": ("caboose.observe.forward.Modes.look", "late"),
+    "modes": ("caboose.observe.forward.Modes.read", "late"),
     "batches": ("caboose.observe.batches.BatchCounter.see", "late"),
     "learning rates": ("caboose.observe.optimizers.OptimizerState.learning_rates", "late"),
     "governor": ("caboose.governor.Governor.account", "late"),

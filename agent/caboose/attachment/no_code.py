@@ -59,7 +59,7 @@ class AutoAttach:
     """One process, from the import of torch on."""
 
     def __init__(self) -> None:
-        self.guard = Guard(on_trip=self._let_be)
+        self.guard = Guard(on_trip=self._shut_down)
         self._patches = Patches()
         self._is_on = False
         self._monitor: Monitor | None = None
@@ -111,7 +111,7 @@ class AutoAttach:
         self._ends_last_step = guard.protect("automatic attach", self._step_begins)
         self._ends_step = guard.protect("automatic attach", self._step_ended)
 
-    def stand_aside(self) -> None:
+    def stop(self) -> None:
         """Stops; a monitor that is attached stays so."""
         self._is_on = False
         self._patches.undo()
@@ -120,19 +120,19 @@ class AutoAttach:
         if self._give_way in attach.before_attach:
             attach.before_attach.remove(self._give_way)
 
-    def _let_be(self) -> None:
-        self.stand_aside()
+    def _shut_down(self) -> None:
+        self.stop()
         if self._monitor is not None:
             self._monitor.close()
 
     def _forked(self) -> None:
         if self._is_on:
-            self.stand_aside()  # the monitor belongs to the parent too, and handles the fork itself
+            self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
     def _give_way(self) -> None:
         """The script calls attach itself."""
         if self._is_on and not self._is_attaching:
-            self._let_be()
+            self._shut_down()
 
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -188,7 +188,7 @@ class AutoAttach:
         if optimizer not in self._without_model:
             self._num_strange += 1
             if self._num_strange >= PATIENCE:
-                self._let_go(optimizer)
+                self._release(optimizer)
         return False
 
     def _boundary(self) -> None:
@@ -198,7 +198,7 @@ class AutoAttach:
         self._num_steps += 1
         self._monitor.step(self._take_loss())
         if not self._monitor.is_active:
-            self.stand_aside()
+            self.stop()
 
     def _attach_to(self, optimizer: "torch.optim.Optimizer") -> None:
         from caboose.attachment.discovery import trained_with
@@ -215,7 +215,7 @@ class AutoAttach:
             self._is_attaching = True
             monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
         except Exception:
-            self.stand_aside()
+            self.stop()
             raise  # to the guard, which logs it
         finally:
             self._is_attaching = False
@@ -224,7 +224,7 @@ class AutoAttach:
         self._attached = {id(each) for each in optimizers}
         self._expected = set(self._attached)
 
-    def _let_go(self, successor: "torch.optim.Optimizer") -> None:
+    def _release(self, successor: "torch.optim.Optimizer") -> None:
         if self._monitor is not None:
             self._monitor.close()
         self._monitor = None

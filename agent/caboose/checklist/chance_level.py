@@ -35,50 +35,50 @@ def run(flight: Flight) -> CheckResult:
     trial = flight.trial
     trial.train()
     loss = math.fsum(trial.measure(batch) for batch in flight.batches) / len(flight.batches)
-    told = f"{number(loss)} vs {number(chance)}"
+    measured = f"{number(loss)} vs {number(chance)}"
     if not math.isfinite(loss):
-        return failed(told, f"the loss is {loss} before any step", "look at the inputs, and at caboose.inspect")
+        return failed(measured, f"the loss is {loss} before any step", "look at the inputs, and at caboose.inspect")
     share = loss / chance
     if share > HIGH and _is_summed(flight):
         return warned(
-            told,
+            measured,
             f"the loss is {share:.1f} times chance ({what}), and twice that for the batch taken twice: it is a sum",
             "use reduction='mean', or the learning rate depends on the batch size",
         )
     if share > HIGH and flight.num_classes is None:
         return warned(
-            told,
+            measured,
             f"the loss is {share:.1f} times what {what} would cost",
             "standardise the targets, or begin with the last layer's bias at their mean",
         )
     if share > ABSURD and kind_of_loss(flight) != "cross entropy":
         return warned(
-            told,
+            measured,
             f"the loss is {share:.1f} times chance ({what}), and is not the cross entropy of the output alone",
             "fine for several terms or a factor; else begin with a smaller last layer",
         )
     if share > ABSURD:
         return failed(
-            told,
+            measured,
             f"the loss is {share:.1f} times chance ({what})",
             "begin with a smaller last layer; see that logits are not passed through softmax twice, or targets shifted",
         )
     if share > HIGH:
         return warned(
-            told,
+            measured,
             f"the loss is {share:.2f} times chance ({what})",
             "begin with a smaller last layer, or normalise its input",
         )
-    below = _below(flight, loss, told) if share < LOW and flight.num_classes is not None else None
+    below = _below(flight, loss, measured) if share < LOW and flight.num_classes is not None else None
     if below is not None:
         return below
     if share < LOW:
         return warned(
-            told,
+            measured,
             f"the loss is {share:.2f} of chance ({what}): it knows something already",
             "fine if the weights are trained; else look for the target among the inputs",
         )
-    return passed(told, f"{share:.2f} times chance ({what})")
+    return passed(measured, f"{share:.2f} times chance ({what})")
 
 
 def _is_summed(flight: Flight) -> bool:
@@ -88,21 +88,21 @@ def _is_summed(flight: Flight) -> bool:
     return 1.9 < twice / once < 2.1
 
 
-def _below(flight: Flight, loss: float, told: str) -> CheckResult | None:
+def _below(flight: Flight, loss: float, measured: str) -> CheckResult | None:
     """The verdict on a loss well below chance, if it cannot be one of classes; called on all ranks."""
     kind = kind_of_loss(flight)
     if kind == "bare":
         return failed(
-            told,
+            measured,
             "the loss is minus the output of the right class, and the outputs are no log-probabilities",
             "put log_softmax before NLLLoss, or use CrossEntropyLoss, which takes what the last layer gives",
         )
     if loss >= 0:
         return None
     if kind == "negated" or flight.are_classes:
-        return failed(told, "no cross entropy is below zero", "NLLLoss wants log_softmax, or the sign is wrong")
+        return failed(measured, "no cross entropy is below zero", "NLLLoss wants log_softmax, or the sign is wrong")
     return warned(
-        told,
+        measured,
         "the loss is below zero, as no cross entropy is",
         "fine if the targets are no classes; else NLLLoss wants log_softmax, or the sign is wrong",
     )

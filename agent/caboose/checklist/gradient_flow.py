@@ -35,65 +35,65 @@ def run(flight: Flight) -> CheckResult:
     }
     num_frozen = len(by.get("frozen", ()))
     frozen = f"; {num_frozen} frozen" if num_frozen else ""
-    told = f"{len(by.get('ok', ()))} of {len(looks) - num_frozen}"
+    measured = f"{len(by.get('ok', ()))} of {len(looks) - num_frozen}"
     if bad := by.get("not finite"):
         return failed(
-            told,
+            measured,
             f"{_names(bad)} have NaN or infinite gradients{frozen}",
             "look for log, sqrt or a division of zero, and for overflow in half precision",
         )
     apart = _apart(flight, by["disconnected"]) if "disconnected" in by else None
     if apart is not None and apart.cut:
         return failed(
-            told,
+            measured,
             f"{_names(apart.cut)} get no gradient, though forward uses them: the loss does not depend on them{frozen}",
             "remove a detach() or no_grad(), or freeze them with requires_grad_(False)",
         )
     if apart is not None and apart.idle and flight.trial.needs_all_gradients:
         return failed(
-            told,
+            measured,
             f"{_names(apart.idle)} get no gradient on some batches, and DDP would wait for them{frozen}",
             "pass find_unused_parameters=True to DDP, use them in forward, or freeze them with requires_grad_(False)",
         )
     if outside := _outside(flight):
         return failed(
-            told,
+            measured,
             f"{_names(outside)} are trained, but in no optimizer{frozen}",
             "make the optimizer after the model is complete, from model.parameters()",
         )
     if apart is not None and apart.resting:
         return warned(
-            told,
+            measured,
             f"{_names(apart.resting)} get a gradient on some batches only{frozen}",
             "fine for experts that few samples choose; under DDP, find_unused_parameters=True",
         )
     if apart is not None:
         return warned(
-            told,
+            measured,
             f"{_names(apart.unused)} are not used in forward and get no gradient{frozen}",
             "use them, remove them, or freeze them with requires_grad_(False)",
         )
     if zero := by.get("zero"):
         return warned(
-            told,
+            measured,
             f"{_names(zero)} get a gradient of exactly zero{frozen}",
             "look for dead units before or behind them, and for weights that are all zero",
         )
     if faint := by.get("vanishing"):
         return warned(
-            told,
+            measured,
             f"{_names(faint)} get next to no gradient{frozen}",
             "use residual connections, normalisation, or He initialisation",
         )
     if wild := by.get("exploding"):
         return warned(
-            told,
+            measured,
             f"{_names(wild)} get gradients 10,000 times the median{frozen}",
             "normalise before them, or clip the gradients",
         )
     sizes = [look.rms for look in looks if look.verdict == "ok"]
     return passed(
-        told,
+        measured,
         f"root mean square {number(min(sizes))} to {number(max(sizes))}{frozen}"
         if sizes
         else f"nothing is trained{frozen}",

@@ -32,7 +32,7 @@ def run(flight: Flight) -> CheckResult:
     """Checks the modes as found, then two evaluations."""
     trial = flight.trial
     trial.model.eval()
-    has_looked, is_noisy, is_dropping = _evaluated(flight)
+    was_evaluated, is_noisy, is_dropping = _evaluated(flight)
     if is_noisy and is_dropping:
         return failed("noisy eval", "in eval mode dropout is at work: the same batch gives different outputs", FIX)
     if is_noisy:
@@ -41,9 +41,9 @@ def run(flight: Flight) -> CheckResult:
             "in eval mode the model draws random numbers: the same batch gives different outputs",
             "fine for a model that samples; else leave the noise out where self.training is false",
         )
-    told = "eval" if not flight.modes[""] else "train"
+    measured = "eval" if not flight.modes[""] else "train"
     if not flight.modes[""]:
-        return warned(told, "the model is in eval mode", "call model.train() before training")
+        return warned(measured, "the model is in eval mode", "call model.train() before training")
     noisy = {name for name, module in trial.model.named_modules() if isinstance(module, NOISY)}
     still = sorted(name for name in noisy if not flight.modes[name])
     if still:
@@ -52,7 +52,7 @@ def run(flight: Flight) -> CheckResult:
             f"{len(still)} of {len(noisy)} dropout and batch norm layers are in eval mode, as {still[0]}",
             "call model.train(), unless they are frozen on purpose",
         )
-    return passed(told, "in training mode; eval mode repeats itself" if has_looked else "in training mode")
+    return passed(measured, "in training mode; eval mode repeats itself" if was_evaluated else "in training mode")
 
 
 def _evaluated(flight: Flight) -> tuple[bool, bool, bool]:

@@ -76,7 +76,7 @@ def _hashes(flight: Flight, source: BatchSource, seconds: float, what: str) -> s
     for sample in _inputs(flight, source):
         found.add(digest(sample))
         if len(found) % 500 == 0:
-            flight.bar.tell(f"overlap: {len(found)} {what} samples")
+            flight.bar.show(f"overlap: {len(found)} {what} samples")
         if time.monotonic() > end or len(found) >= MAX_READ:
             break
     return found

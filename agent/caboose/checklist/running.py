@@ -21,7 +21,7 @@ from caboose.checklist.report import Line, Report
 from caboose.checklist.verdict import ORDER, Check, CheckResult, failed, skipped
 from caboose.trials.batches import Split
 from caboose.trials.progress import ProgressLine
-from caboose.trials.ranks import told
+from caboose.trials.ranks import one_line
 from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
@@ -76,7 +76,7 @@ def preflight(
     shown = progress if trial.ranks.rank == 0 else False
     steps = overfit_steps if any(check.name == "overfits" for check in chosen) else 0
     with trial, train, _entered(validation), ProgressLine(len(chosen) * 5 + steps, is_shown=shown) as bar:
-        bar.tell("reading batches")
+        bar.show("reading batches")
         batches = trial.ranks.together(lambda: train.take(num_batches))
         least = trial.ranks.least(len(batches))
         flight = Flight(
@@ -99,9 +99,9 @@ def preflight(
             _ = flight.output  # made by all ranks here, so that no check is the first to need it on one of them
         verdicts = []
         for check in chosen:
-            bar.tell(check.name.replace("_", " "))
+            bar.show(check.name.replace("_", " "))
             verdicts.append(_run(check, flight))
-            bar.tell(check.name.replace("_", " "), 5)
+            bar.show(check.name.replace("_", " "), 5)
         verdicts = _worst_of_ranks(trial, verdicts)
     lines = [Line(check.name, check.asks, verdict) for check, verdict in zip(chosen, verdicts, strict=True)]
     return Report(tuple(lines), time.monotonic() - start)
@@ -128,7 +128,7 @@ def _first_step(flight: Flight) -> str | None:
         flight.trial.train()
         flight.trial.backward(flight.batch)
     except Exception as error:  # noqa: BLE001 - the user's own code
-        return told(error)
+        return one_line(error)
     finally:
         flight.trial.rewind()
     return None
@@ -147,7 +147,7 @@ def _run(check: Check, flight: Flight) -> CheckResult:
     try:
         return check.run(flight)
     except Exception as error:  # noqa: BLE001 - the user's own code, run in an unusual way
-        return failed("raises", told(error), "see whether your loop does the same; if it does not, skip this check")
+        return failed("raises", one_line(error), "see whether your loop does the same; if it does not, skip this check")
     finally:
         flight.trial.rewind()
 
@@ -160,7 +160,8 @@ def _worst_of_ranks(trial: Trial, verdicts: list[CheckResult]) -> list[CheckResu
     worst = [int(grade) for grade in grades.max(dim=0).values]
     where = [grades[:, place].tolist().index(grade) for place, grade in enumerate(worst)]
     numbers, says, fixes = (
-        trial.ranks.told([getattr(verdict, part) for verdict in verdicts], where) for part in ("number", "says", "fix")
+        trial.ranks.texts_from([getattr(verdict, part) for verdict in verdicts], where)
+        for part in ("number", "says", "fix")
     )
     found = []
     for place, verdict in enumerate(verdicts):

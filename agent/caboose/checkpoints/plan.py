@@ -22,8 +22,8 @@ from typing import Literal
 import msgspec
 
 from caboose.checkpoints import layout, manifest
-from caboose.checkpoints.asking import NoAnswer, ask
 from caboose.checkpoints.errors import CheckpointRefused
+from caboose.checkpoints.plan_request import NoAnswer, ask
 from caboose.report import identity
 from caboose.settings import environment
 from caboose_wire import Plan, PlanRequest

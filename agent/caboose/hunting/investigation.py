@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from caboose.hunting.bad_numbers import BadTensor, Weights, at_inputs, at_weights, is_bad
 from caboose.hunting.capturing import Call, Capture, tensors
-from caboose.hunting.looking import BadTensor, Weights, at_inputs, at_weights, is_bad
-from caboose.hunting.model_guard import Spared, spared
+from caboose.hunting.model_guard import RestoredModel, restored
 from caboose.hunting.result import HuntResult
 from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward
 from caboose.hunting.samples import part_of, search
@@ -157,7 +157,7 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
     )
     if again.call.was_changed:
         found = _noted(found, "the inputs were changed in place after the forward: this is not quite what was run")
-    with spared(model) as kept:
+    with restored(model) as kept:
         trace = Trace(model, found.num_samples)
         try:
             with trace:
@@ -246,7 +246,7 @@ def _of_event(found: HuntResult, where: Any, trace: Trace, gradients: Sequence[s
 
 
 def _search(
-    kept: Spared, again: Again, device: torch.device, found: HuntResult, has_time: Callable[[], bool]
+    kept: RestoredModel, again: Again, device: torch.device, found: HuntResult, has_time: Callable[[], bool]
 ) -> tuple[int, ...]:
     """The samples that are bad alone, by running halves; none if all are."""
     count = found.num_samples

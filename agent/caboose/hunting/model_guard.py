@@ -22,7 +22,7 @@ from caboose.trials.restore_state import Kept
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Spared:
+class RestoredModel:
     """A model that is run and restored."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -63,13 +63,13 @@ class Spared:
 
 
 @contextlib.contextmanager
-def spared(model: torch.nn.Module) -> Iterator[Spared]:
+def restored(model: torch.nn.Module) -> Iterator[RestoredModel]:
     """The model to run, eagerly if it is compiled; restored afterwards in any case."""
     was_anomaly, was_checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     with contextlib.ExitStack() as stack:
         if reason_for_blindness(model) == "inside a compiled graph":
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        kept = Spared(model)
+        kept = RestoredModel(model)
         try:
             kept.take_out_own_hooks()
             yield kept

@@ -98,7 +98,7 @@ class HuntResult:
     def fields(self) -> dict[str, Scalar]:
         """For an event: plain values, bounded, without empty ones."""
         samples = ",".join(map(str, self.samples[:MAX_SHOWN]))
-        told: dict[str, Scalar] = {
+        fields: dict[str, Scalar] = {
             "summary": self.summary,
             "batch_step": self.step,
             "rank": self.rank,
@@ -121,8 +121,8 @@ class HuntResult:
             "declined": self.declined,
             "seconds": round(self.took_seconds, 3),
         }
-        told = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in told.items()}
-        return {name: value for name, value in told.items() if value not in ("", None)}
+        fields = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
+        return {name: value for name, value in fields.items() if value not in ("", None)}
 
     def __str__(self) -> str:
         weights = "the current weights" if self.weights_of is None else f"the snapshot of step {self.weights_of}"

@@ -30,8 +30,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from caboose.hunting.bad_numbers import bad_rows, is_bad, is_number
 from caboose.hunting.capturing import tensors
-from caboose.hunting.looking import bad_rows, is_bad, is_number
 from caboose.observe.layers import plain_name
 
 MAX_EVENTS = 64
@@ -206,7 +206,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         return had_bad, had_nan, largest
 
     def _note(self, name: str, bad: torch.Tensor, *, is_first: bool, largest: float | None) -> None:
-        node: Any = torch._C._current_autograd_node()  # None in a forward, whatever its type says
+        node: Any = torch._C._current_autograd_node()  # None in a forward, unlike its declared type
         visit = self._stack[-1] if self._stack else None
         module, kind = ("", "") if visit is None else (visit.name, visit.kind)
         operation, line = name.strip("_"), ""

@@ -74,7 +74,7 @@ class CabooseCallback(Callback):
         if rollback.mode == "auto" and schedulers:
             options.setdefault("scheduler", schedulers)
         self.monitor = attach.attach(model, list(trainer.optimizers), **options)
-        self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
+        self._patches.put(trainer, "save_checkpoint", lambda save: self._reporting(trainer, save))
 
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
@@ -109,7 +109,7 @@ class CabooseCallback(Callback):
         """Notes that the checkpoint can be resumed from; this hook is not called for weights alone."""
         self._is_whole = True
 
-    def _told_of(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
+    def _reporting(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
         def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_whole = False
             result = save(filepath, *args, **kwargs)

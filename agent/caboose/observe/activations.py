@@ -228,16 +228,16 @@ class Activations:
 class _Functions(TorchFunctionMode):
     """Reports functional activations while it is entered."""
 
-    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, report: Callable[[str, Any], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls the function, and reports its output."""
         output = function(*args, **(kwargs or {}))
         name = FUNCTIONS.get(function)
         if name is not None:
-            self._tell(name, output)
+            self._report(name, output)
         return output
 
 

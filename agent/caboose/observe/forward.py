@@ -43,7 +43,7 @@ class Modes:
         self._dropouts = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
         self._normal = Mode()
 
-    def look(self) -> Mode:
+    def read(self) -> Mode:
         """The modes now."""
         num_norms = sum(not m.training for m in self._norms)
         num_dropouts = sum(not m.training for m in self._dropouts)

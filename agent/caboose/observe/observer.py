@@ -208,7 +208,7 @@ class Observer:
         self._check_parameters()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
-        is_first, self._mode = self._mode is None, self._modes.look()
+        is_first, self._mode = self._mode is None, self._modes.read()
         if not self._calls.was_called and self._calls.note_call():
             self.blind = {what: why for what, why in self.blind.items() if why != UNCALLED}
             self._has_news = True

@@ -13,7 +13,7 @@ from caboose_wire.fields import MAX_GROUPS
 SETTINGS = ("momentum", "weight_decay", "betas")
 
 
-def told_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
+def reported_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
     """The parameter groups that are reported: at most as many as a message may have."""
     return islice((group for optimizer in optimizers for group in optimizer.param_groups), MAX_GROUPS)
 
@@ -43,13 +43,13 @@ class OptimizerState:
 
     def _learning_rates(self) -> tuple[float, ...]:
         """Empty if no group has a number, as with an optimizer that finds its own."""
-        rates = tuple(_number(group.get("lr")) for group in told_groups(self._optimizers))
+        rates = tuple(_number(group.get("lr")) for group in reported_groups(self._optimizers))
         return () if all(map(math.isnan, rates)) else rates
 
     def settings(self, *, is_wanted: bool) -> dict[str, tuple[float, ...]]:
         """Momentum, betas and weight decay of every group, if they changed since the last call or `is_wanted`."""
         now: dict[str, tuple[float, ...]] = {}
-        for group in told_groups(self._optimizers):
+        for group in reported_groups(self._optimizers):
             for name in SETTINGS:
                 value = group.get(name)
                 if isinstance(value, tuple | list):

@@ -39,6 +39,6 @@ class Inspector:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except Exception as error:  # noqa: BLE001 - as the Design says
+            except Exception as error:  # noqa: BLE001 - see Design
                 logger.warning("caboose: a snapshot could not be checked and will not be used: %r", error)
             del task  # it holds a slot, and with it the model

@@ -105,7 +105,7 @@ class Negotiation:
         flaw = participant.mistake(command)
         if not flaw and command.number <= participant.last_number:
             if self._seen.get(command.number) == command:
-                return  # told twice
+                return  # received twice
             flaw = f"its number is not above {participant.last_number}, the last one seen"
         if not flaw and command.number > participant.last_number + MAX_GAP:
             flaw = f"its number is far above {participant.last_number}, the last one seen"

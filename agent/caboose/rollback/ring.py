@@ -140,7 +140,7 @@ class Ring:
 
     def _prepare(self) -> None:
         try:
-            layout = self._lay_out(self._state.look().parts)
+            layout = self._lay_out(self._state.capture().parts)
         except Exception as error:  # noqa: BLE001 - a user's own state_dict may raise anything
             self._switch_off(f"{error!r}")
             return
@@ -181,8 +181,8 @@ class Ring:
         began = time.perf_counter()
         slot = None
         try:
-            look = self._state.look()
-            layout = self._lay_out(look.parts)
+            captured = self._state.capture()
+            layout = self._lay_out(captured.parts)
             if layout is None:
                 return False
             slot, is_new = self._room(layout.num_bytes)
@@ -191,12 +191,12 @@ class Ring:
             slot.num_uses += 1
             slot.lay_out(layout)
             names = list(layout.specs)
-            passage = self._lane.out(names, slot.views, look.parts.tensors)
+            passage = self._lane.out(names, slot.views, captured.parts.tensors)
         except Exception as error:  # noqa: BLE001 - as above; memory may be short, too
             self._switch_off(f"{error!r}")
             return False
         assert self._whole is not None, "it has just been laid out"
-        slot.fill(look.rest, self._whole, self._owner_of)
+        slot.fill(captured.rest, self._whole, self._owner_of)
         slot.step, slot.model_step, slot.lr_scale = step, model_step, self._lr_scale
         slot.time, slot.since = time.time(), self._clock()
         self._shelf.put(slot)
@@ -270,7 +270,7 @@ class Ring:
             if slot is not None and not problem:
                 try:
                     self._state.settle()
-                    live = self._state.look().parts
+                    live = self._state.capture().parts
                     targets, objects = slot.whole.targets(live, lambda name: self._state.is_kept(name, lr))
                 except RollbackFailed as error:
                     problem = str(error)

@@ -22,7 +22,7 @@ FSDP1_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
+class ParameterPlacement:
     """The placement of one parameter."""
 
     placement: Placement
@@ -41,9 +41,9 @@ class Placements:
         self._flat = _fsdp1_parameters(model, world)
         self._is_sharded = bool(self._flat) or any(_mesh(p) is not None for p in model.parameters())
 
-    def of(self, parameter: torch.Tensor) -> Lie:
+    def of(self, parameter: torch.Tensor) -> ParameterPlacement:
         if id(parameter) in self._ignored:
-            return Lie("unknown", 1, parameter.numel())
+            return ParameterPlacement("unknown", 1, parameter.numel())
         flat = self._flat.get(id(parameter))
         if flat is not None:
             return flat
@@ -52,8 +52,8 @@ class Placements:
             return _of_dtensor(parameter, mesh, self._world)
         is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
         if self._is_sharded or not is_plain:
-            return Lie("unknown", 1, parameter.numel())
-        return Lie("replicated", self._world, parameter.numel())
+            return ParameterPlacement("unknown", 1, parameter.numel())
+        return ParameterPlacement("replicated", self._world, parameter.numel())
 
     def is_ignored(self, parameter: torch.Tensor) -> bool:
         """Whether DDP ignores it: neither it nor its gradient is meant to be equal on all ranks."""
@@ -85,7 +85,7 @@ def _mesh(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "device_mesh", None)
 
 
-def _of_dtensor(parameter: Any, mesh: Any, world: int) -> Lie:
+def _of_dtensor(parameter: Any, mesh: Any, world: int) -> ParameterPlacement:
     replicas = 1
     is_sharded = False
     is_understood = mesh.size() == world
@@ -96,16 +96,16 @@ def _of_dtensor(parameter: Any, mesh: Any, world: int) -> Lie:
         if kind == "Replicate":
             replicas *= mesh.size(dimension)
     if not is_understood:
-        return Lie("unknown", 1, parameter.numel())
-    return Lie("sharded" if is_sharded else "replicated", replicas, parameter.numel())
+        return ParameterPlacement("unknown", 1, parameter.numel())
+    return ParameterPlacement("sharded" if is_sharded else "replicated", replicas, parameter.numel())
 
 
-def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, Lie]:
+def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, ParameterPlacement]:
     """FSDP1's parameters: with use_orig_params each one's shard, else the flat buffer of each unit."""
     fsdp = sys.modules.get(FSDP1_MODULE)
     if fsdp is None:
         return {}
-    lies: dict[int, Lie] = {}
+    found: dict[int, ParameterPlacement] = {}
     for unit in fsdp.FullyShardedDataParallel.fsdp_modules(model):
         handle = unit._handle  # noqa: SLF001 - FSDP1 has no public way
         if handle is None:
@@ -115,7 +115,9 @@ def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, Lie]:
         flat = handle.flat_param
         if handle._use_orig_params:
             for parameter, numel in zip(flat._params, flat._numels, strict=False):  # noqa: SLF001 - FSDP1 has no public way
-                lies[id(parameter)] = Lie(how, max(1, world // shards), int(numel))
+                found[id(parameter)] = ParameterPlacement(how, max(1, world // shards), int(numel))
         else:
-            lies[id(flat)] = Lie(how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel()))
-    return lies
+            found[id(flat)] = ParameterPlacement(
+                how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel())
+            )
+    return found

@@ -131,7 +131,7 @@ def find_lr(
                     break
                 lowest = min(lowest, steady)
                 trial.step()
-                bar.tell(f"learning rate {rate:.1e}: loss {loss:.4g}", 1)
+                bar.show(f"learning rate {rate:.1e}: loss {loss:.4g}", 1)
         return read(rates, losses, current=current, why=why)
 
 

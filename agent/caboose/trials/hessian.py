@@ -50,7 +50,7 @@ def top_eigenvalue(
     num_iterations: int,
     tolerance: float,
     seed: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Eigenvalue:
     """Iterates until the residual is below the tolerance, or often enough."""
     with sdpa_kernel([SDPBackend.MATH]):  # the only attention kernel with a second derivative
@@ -64,7 +64,7 @@ def top_eigenvalue(
             if length == 0.0:
                 return Eigenvalue(0.0, 0.0, done, method)
             residual = max(0.0, length**2 - value**2) ** 0.5 / max(abs(value), 1e-30)
-            tell(f"top eigenvalue {value:.4g}")
+            report(f"top eigenvalue {value:.4g}")
             if residual < tolerance:
                 break
             vector = [part / length for part in image]

@@ -11,7 +11,7 @@ from caboose.observe.activations import Activations, reason_for_blindness
 from caboose.observe.layers import plain_name
 from caboose.tensors.placement import Placements, own
 from caboose.trials import plots
-from caboose.trials.layer_looks import ActivationLook, GradientLook, judge_activation, judge_gradients
+from caboose.trials.layer_statistics import GradientStatistics, OutputStatistics, judge_activation, judge_gradients
 from caboose.trials.trial import LossFunction, Trial
 
 NAME_WIDTH = 32
@@ -22,9 +22,9 @@ class Inspection:
     """The gradients and outputs of one batch."""
 
     loss: float
-    gradients: tuple[GradientLook, ...]
+    gradients: tuple[GradientStatistics, ...]
     """In the order of the model's parameters."""
-    activations: tuple[ActivationLook, ...]
+    activations: tuple[OutputStatistics, ...]
     """In the order of execution; of this rank's own batch."""
     blindness: str
     """Why there are no activations; empty if there are."""
@@ -99,7 +99,7 @@ def look(trial: Trial, batch: Any) -> Inspection:
     return Inspection(loss, tuple(_gradients(trial)), tuple(activations), blindness)
 
 
-def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
+def _activations(trial: Trial, batch: Any) -> list[OutputStatistics]:
     seen = Activations(trial.model, lambda _what, function: function)
     seen.arm(trial.model)
     try:
@@ -115,7 +115,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
         saturated = number["activation_saturated"]
         found.append(
             judge_activation(
-                ActivationLook(
+                OutputStatistics(
                     name=seen.modules[row].name,
                     kind=seen.modules[row].kind,
                     mean=number["activation_mean"],
@@ -131,7 +131,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
 
 
 @torch.no_grad()
-def _gradients(trial: Trial) -> list[GradientLook]:
+def _gradients(trial: Trial) -> list[GradientStatistics]:
     """The complete gradient of each parameter, summed over the ranks where it is sharded."""
     placements = Placements(trial.model, trial.ranks.num)
     kinds = {id(p): type(m).__name__ for m in trial.model.modules() for p in m.parameters(recurse=False)}
@@ -160,9 +160,9 @@ def _gradients(trial: Trial) -> list[GradientLook]:
     for (name, parameter), (has, total, squares, zeros, bad), low, high in zip(named, sums, lows, highs, strict=True):
         count = max(1, parameter.numel())
         mean = total / count
-        looked = GradientLook(name, kinds.get(id(parameter), ""), tuple(parameter.shape), parameter.requires_grad)
+        looked = GradientStatistics(name, kinds.get(id(parameter), ""), tuple(parameter.shape), parameter.requires_grad)
         if has:
-            looked = GradientLook(
+            looked = GradientStatistics(
                 looked.name,
                 looked.kind,
                 looked.shape,

@@ -20,7 +20,7 @@ WRAPPERS = ("DistributedDataParallel", "OptimizedModule", "FullyShardedDataParal
 """Wrappers of the model: a trial does not touch their own state."""
 
 
-def brought(loss_fn: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
+def modules_of_loss(loss_fn: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
     """Modules that a loss function can reach by name and that are not the model's."""
     found = {id(module): module for each in _reached(loss_fn, 0, set()) for module in each.modules()}
     for module in model.modules():

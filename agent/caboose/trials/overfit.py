@@ -76,17 +76,17 @@ class Overfit:
     def says(self) -> str:
         """The result in one sentence."""
         first, last = self.losses[0], _last(self.losses)
-        told = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
+        change = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
         if not math.isfinite(self.losses[-1]):
             return f"the loss was {self.losses[-1]} after {len(self.losses)} steps"
         if self.gone >= LEARNED or not self.reference:
-            return told
+            return change
         other = f"{_last(self.reference):.4g}"
         if _gone(self.reference) >= LEARNED:
-            return f"{told}, where a plain AdamW reaches {other}"
+            return f"{change}, where a plain AdamW reaches {other}"
         if self._is_under_way:
-            return f"{told}, and still falling"
-        return f"{told}, and a plain AdamW gets to {other} only"
+            return f"{change}, and still falling"
+        return f"{change}, and a plain AdamW gets to {other} only"
 
     @property
     def fix(self) -> str:
@@ -223,7 +223,7 @@ def _learn(
             break
         for optimizer in optimizers:
             trial.ranks.together(optimizer.step)
-        bar.tell(f"overfit one batch: loss {loss:.4g}", 1)
+        bar.show(f"overfit one batch: loss {loss:.4g}", 1)
     return losses
 
 

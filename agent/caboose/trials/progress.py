@@ -27,7 +27,7 @@ class ProgressLine:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def tell(self, what: str, num: float = 0) -> None:
+    def show(self, what: str, num: float = 0) -> None:
         """`num` more units are done; `what` is in progress."""
         self._num_done = min(self._total, self._num_done + num)
         if not self._is_shown:

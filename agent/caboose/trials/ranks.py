@@ -36,7 +36,7 @@ class Ranks:
         self.rank = dist.get_rank(group) if group is not None else 0
 
     def total(self, values: Sequence[float] | torch.Tensor, how: Any = None) -> torch.Tensor:
-        """Element by element over the ranks, the sum or what `how` says; on the host."""
+        """The sum over the ranks, element by element, or another reduction `how`; on the host."""
         tensor = torch.as_tensor(values, dtype=torch.float64).to(self._device, copy=True)
         if self.num > 1:
             dist.all_reduce(tensor, op=how or dist.ReduceOp.SUM, group=self._group)
@@ -74,12 +74,12 @@ class Ranks:
             return
         failed = [int(flag) for flag in self.each([float(error is not None)])[:, 0]]
         if any(failed):
-            (text,) = self.told([told(error) if error is not None else ""], [failed.index(1)])
+            (text,) = self.texts_from([one_line(error) if error is not None else ""], [failed.index(1)])
             if error is not None:
                 raise error
             raise FailedElsewhere(f"on rank {failed.index(1)}: {text}")
 
-    def told(self, texts: Sequence[str], by: Sequence[int]) -> list[str]:
+    def texts_from(self, texts: Sequence[str], by: Sequence[int]) -> list[str]:
         """Each text as the rank that is named for it has it."""
         rows = torch.zeros(len(texts), MAX_TEXT, dtype=torch.float64)
         for row, text, rank in zip(rows, texts, by, strict=True):
@@ -109,7 +109,7 @@ class Ranks:
                 parameter.grad.div_(self.num)
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An exception in one line."""
     text = " ".join(str(error).split())[:200]
     return text if isinstance(error, FailedElsewhere) else f"{type(error).__name__}: {text}"

@@ -118,7 +118,7 @@ def sharpness(
             for number in range(num_directions):
                 direction = space.draw_by_filter(seed + 1 + number)
                 profiles.append(tuple(_profile(space, direction, distances, batches, loss)))
-                bar.tell(f"direction {number + 1} of {num_directions}", len(distances))
+                bar.show(f"direction {number + 1} of {num_directions}", len(distances))
             space.move(direction, 0.0)
             found = top_eigenvalue(
                 trial,
@@ -127,7 +127,7 @@ def sharpness(
                 num_iterations=num_iterations,
                 tolerance=tolerance,
                 seed=seed,
-                tell=lambda what: bar.tell(what, 1),
+                report=lambda what: bar.show(what, 1),
             )
         return Sharpness(loss, distances, tuple(profiles), found)
 

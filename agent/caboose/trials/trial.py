@@ -22,9 +22,9 @@ from torch import distributed as dist
 from caboose.observe.activations import reason_for_blindness
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import is_fsdp, reshard
-from caboose.trials import refusing
+from caboose.trials import supported
 from caboose.trials.batches import Split, fresh, on_device, parted
-from caboose.trials.loss_modules import brought
+from caboose.trials.loss_modules import modules_of_loss
 from caboose.trials.ranks import Ranks
 from caboose.trials.restore_state import Kept
 
@@ -48,7 +48,7 @@ class Trial:
         many = isinstance(optimizer, Sequence)
         given: Any = [] if optimizer is None else optimizer if many else [optimizer]
         self.optimizers: list[torch.optim.Optimizer] = list(given)
-        refusing.check(tool, model, loss_fn, self.optimizers, needs_optimizer=needs_optimizer)
+        supported.check(tool, model, loss_fn, self.optimizers, needs_optimizer=needs_optimizer)
         self.tool = tool
         self.is_sharded = is_fsdp(model)
         self.whole = model
@@ -79,7 +79,7 @@ class Trial:
         self._random = _AllRandomStates()
         for parameter in self.parameters:
             kept.keep(parameter)
-        modules = [*self.model.modules(), *brought(self._loss_fn, self.model)]
+        modules = [*self.model.modules(), *modules_of_loss(self._loss_fn, self.model)]
         for module in modules:
             kept.keep_attributes(module)
         if hasattr(self._loss_fn, "__dict__") and not isinstance(self._loss_fn, torch.nn.Module):

@@ -206,7 +206,9 @@ def test_without_a_daemon_it_is_the_newest_whole_one_that_bears_no_bad_mark(tmp_
         (str(two), "__0_0.distcp is damaged: its checksum does not match"),
     )
     why = f"no daemon at {NOBODY} within 0.05 s"
-    assert plan.explain().endswith(f"Without the daemon ({why}): the newest complete checkpoint on disk, healthy or not.")
+    assert plan.explain().endswith(
+        f"Without the daemon ({why}): the newest complete checkpoint on disk, healthy or not."
+    )
     quick = caboose.resume_plan(tmp_path, job="train", endpoint=NOBODY, timeout=0.05, verify=False)
     assert quick.checkpoint == str(two), "sizes alone do not show it"
 

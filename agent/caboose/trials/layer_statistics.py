@@ -24,7 +24,7 @@ FLAT, HUGE = 1e-5, 1e4
 
 
 @dataclass(frozen=True, slots=True)
-class GradientLook:
+class GradientStatistics:
     """One parameter's gradient."""
 
     name: str
@@ -51,7 +51,7 @@ class GradientLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationLook:
+class OutputStatistics:
     """One module's output."""
 
     name: str
@@ -69,7 +69,7 @@ class ActivationLook:
     """`ok`, `not finite`, `dead`, `saturated`, `flat` or `huge`."""
 
 
-def judge_gradients(looks: Sequence[GradientLook]) -> list[GradientLook]:
+def judge_gradients(looks: Sequence[GradientStatistics]) -> list[GradientStatistics]:
     """The same with their verdicts."""
     sizes = [look.rms for look in looks if look.is_trained and look.has_gradient and look.rms > 0]
     sizes = [size for size in sizes if math.isfinite(size)] or [0.0]
@@ -78,7 +78,7 @@ def judge_gradients(looks: Sequence[GradientLook]) -> list[GradientLook]:
     return [replace(look, verdict=_gradient(look, median, faint)) for look in looks]
 
 
-def _gradient(look: GradientLook, median: float, faint: float) -> str:
+def _gradient(look: GradientStatistics, median: float, faint: float) -> str:
     if not look.is_trained:
         return "frozen"
     if not look.has_gradient:
@@ -92,12 +92,12 @@ def _gradient(look: GradientLook, median: float, faint: float) -> str:
     return "exploding" if look.rms > EXPLODED * median and look.norm > LOUD else "ok"
 
 
-def judge_activation(look: ActivationLook) -> ActivationLook:
+def judge_activation(look: OutputStatistics) -> OutputStatistics:
     """The same with its verdict."""
     return replace(look, verdict=_activation(look))
 
 
-def _activation(look: ActivationLook) -> str:
+def _activation(look: OutputStatistics) -> str:
     if not (math.isfinite(look.std) and math.isfinite(look.highest)):
         return "not finite"
     if look.dead is not None and look.dead > DEAD:
