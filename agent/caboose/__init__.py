@@ -1,6 +1,6 @@
-"""What enters the training process: `caboose.attach(model, optimizer)` and the monitor it returns.
+"""The agent: `caboose.attach(model, optimizer)` and the monitor it returns.
 
-Importing this package needs no torch; attaching does. The tools for before the run are imported when first asked for.
+Importing this package needs no torch; attaching does. The tools for before the run are imported on first use.
 """
 
 import importlib
@@ -48,7 +48,7 @@ _BEFORE_THE_RUN = {
     "preflight": "caboose.checklist.running",
     "sharpness": "caboose.trials.sharpness",
 }
-"""Where each lives; all of them need torch."""
+"""Their modules; all of them need torch."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,19 +1,18 @@
-"""Sees activations on sampled steps: every leaf module's output, and the functional activations that can be seen.
+"""Activation statistics on sampled steps: every leaf module's output, and functional activations where visible.
 
 Design
 ------
-Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
-and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
-hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing
-happens in the backward, after that, and so is not counted twice; of several micro-batches the first counts.
+Nothing is installed between sampled steps. In a sampled step, two process-wide module hooks and a torch function mode
+are installed when the model's forward begins and removed when it ends, also when it raises. An interrupt calls no hook;
+what it leaves behind is removed at the next forward, boundary or close. Activation checkpointing recomputes in the
+backward, after that, so nothing is counted twice. Of several micro-batches only the first is read.
 
-For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
-the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a
-window of sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks,
-this rank's own part is looked at (see `readable`).
+For each output: its extremes over all elements (which also show whether one is not finite), a small even subsample for
+the other statistics (see `subsample`), and for ReLU-like units a mask of those that fired, kept over a window of
+sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks, this rank's
+part is read (see `readable`).
 
-A model with compiled parts is not looked into: hooks would make it compile again, or would be ignored. That is
-stated.
+A model with compiled parts is not read: hooks would make it compile again, or would be ignored. That is reported.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ from caboose_wire import Module
 WINDOW = 8
 """Sampled steps over which a unit must stay silent to be called dead."""
 MASK_ELEMENTS = 65_536
-"""Elements of one output looked at for the mask of live units, at most."""
+"""At most so many elements of one output are read for the mask of live units."""
 MAX_SITES = 2048
 SILENT_KINDS = frozenset({"ReLU", "ReLU6", "relu", "relu_", "relu6", "Threshold", "threshold"})
 """Activations whose output is exactly zero when the unit is silent."""
@@ -88,7 +87,7 @@ def opaque_kind(model: torch.nn.Module) -> Opaque | None:
 
 
 class Activations:
-    """What the modules of one model put out, on sampled steps."""
+    """The outputs of one model's modules, on sampled steps."""
 
     def __init__(self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any]) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -117,7 +116,7 @@ class Activations:
 
     @property
     def is_armed(self) -> bool:
-        """Whether the forward under way is being watched."""
+        """Whether the hooks are installed."""
         return bool(self._handles)
 
     def arm(self, model: torch.nn.Module) -> None:
@@ -132,7 +131,7 @@ class Activations:
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
 
     def disarm(self) -> None:
-        """It has ended, well or not."""
+        """The forward has ended, or has raised."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
@@ -190,12 +189,12 @@ class Activations:
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
             self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
-        self._order.append(row)  # last: an output that fails on the way leaves no half of itself behind
+        self._order.append(row)  # last, so that an output that fails leaves nothing half-added
         self._extremes += extremes
         self._samples.append(elements)
 
     def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Samples x units, with few enough samples to look at."""
+        """Samples x units, with a bounded number of samples."""
         channel = 1 if tensor.dim() >= 4 or (tensor.dim() == 3 and self._channels_first) else tensor.dim() - 1
         units = tensor.shape[channel]
         rows = tensor.movedim(channel, -1).reshape(-1, units)
@@ -203,11 +202,11 @@ class Activations:
         return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
 
     def forget(self) -> None:
-        """Drops what was seen and not taken."""
+        """Drops what was collected and not taken."""
         self._order, self._samples, self._extremes = [], [], []
 
     def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
-        """The rows that were called, in the order of execution, and an array of each statistic for them."""
+        """The rows that were called, in the order of execution, and an array of each statistic."""
         order, self._order = self._order, []
         samples, self._samples = self._samples, []
         extremes, self._extremes = self._extremes, []
@@ -252,23 +251,23 @@ def _num_units(module: torch.nn.Module) -> int:
 
 
 class _Functions(TorchFunctionMode):
-    """Tells of functional activations while it is entered."""
+    """Reports functional activations while it is entered."""
 
-    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, report: Callable[[str, Any], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls the function as it was called, and tells what came out."""
+        """Calls the function, and reports its output."""
         output = function(*args, **(kwargs or {}))
         name = FUNCTIONS.get(function)
         if name is not None:
-            self._tell(name, output)
+            self._report(name, output)
         return output
 
 
 def _take_off_the_stack(mode: _Functions) -> None:
-    """Wherever it lies: torch's own exit takes what is on top, and after an interrupt that may be another."""
+    """Wherever it is on the stack: torch's own exit removes the top, which after an interrupt may be another."""
     above = []
     while torch._C._len_torch_function_stack():
         top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
@@ -276,7 +275,7 @@ def _take_off_the_stack(mode: _Functions) -> None:
             break
         above.append(top)
     else:
-        del above[:1]  # a block that was left by the interrupt took ours for its own, and its own is still there
+        del above[:1]  # a block that the interrupt left has removed ours in place of its own, which is still there
     for other in reversed(above):
         _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
 

@@ -1,15 +1,15 @@
-"""The part of a monitor that holds the brake: joins the ring of snapshots, the ranks' agreement and the checkpoints.
+"""Carries out commands on this rank: joins the snapshots, the ranks' agreement, the checkpoints and the hunts.
 
 Design
 ------
 `at_boundary` is called on the training thread at the end of every step, outside the monitor's guard. First the gate:
-if all ranks agreed on a command for this boundary, it is carried out here, on all of them. Then, if one is due, a
-snapshot. What goes wrong with a snapshot is counted and logged by the guard; only the gate may raise, and only the
-exceptions of `errors`. Words of the daemon come in on the sender's thread (`hear`) and are only handed on.
+if all ranks agreed on a command for this boundary, it is carried out here, on all of them. Then a snapshot, if one is
+due. A failure of a snapshot is counted and logged by the guard; only the gate may raise, and only the exceptions of
+`errors`. Messages of the daemon arrive on the sender's thread (`receive`) and are only passed on.
 
-What a command moves: the ring puts parameters, buffers, optimizer, scaler and extras back; the loop's step and its data
-go forward. So the loader drops what `skip` says, the schedule goes on unless it is to go back too, and the monitor
-begins a new attempt.
+A rollback restores parameters, buffers, optimizer, scaler and extras; the loop's step and its data continue. So the
+loader drops as many batches as the command asks for, the schedule continues unless it is to go back too, and the
+session starts a new attempt.
 """
 
 import logging
@@ -32,7 +32,7 @@ from caboose_wire import Ack, Command, Holdings, Terms
 logger = logging.getLogger("caboose")
 
 MAX_LR_SCALE = 100.0
-"""More than that is nobody's wish."""
+"""A larger scale is refused as a mistake."""
 
 
 class Saved(Protocol):
@@ -79,7 +79,7 @@ class Hunts(Protocol):
 
 
 class Brake:
-    """What this rank does when all ranks do it; implements `Hands`."""
+    """This rank's part of what all ranks do; implements `negotiation.Actions`."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class Brake:
         self._sent: Holdings | None = None
         self._boundary_time = time.perf_counter()
         self.guard = Guard(on_trip=ring.close)
-        """Catches and times what is done for snapshots, which have a budget of their own."""
+        """For snapshots, which have their own budget."""
         self._guarded_snapshot = self.guard.protect("snapshot", self._take_if_due)
 
     def engage(self, coordinator: Coordinator) -> None:
-        """From here on commands are listened to."""
+        """Starts to accept commands."""
         self._coordinator = coordinator
         coordinator.start()
 
     def at_boundary(self, step: int) -> None:
-        """A step has ended: acts, if all ranks agreed to; RollbackFailed and RollbackInDoubt are all it raises."""
+        """Acts, if all ranks agreed to; raises only RollbackFailed and RollbackInDoubt."""
         if self._coordinator is not None:
             self._coordinator.pass_boundary(step)
         self._skip.end_step()
@@ -146,13 +146,13 @@ class Brake:
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
         return ""
 
-    def let_go(self, command: Command) -> None:
-        """The command came to nothing."""
+    def release(self, command: Command) -> None:
+        """The command was aborted."""
         if command.kind in ("rollback", "hunt"):
             self._ring.unpin()
 
     def act(self, command: Command, step: int) -> str:
-        """Carries it out; all ranks are at this boundary."""
+        """Carries the command out; all ranks are at this boundary."""
         return {
             "rollback": self._go_back,
             "snapshot": self._snapshot,
@@ -163,11 +163,11 @@ class Brake:
         }[command.kind](command, step)
 
     def fingerprint(self) -> int | None:
-        """Of the parameters, where they must be equal on all ranks."""
+        """Of the parameters, if they must be equal on all ranks."""
         return self._ring.fingerprint()
 
     def _go_back(self, command: Command, step: int) -> str:
-        # Before anything that may fail on one rank alone: the others would wait for it in this collective.
+        # Before anything that may fail on one rank alone: the others would wait in this collective.
         crosses, batches = False, self._skip.batches_per_step
         if command.skip:
             crosses, batches = _compare_loaders(self._skip.length(), batches)
@@ -176,7 +176,7 @@ class Brake:
         self._ring.drop_newer(command.target)
         caveat = ""
         if command.lr_scale != 1.0 and (doubt := self._ring.scale_lr(command.lr_scale)):
-            # Not a reason to stay where the run is ill, but nobody may think that it goes on at the lower rate.
+            # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
             caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
@@ -222,12 +222,12 @@ class Brake:
 
     @property
     def lender(self) -> Ring:
-        """Who lends weights from before, for a hunt on this rank alone."""
+        """The snapshots, for a hunt on this rank alone."""
         return self._ring
 
     @property
     def will_be_asked(self) -> bool:
-        """Whether the daemon acts by itself, and so asks for hunts through the gate."""
+        """Whether the daemon is set to `auto`, and so will ask all ranks for a hunt."""
         return self._terms is not None and self._terms.rollback == "auto"
 
     def receive(self, message: Command | Terms) -> None:
@@ -250,12 +250,12 @@ class Brake:
         self._terms = message
 
     def answer(self, ack: Ack) -> None:
-        """What became of a command, for the daemon; on either thread."""
+        """Reports the outcome of a command to the daemon; on either thread."""
         logger.info("caboose: command %d: %s %s", ack.command, ack.outcome, ack.detail)
         self._session.send(ack)
 
     def holdings(self, is_asked: bool) -> Holdings | None:
-        """What this rank could go back to; None if the daemon knows. On the sender's thread."""
+        """The snapshots of this rank and its limits; None if the daemon has them. On the sender's thread."""
         coordinator = self._coordinator
         if coordinator is None:
             return None
@@ -278,14 +278,14 @@ class Brake:
         return found
 
     def close(self) -> None:
-        """Vetoes what is pending and lets the memory go."""
+        """Vetoes a pending command and frees the memory."""
         if self._coordinator is not None:
             self._coordinator.close()
         self._ring.close()
 
 
 def _compare_loaders(length: int, batches_per_step: int) -> tuple[bool, int]:
-    """Whether epochs are known to be of one length everywhere, and how many batches a step takes; a collective."""
+    """Whether all ranks have epochs of one known length, and the batches per step; a collective."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return length >= 0, batches_per_step
     facts = torch.tensor([length, -length, batches_per_step], device=collective_device())

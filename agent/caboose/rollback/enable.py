@@ -1,10 +1,10 @@
-"""Puts the brake into a monitor: what `attach(rollback="auto")` adds, from the checks to the first snapshot.
+"""Builds what `attach(rollback="auto")` adds to a run.
 
 Design
 ------
-All that can be refused is refused before anything is opened: support, arguments, memory. Then the only collective of
-an attach, the broadcast of `group`; then the helper's thread. A rank that refuses alone (its host is short of memory)
-raises, and the launcher ends the others, as with any error before training.
+Everything that can be refused is refused before anything is opened: support, arguments, memory. Then the only
+collective of an attach, the broadcast of `group`; then the helper's thread. A rank that refuses alone (its host has
+too little memory) raises, and the launcher ends the others, as with any error before training.
 """
 
 import os
@@ -39,7 +39,7 @@ def engage(
     checkpointer: Saves | None,
     hunter: Hunts | None,
 ) -> Brake:
-    """A brake that is held: snapshots are taken and commands listened to from the first step on."""
+    """A brake that takes snapshots and accepts commands from the first step on."""
     rank, world = session.identity.rank, session.identity.world
     things = list(extra.values()) if isinstance(extra, Mapping) else list(extra)
     moved = [thing for thing in things if not _is_loader(thing)]
@@ -87,12 +87,12 @@ def engage(
 
 
 def _is_loader(thing: Any) -> bool:
-    """What gives data: it may be in `extra` for the checkpoints, but a rollback never takes data back."""
+    """A data loader: it may be in `extra` for the checkpoints, but a rollback never takes data back."""
     return hasattr(thing, "__iter__") and hasattr(thing, "dataset")
 
 
 def _num_local_ranks(world: int) -> int:
-    """Ranks on this host, which share its memory."""
+    """The number of ranks on this host, which share its memory."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
         text = os.environ.get(name, "")
         if text.isdecimal() and int(text):

@@ -25,7 +25,7 @@ def automatic(listening: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator
     placed = AutoAttach()
     placed.install()
     yield placed
-    placed.stand_aside()
+    placed.stop()
     if placed._monitor is not None:
         placed._monitor.close()
 
@@ -56,7 +56,7 @@ def test_torch_is_as_before_once_the_automatic_one_stands_aside(
 ) -> None:
     torch.optim.SGD(network.parameters(), lr=0.1)
     assert torch.nn.Module.__call__.__code__.co_filename.endswith("caboose/attachment/discovery.py")
-    automatic.stand_aside()
+    automatic.stop()
     for function in (
         torch.nn.Module.__call__,
         torch.autograd.backward,
@@ -288,7 +288,7 @@ def test_a_resumed_optimizer_says_where_it_continues(network: torch.nn.Module, l
         assert [r.step for r in listening.wait_for(StepReport)] == [4]
         assert listening.hellos[-1].start_step == 3
     finally:
-        again.stand_aside()
+        again.stop()
         assert again._monitor is not None
         again._monitor.close()
 
@@ -343,7 +343,7 @@ def test_a_failure_of_ours_is_logged_once_and_the_script_goes_on(
             a_loss(network).backward()
             optimizer.step()
     assert len(caplog.records) == 1
-    assert "automatic attach failed, training goes on without it" in caplog.text
+    assert "automatic attach failed, training continues without it" in caplog.text
 
 
 def test_an_optimizer_that_cannot_be_hashed_does_not_fail_the_script(

@@ -80,7 +80,7 @@ def test_a_loop_without_boundaries_holds_no_more_with_each_step(attach: Attach, 
     for _ in range(4):
         network(torch.randn(2, 4)).sum().backward()
         optimizer.step()
-        held.append(len(observer._pieces._values))
+        held.append(len(observer._vector._values))
     assert held == held[:1] * 4
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import caboose
-from caboose.observe.observer import UNCALLED
+from caboose.observe.forward import UNCALLED
 from caboose_wire import StepReport
 from support.collector import Collector
 from support.processes import wait_until

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import caboose
-from caboose.observe.division import Division
 from caboose.observe.gradients import GradientReader
-from caboose.observe.layers import LayerTable
+from caboose.observe.layers import Division, LayerTable
 from caboose.observe.step_vector import StepVector
 from caboose_wire import StepReport
 from support.collector import Collector

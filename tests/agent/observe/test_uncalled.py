@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 import caboose
-from caboose.observe.observer import MAX_UNCALLED, UNCALLED
+from caboose.observe.forward import MAX_UNCALLED, UNCALLED
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
 from support.processes import wait_until

@@ -187,7 +187,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
     loop: Loop, listening: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed the current one, with all it held, and failed again at the next boundary."""
-    real = BatchCounter.look_closely
+    real = BatchCounter.add_to
     calls = []
 
     def fails_once(self: Any, pieces: Any) -> None:
@@ -196,7 +196,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
             raise RuntimeError("injected")
         real(self, pieces)
 
-    monkeypatch.setattr("caboose.observe.batches.BatchCounter.look_closely", fails_once)
+    monkeypatch.setattr("caboose.observe.batches.BatchCounter.add_to", fails_once)
     observer = loop.monitor._observer
     assert observer is not None
     for number in (1, 2):

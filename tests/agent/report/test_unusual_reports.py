@@ -28,7 +28,7 @@ def test_of_too_many_parameter_groups_the_first_are_told_and_that_is_said(attach
     report, hello = listening.wait_for(StepReport)[0], listening.wait_for(Hello)[0]
     assert len(hello.groups) == len(report.lr) == MAX_GROUPS
     assert report.lr[-1] == MAX_GROUPS - 1
-    assert hello.blind["groups"] == "300 parameter groups, the first 256 are told"
+    assert hello.blind["groups"] == "300 parameter groups, the first 256 are reported"
 
 
 def test_of_too_many_metrics_the_first_travel_and_that_is_logged_once(

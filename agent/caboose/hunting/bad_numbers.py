@@ -1,4 +1,4 @@
-"""Looks for numbers that are not finite in what is there before anything is run: inputs, weights, optimizer states."""
+"""Finds numbers that are not finite before anything is run: in inputs, weights and optimizer states."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class BadTensor:
     name: str
     num_bad: int
     rows: tuple[int, ...] = ()
-    """Of its first dimension, the first few."""
+    """Rows of its first dimension, the first few."""
     num_rows: int = 0
     """How many rows are bad."""
 
@@ -43,7 +43,7 @@ class Weights:
 
 
 def is_number(tensor: torch.Tensor) -> bool:
-    """Whether its elements could be bad, and can be looked at."""
+    """Whether its elements could be bad, and can be read."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout is torch.strided
@@ -82,7 +82,7 @@ def at_inputs(tree: Any, name: str) -> list[BadTensor]:
 
 @torch.no_grad()
 def at_weights(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
-    """This rank's own part of everything that training changes; nothing is communicated."""
+    """This rank's part of everything that training changes; nothing is communicated."""
     named = list(model.named_parameters())
     names = {id(parameter): plain_name(name) for name, parameter in named}
     return Weights(

@@ -1,11 +1,11 @@
-"""What is seen of one layer: its gradient in numbers, its output in numbers, and a verdict on each.
+"""Statistics of one layer: its gradient, its output, and a verdict on each.
 
 Design
 ------
-Verdicts compare a layer with the others, since the scale of a gradient is the scale of the loss: a layer whose gradient
-(root mean square) is a ten-thousandth of the median, or a hundred-thousandth of the largest, has next to nothing to
-learn from, whatever the numbers are. The largest counts because in a deep net that fades layer by layer the median
-has faded, too. Healthy transformers and convolutional nets lie within about a thousand.
+Verdicts compare a layer with the others, since gradients scale with the loss: a layer whose gradient (root mean square)
+is a ten-thousandth of the median, or a hundred-thousandth of the largest, learns almost nothing. The largest counts
+because in a deep net that fades layer by layer the median has faded too. Healthy transformers and convolutional nets
+are within about a factor of a thousand.
 """
 
 import math
@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 VANISHED, FADED = 1e-4, 1e-5
-"""Against the median, and against the largest, of all weights."""
+"""Relative to the median, and to the largest, of all weights."""
 EXPLODED, LOUD = 1e4, 100.0
-"""Against the median, and the norm that it has at least."""
+"""Relative to the median, and the least norm."""
 DEAD, SATURATED = 0.5, 0.5
-"""Shares of units at which it is said."""
+"""Shares of units from which it is reported."""
 FLAT, HUGE = 1e-5, 1e4
-"""Standard deviations of outputs between which float32 training is at ease."""
+"""Standard deviations of outputs between which float32 training is safe."""
 
 
 @dataclass(frozen=True, slots=True)
-class GradientLook:
+class GradientStatistics:
     """One parameter's gradient."""
 
     name: str
@@ -51,7 +51,7 @@ class GradientLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationLook:
+class OutputStatistics:
     """One module's output."""
 
     name: str
@@ -64,12 +64,12 @@ class ActivationLook:
     saturated: float | None
     """Share of elements at the flat ends of a sigmoid or tanh."""
     dead: float | None
-    """Share of ReLU units that are silent on the whole batch."""
+    """Share of ReLU units without output on the whole batch."""
     verdict: str = "ok"
     """`ok`, `not finite`, `dead`, `saturated`, `flat` or `huge`."""
 
 
-def judge_gradients(looks: Sequence[GradientLook]) -> list[GradientLook]:
+def judge_gradients(looks: Sequence[GradientStatistics]) -> list[GradientStatistics]:
     """The same with their verdicts."""
     sizes = [look.rms for look in looks if look.is_trained and look.has_gradient and look.rms > 0]
     sizes = [size for size in sizes if math.isfinite(size)] or [0.0]
@@ -78,7 +78,7 @@ def judge_gradients(looks: Sequence[GradientLook]) -> list[GradientLook]:
     return [replace(look, verdict=_gradient(look, median, faint)) for look in looks]
 
 
-def _gradient(look: GradientLook, median: float, faint: float) -> str:
+def _gradient(look: GradientStatistics, median: float, faint: float) -> str:
     if not look.is_trained:
         return "frozen"
     if not look.has_gradient:
@@ -88,16 +88,16 @@ def _gradient(look: GradientLook, median: float, faint: float) -> str:
     if look.norm == 0.0:
         return "zero"
     if look.rms < faint and len(look.shape) > 1:
-        return "vanishing"  # a bias before a normalisation, or of attention's keys, has next to none by nature
+        return "vanishing"  # biases before a normalisation, or of attention's keys, have almost none by nature
     return "exploding" if look.rms > EXPLODED * median and look.norm > LOUD else "ok"
 
 
-def judge_activation(look: ActivationLook) -> ActivationLook:
+def judge_activation(look: OutputStatistics) -> OutputStatistics:
     """The same with its verdict."""
     return replace(look, verdict=_activation(look))
 
 
-def _activation(look: ActivationLook) -> str:
+def _activation(look: OutputStatistics) -> str:
     if not (math.isfinite(look.std) and math.isfinite(look.highest)):
         return "not finite"
     if look.dead is not None and look.dead > DEAD:

@@ -1,4 +1,4 @@
-"""Asks the daemon where to resume from, over a socket that lives as long as the question. Needs no torch."""
+"""Requests a resume plan from the daemon, over a short-lived socket. Needs no torch."""
 
 import time
 
@@ -14,12 +14,13 @@ class NoAnswer(Exception):
 
 
 def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_seconds: float) -> Plan:
-    """The daemon's answer; NoAnswer if it is not there, does not answer in time, or refuses."""
+    """The daemon's answer; NoAnswer if it is absent, too slow, or refuses."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     try:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # queued only once connected, so that silence tells absence from slowness
+        # Queued only once connected, so that a missing daemon differs from a slow one.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
         if endpoint.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)

@@ -1,4 +1,4 @@
-"""Whether a trial can be made of this model and put back afterwards; said before anything is touched."""
+"""Whether a trial of this model is supported; checked before anything is touched."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from caboose.tensors.shards import fsdp1_handles
 
 
 def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, needs_optimizer: bool) -> None:
-    """TypeError for a wrong argument, ValueError with the reason and the way out for a model that is not understood."""
+    """TypeError for a wrong argument, ValueError with the reason and the way out for an unsupported model."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{tool}(model=...): expected a torch.nn.Module, got {type(model).__name__}")
     if not callable(loss_fn):
@@ -44,13 +44,13 @@ def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimi
     if not any(p.requires_grad for p in parameters):
         return "no parameter of the model requires a gradient: is everything frozen?"
     if any(p.device.type == "meta" for p in parameters):
-        return "the model lies on the meta device: give it memory first, as by model.to_empty(device=...)"
+        return "the model is on the meta device: give it memory first, as by model.to_empty(device=...)"
     reason = _sharding(model, parameters)
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
-            return reason or "LBFGS evaluates the loss as often as it likes: use a first-order optimizer here"
+            return reason or "LBFGS evaluates the loss several times per step: use a first-order optimizer here"
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-            return reason or "a ZeroRedundancyOptimizer's state lies across the ranks: pass the optimizer inside of it"
+            return reason or "a ZeroRedundancyOptimizer's state is divided over ranks: pass the optimizer inside of it"
     return reason
 
 
@@ -64,7 +64,7 @@ def _sharding(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> s
         dimensions = [placement.dim for placement in placements if hasattr(placement, "dim")]
         if not is_fsdp2 or len(dimensions) > 1 or set(kinds) - {"Shard", "Replicate"}:
             how = ", ".join(kinds)
-            return f"a parameter lies across the ranks as {how} (tensor parallel?); only DDP and FSDP2 can be tried"
+            return f"a parameter is placed on the ranks as {how} (tensor parallel?); only DDP and FSDP2 are supported"
         if dimensions and dimensions[0] != 0:
             return f"a parameter is sharded along dimension {dimensions[0]}; only FSDP2's default, 0, is supported"
     return ""
