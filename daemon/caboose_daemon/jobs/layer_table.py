@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.steps.masked import Masked
 
 MAX_ROWS = 20_000
 """Layers and modules that are told; a model with more is cut, and `num_layers` says so."""
@@ -42,7 +40,8 @@ def layer_table(job: Job) -> dict[str, Any] | None:
     }
 
 
-def _column(values: NDArray[np.float64] | None, rows: Sequence[object]) -> list[float | None]:
-    if values is None or len(values) < len(rows):
+def _column(found: Masked | None, rows: Sequence[object]) -> list[float | None]:
+    if found is None or len(found) < len(rows):
         return [None] * len(rows)
-    return [float(value) if np.isfinite(value) else None for value in values[: len(rows)]]
+    numbers = zip(found.values[: len(rows)].tolist(), found.is_finite[: len(rows)].tolist(), strict=True)
+    return [value if is_finite else None for value, is_finite in numbers]

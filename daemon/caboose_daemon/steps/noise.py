@@ -58,7 +58,7 @@ class NoiseScale:
         """Takes a sampled step; False if not every rank's own gradient and the averaged one are there."""
         local, num = step.local_grad_norm, len(step.local_grad_norm)
         norm = step.finite_grad_norm
-        if num < 2 or norm is None or not np.isfinite(local).all():
+        if num < 2 or norm is None or not step.has_local_grad_norm.all() or not np.isfinite(local).all():
             return False
         small, large = float(np.mean(np.square(local))), norm**2
         if not (small > 0 and large > 0) or not math.isfinite(small + large):

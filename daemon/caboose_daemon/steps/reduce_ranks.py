@@ -5,7 +5,7 @@ Design
 A replicated layer is equal on every rank, so whichever rank looked at it serves; where several did, the largest
 value is taken, so that a disagreement is not hidden. A sharded layer is whole only over all ranks: squares of norms
 add up and are divided by how often each shard occurs; shares are averaged. Nothing is guessed: a layer nobody
-looked at, or a shard whose rank is missing, is UNSEEN.
+looked at, or a shard whose rank is missing, has no value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.steps.masked import MISSING, UNSEEN, LayerValues
 from caboose_wire import Layer, StepReport
 
 Float64 = NDArray[np.float64]
 
-MISSING = -1.0
-"""A layer that had nothing to show, such as no gradient."""
-UNSEEN = -2.0
-"""A layer that nobody looked at in this step."""
 NORMS = frozenset({"grad_norm", "weight_norm"})
 
 
 def merge(
     name: str, reports: Mapping[int, StepReport], layers: Sequence[Layer], world: int, *, width: int = 1
-) -> Float64:
+) -> LayerValues:
     """One array over all layers (layers x width if it is wider), from the ranks' parts of it."""
     num = len(layers)
     is_sharded = np.fromiter((layer.placement == "sharded" for layer in layers), dtype=np.bool_, count=num)
@@ -54,7 +51,7 @@ def merge(
             is_norm=name in NORMS,
             is_complete=_num_with(name, reports) >= world,
         )
-    return largest[:, 0] if width == 1 else largest
+    return LayerValues.from_wire(largest[:, 0] if width == 1 else largest)
 
 
 def _sharded(total: Float64, count: Float64, replicas: Float64, *, is_norm: bool, is_complete: bool) -> Float64:
@@ -84,12 +81,12 @@ def _by_place(
             yield slice(start, last + 1, stride), parts
 
 
-def global_norm(layer_norms: Float64, layers: Sequence[Layer]) -> float | None:
+def global_norm(norms: LayerValues, layers: Sequence[Layer]) -> float | None:
     """The norm over all layers; None unless every layer that can be understood was seen."""
     is_known = np.fromiter((layer.placement != "unknown" for layer in layers), dtype=np.bool_, count=len(layers))
-    norms = layer_norms[is_known]
-    seen = norms[norms != MISSING]
-    if not len(seen) or (seen == UNSEEN).any():
+    used = norms.has & is_known
+    if not used.any() or (is_known & ~norms.has & ~norms.is_absent).any():
         return None
+    seen = norms.values[used]
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(np.sum(np.square(seen))))

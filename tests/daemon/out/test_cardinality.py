@@ -148,7 +148,7 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
         for values in (*closeup.layers.values(), *closeup.modules.values()):
             values[:] = random.lognormal(0.0, 2.0, len(values))
         assert job.last is not None
-        job.last.layer_grad_norm[:] = random.lognormal(0.0, 2.0, 500)
+        job.last.layer_grad_norm.values[:] = random.lognormal(0.0, 2.0, 500)
         if minute % 20 == 0:
             for member in job.attempt.members.values():
                 member.loss, member.last_seen = float(random.lognormal()), now - float(random.random())

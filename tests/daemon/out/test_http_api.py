@@ -148,7 +148,7 @@ def test_an_unknown_job_is_answered_with_the_known_ones(client: httpx.Client, pa
     answer = client.get(f"/api/v1/jobs/trian{path}")
 
     assert answer.status_code == 404
-    assert answer.json() == {"error": "no job 'trian'; known: train"}
+    assert answer.json() == {"error": "no job 'trian'; known: train", "unknown": "job"}
 
 
 def test_an_unknown_path_points_to_the_api(client: httpx.Client) -> None:

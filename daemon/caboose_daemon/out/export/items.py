@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.masked import LayerValues, Masked
 from caboose_daemon.steps.samples.latest import LatestSample
 from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Layer, Module
@@ -59,7 +60,7 @@ class Lent:
 class MirroredSample:
     """What a closer look showed of the layers."""
 
-    layer_grad_norm: Floats
+    layer_grad_norm: Masked
     closeup: LatestSample | None
     histograms: Lent | None
     """None where none are wanted of this step."""
@@ -183,12 +184,12 @@ def pick(job: Job, event: Event) -> Declared | None:
 def layer_values(look: MirroredSample) -> dict[str, float]:
     """Least, middle and most over all layers, of everything that is known per layer."""
     values: dict[str, float] = {}
-    known = {"gradient_norm": look.layer_grad_norm}
+    known: dict[str, Masked] = {"gradient_norm": look.layer_grad_norm}
     if look.closeup is not None:
         of_both = {**look.closeup.layers, **look.closeup.modules}
         known |= {ours: of_both[theirs] for theirs, ours in LAYER_STATISTICS.items() if theirs in of_both}
     for name, found in known.items():
-        seen = found[np.isfinite(found) & (found >= 0)]
+        seen = found.values[found.is_finite]
         if len(seen):
             values[f"layers/{name}_min"] = float(seen.min())
             values[f"layers/{name}_median"] = float(np.median(seen))
@@ -209,7 +210,7 @@ def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[s
     sizes = np.array([layer.numel for layer in layers], dtype=np.float64)
     for array, kind in (("grad_histogram", "gradient_log2"), ("weight_histogram", "weight_log2")):
         merged = step.layer_values(array)
-        if merged is not None and merged.ndim == 2 and len(merged) == len(names):
+        if merged is not None and merged.values.ndim == 2 and len(merged) == len(names):
             yield from _rows(kind, names, merged, sizes)
 
 
@@ -217,11 +218,12 @@ def _of_modules(step: AlignedStep, modules: tuple[Module, ...]) -> Iterator[tupl
     shares = _first(step, "activation_histogram")
     if shares is not None:
         names = [module.name for module in modules[: len(shares)]]
-        yield from _rows("activation_log2", names, shares[: len(names)], np.full(len(names), SAMPLED_ELEMENTS))
+        yield from _rows("activation_log2", names, shares, np.full(len(names), SAMPLED_ELEMENTS))
 
 
-def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterator[tuple[str, Floats]]:
-    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and shares[row, 0] >= 0]
+def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator[tuple[str, Floats]]:
+    shares = found.values
+    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and found.is_known[row]]
     chosen = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MAX_LAYERS)).round().astype(int))
     for row in (seen[place] for place in chosen):
         bins = np.concatenate([shares[row, NUM_BINS - 1 : NUM_BINS], shares[row, : NUM_BINS - 1]])
@@ -230,10 +232,10 @@ def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterato
             yield f"{kind}/{names[row]}", counts
 
 
-def _first(step: AlignedStep, name: str) -> Floats | None:
+def _first(step: AlignedStep, name: str) -> Masked | None:
     """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):
-            return np.asarray(values, dtype=np.float64)
+            return LayerValues.from_wire(np.asarray(values, dtype=np.float64))
     return None

@@ -128,7 +128,7 @@ class LayersApi:
             if job is not None:
                 return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
             known = ", ".join(sorted(state.jobs)[:20]) or "none yet"
-        return error(404, f"no job {name[:128]!r}; known: {known}")
+        return error(404, f"no job {name[:128]!r}; known: {known}", unknown="job")
 
 
 def _sample_every(job: Job) -> int | None:

@@ -71,7 +71,7 @@ class RecordsApi:
             if name in state.jobs:
                 return None
             known = sorted(state.jobs)[:20]
-        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")
+        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}", unknown="job")
 
     async def daemon(self, request: Request) -> Response:
         """Version, clock, journal, who scrapes, what was refused, and what may be done to which run."""

@@ -119,4 +119,4 @@ class RollbackApi:
     def _unknown(self, name: str) -> Response:
         with self._context.state.lock:
             known = sorted(self._context.state.jobs)[:20]
-        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")
+        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}", unknown="job")

@@ -41,7 +41,7 @@ class SeriesApi:
         with state.lock:
             if name not in state.jobs:
                 known = ", ".join(sorted(state.jobs)[:20])
-                return error(404, f"no job {name[:128]!r}; known: {known or 'none yet'}")
+                return error(404, f"no job {name[:128]!r}; known: {known or 'none yet'}", unknown="job")
         return await run_in_threadpool(self._answer, name, points, first, last)
 
     def _answer(self, name: str, points: int, first: int | None, last: int | None) -> Response:
