@@ -136,8 +136,8 @@ class Watch:
     def __init__(self, about: str = "", **thresholds: Any) -> None:
         config = Config().rules.get(about)
         self._configs = watching(about, {about: type(config)(**thresholds)} if config is not None else {})
-        self._engine = Engine(RULES, self._configs, {})
         self._log = EpisodeLog()
+        self._engine = Engine(RULES, self._configs, {}, self._log)
         self.findings: list[Finding] = []
 
     def over(self, run: Iterator[JobView], steps: int | None = None) -> "Watch":
@@ -150,8 +150,8 @@ class Watch:
 
     def restarted(self) -> "Watch":
         """The daemon is restarted: its rules know no more than the episodes that were open."""
-        self._engine = Engine(RULES, self._configs, {})
-        self._engine.resume(episode.last for episode in self._log.open)
+        self._engine = Engine(RULES, self._configs, {}, self._log)
+        self._engine.resume()
         return self
 
     @property

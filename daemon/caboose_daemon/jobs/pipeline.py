@@ -98,7 +98,7 @@ class Pipeline:
             why = _rolled_back(job, hello) if is_rollback else f"attempt {job.num_attempts + 1} began"
             self._end(job, now, why, is_cut=True)
         job.num_attempts += 1
-        job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
+        job.attempt = self.make_attempt(job, hello.world, hello.launch, hello.attempt, now)
         job.attempt.start_step = hello.start_step
         job.attempt.reason = "rollback" if is_rollback else ""
         if hello.start_step > 0:
@@ -110,8 +110,9 @@ class Pipeline:
         job.pending_events.clear()
         self._sink.attempt_began(job)
 
-    def make_attempt(self, number: int, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
-        """An attempt with nothing in it yet."""
+    def make_attempt(self, job: Job, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
+        """The job's latest attempt, with nothing in it yet."""
+        number, state = job.num_attempts, self._state
         return Attempt(
             number=number,
             began=now,
@@ -119,7 +120,7 @@ class Pipeline:
             launch=launch,
             agent_attempt=agent_attempt,
             aligner=Aligner(number, min_deadline=self._min_deadline, deadline_steps=self._deadline_steps),
-            engine=Engine(self._state.rules, self._state.rule_configs, self._state.rule_stats),
+            engine=Engine(state.rules, state.rule_configs, state.rule_stats, job.episodes),
             regimes=RegimeTracker(is_resumed=number > 1),
         )
 
@@ -252,9 +253,8 @@ class Pipeline:
         assert job.attempt is not None, "findings are about an attempt"
         changed: dict[int, Episode] = {}
         for finding in findings:
-            before = {episode.id for episode in job.episodes.open}
             for episode in job.episodes.add(finding, job.attempt.number, now):
-                if episode.is_open and episode.id not in before:
+                if episode.is_open and episode.num_findings == 1:
                     key = (episode.rule, str(episode.severity))
                     job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
                 self._sink.episode_changed(job, episode)
