@@ -247,7 +247,8 @@ class Pipeline:
         )
         findings = attempt.engine.run(job.view(now, events, step, regime), "step")
         self._sink.step_closed(job, summary)
-        self._found(job, findings, now)
+        if findings:
+            self._found(job, findings, now)
 
     def _found(self, job: Job, findings: list[Finding], now: float) -> None:
         assert job.attempt is not None, "findings are about an attempt"
