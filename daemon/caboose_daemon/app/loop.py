@@ -69,7 +69,7 @@ class Outlet:
         self._exports.step_closed(job, summary)
         if self._broker.has_listeners:
             self._updates.append((job.name, "step", json_shapes.step(summary)))
-            if job.meters.look is not None:
+            if job.meters.sample is not None:
                 self._updates.append((job.name, "closeup", {"attempt": summary.attempt, "step": summary.step}))
 
     def episode_changed(self, job: Job, episode: Episode) -> None:

@@ -1,4 +1,4 @@
-"""The layers and modules of a job in columns, with what the last closer look showed: for the API and the journal."""
+"""The layers and modules of a job in columns, with the latest sample of each: for the API and the journal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,12 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.steps.masked import Masked
 
 MAX_ROWS = 20_000
-"""Layers and modules that are told; a model with more is cut, and `num_layers` says so."""
+"""Layers and modules in the table; of a larger model it has the first ones, and `num_layers` the full number."""
 
 
 def layer_table(job: Job) -> dict[str, Any] | None:
-    """Columns of equal length, None where nothing was seen; None where no closer look was taken yet."""
-    closeup, last = job.meters.closeup, job.last
+    """Columns of equal length, None where nothing was seen; None before the first sampled step."""
+    closeup, last = job.meters.latest, job.last
     if closeup is None:
         return None
     layers, modules = job.layers[:MAX_ROWS], job.modules[:MAX_ROWS]

@@ -18,10 +18,10 @@ Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 F = TypeVar("F", bound=np.floating[Any])
 SAMPLED_LAYER_ARRAYS = LAYER_ARRAYS - {"grad_norm", "local_grad_norm", "layer_fingerprint"}
-"""Layer arrays that are merged over the ranks; the others are looked at rank by rank, or always."""
+"""Layer arrays that are reduced over the ranks; the others are read rank by rank, or at every step."""
 PHASES = ("total", "data", "forward", "backward", "optimizer")
 TRAINING = Mode()
-"""The mode of a model that is trained as it should be."""
+"""The mode of plain training."""
 
 
 class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
@@ -34,7 +34,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     step: int
     model_step: int
     time: float
-    """Unix time at which the last rank passed the boundary."""
+    """Unix time at which the last rank ended the step."""
     world: int
     present: Bools
     """Ranks that reported this step."""
@@ -62,35 +62,35 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = {}
     """By rank, on sampled steps: each layer's gradient before the all-reduce, as the wire has it."""
     num_samples: int | None = None
-    """Samples of all ranks together; None where a rank did not say."""
+    """Samples of all ranks together; None where a rank did not report them."""
     num_tokens: int | None = None
-    """Likewise."""
+    """Tokens of all ranks together; None where a rank did not report them."""
     metrics: Mapping[str, float] = {}
-    """The user's own, means over the ranks that gave them."""
+    """The user's own metrics, as means over the ranks that reported them."""
     is_sampled: bool = False
-    """Whether any rank looked closely in this step."""
+    """Whether any rank sampled this step."""
     reports: Mapping[int, StepReport] = {}
-    """What the ranks sent, by rank, for what is looked at more rarely than every step."""
+    """The ranks' reports, by rank, for what is read more rarely than at every step."""
     scaler: Scaler | None = None
-    """Of the rank with the lowest scale; None where nobody uses a scaler."""
+    """Of the rank with the lowest scale; None where no rank uses a scaler."""
     has_mode: bool = False
-    """Whether any rank told in which mode it trained."""
+    """Whether any rank reported its mode."""
     odd_modes: Mapping[int, Mode] = {}
-    """By rank: the modes that are not plainly train."""
+    """By rank: the modes other than plain training."""
     bad_inputs: Mapping[int, Batch] = {}
-    """By rank: batches in which somebody looked and found elements that are not finite."""
+    """By rank: batches with elements that are not finite."""
     layers: Sequence[Layer] = ()
 
     def reduce(self) -> None:
-        """Brings the ranks' sampled arrays together, once, for all who will ask; histograms when they are asked for."""
-        names = {name for _, arrays in self._looked[:8] for name in arrays if not name.endswith("_histogram")}
+        """Reduces the sampled arrays over the ranks once, for all readers; histograms only when they are asked for."""
+        names = {name for _, arrays in self._sampled_arrays[:8] for name in arrays if not name.endswith("_histogram")}
         for name in names & SAMPLED_LAYER_ARRAYS:
             self.layer_values(name)
         for name in names & MODULE_ARRAYS:
             self.module_values(name)
 
     def without_arrays(self) -> "AlignedStep":
-        """The step to be kept for later: what the ranks said, and what was reduced over layers; not their arrays.
+        """A copy to keep: the reports and what was reduced over the layers, without the ranks' arrays.
 
         Those are tens of megabytes where there are thousands of ranks.
         """
@@ -115,8 +115,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         return self._of_modules[name]
 
     def _module_values(self, name: str) -> ModuleValues | None:
-        ranks = [rank for rank, arrays in self._looked if name in arrays and len(arrays[name])]
-        columns = [arrays[name] for _, arrays in self._looked if name in arrays and len(arrays[name])]
+        ranks = [rank for rank, arrays in self._sampled_arrays if name in arrays and len(arrays[name])]
+        columns = [arrays[name] for _, arrays in self._sampled_arrays if name in arrays and len(arrays[name])]
         if not ranks:
             return None
         if columns[0].ndim > 1:
@@ -130,13 +130,13 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         return ModuleValues(ranks, values)
 
     @cached_property
-    def _looked(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
-        """The arrays of the ranks that looked closely in this step: several rules ask for one of them each."""
+    def _sampled_arrays(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
+        """The arrays of the ranks that sampled this step."""
         return [(rank, report.arrays) for rank, report in self.reports.items() if report.is_sampled]
 
     @cached_property
     def _of_layers(self) -> dict[str, LayerValues | None]:
-        """What `layer_values` has put together already: several rules ask for the same."""
+        """Results of `layer_values`: several rules ask for the same array."""
         return {}
 
     @cached_property
@@ -145,7 +145,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
     @property
     def num_unseen_layers(self) -> int:
-        """Layers whose gradient nobody looked at in this step: the hole a silent rank leaves."""
+        """Layers whose gradient no rank looked at in this step, for example because a rank is silent."""
         return self.layer_grad_norm.num_unseen if self.has_layers else 0
 
     @cached_property
@@ -155,7 +155,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
     @cached_property
     def clip_ratio(self) -> float | None:
-        """By what the gradient was multiplied: 1 where clipping did nothing, None where nobody clipped by norm."""
+        """The factor that clipping applied to the gradient: 1 where it did nothing, None without clipping by norm."""
         clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
         if clipping is None or clipping.max_norm is None or self.grad_norm is None:
             return None
@@ -180,7 +180,6 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
     @property
     def num_present(self) -> int:
-        """Ranks that reported this step."""
         return int(self.present.sum())
 
     @property
@@ -199,7 +198,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
     @cached_property
     def epoch(self) -> int | None:
-        """How often the watched loader has started over on the first rank; None if no loader is watched."""
+        """The epoch of the watched loader on the first rank; None if no loader is watched."""
         batch = self.reports[min(self.reports)].batch if self.reports else None
         return None if batch is None else batch.epoch
 
@@ -219,7 +218,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
 
 def middle(values: NDArray[F]) -> NDArray[F]:
-    """The lower median along the first axis: a value that was really there, found without sorting everything."""
+    """The lower median along the first axis: one of the values, found without sorting."""
     at = (len(values) - 1) // 2
     return np.asarray(np.partition(values, at, axis=0)[at])
 
@@ -266,7 +265,7 @@ def combine(
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = global_norm(layer_norm, layers)
-    if total is None:  # a rank is missing; a clipper has seen the whole
+    if total is None:  # a rank is missing; a clipper may have computed the whole norm
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     aligned = AlignedStep(
         attempt=attempt,

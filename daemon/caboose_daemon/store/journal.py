@@ -189,11 +189,11 @@ class Journal:
             s.num_samples,
             s.num_tokens,
         )
-        if job.meters.closeup is not None and job.meters.closeup.step == s.step:
+        if job.meters.latest is not None and job.meters.latest.step == s.step:
             body = msgspec.msgpack.encode(layer_table(job))
             self._write(job, "INSERT OR REPLACE INTO closeups VALUES (?, ?)", body)
-        if job.meters.look is not None:
-            self._keep(job, job.meters.look, s.attempt)
+        if job.meters.sample is not None:
+            self._keep(job, job.meters.sample, s.attempt)
         self._num_since_sweep += 1
 
     def _keep(self, job: Job, look: Sample, attempt: int) -> None:

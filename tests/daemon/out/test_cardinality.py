@@ -143,10 +143,10 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
     assert job.attempt is not None
     for minute in range(10, 24 * 60, 10):  # the state is what a scrape reads: no need to send 4,096 messages each time
         now = 60.0 * minute
-        closeup = job.meters.closeup
-        assert closeup is not None
-        for values in (*closeup.layers.values(), *closeup.modules.values()):
-            values[:] = random.lognormal(0.0, 2.0, len(values))
+        latest = job.meters.latest
+        assert latest is not None
+        for found in (*latest.layers.values(), *latest.modules.values()):
+            found.values[:] = random.lognormal(0.0, 2.0, len(found))
         assert job.last is not None
         job.last.layer_grad_norm.values[:] = random.lognormal(0.0, 2.0, 500)
         if minute % 20 == 0:

@@ -42,7 +42,7 @@ KNOWN = ("loss", "grad_norm", "lr", "val_loss", "step_seconds", "data_seconds")
 
 @dataclass
 class Judged:
-    """What the rules made of one log."""
+    """What the rules found in one log."""
 
     file: str
     num_points: int

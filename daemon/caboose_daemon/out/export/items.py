@@ -169,7 +169,7 @@ class Curves:
             self._lent.append(lent)
             if len(self._lent) > MAX_LENT:
                 self._lent.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.closeup, lent)
+        return MirroredSample(step.layer_grad_norm, job.meters.latest, lent)
 
 
 def pick(job: Job, event: Event) -> Declared | None:

@@ -37,7 +37,7 @@ class LayerSeries:
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
         if job.last is not None and len(job.last.layer_grad_norm) == len(names):
             self._statistic("gradient_norm", job.last.layer_grad_norm, names, matrices, samples, now)
-        closeup = job.meters.closeup
+        closeup = job.meters.latest
         if closeup is None:
             return
         modules = [module.name for module in job.modules]

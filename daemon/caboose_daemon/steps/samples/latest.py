@@ -1,7 +1,7 @@
-"""What the last closer look showed, layer by layer and module by module: all ranks reduced to one row of numbers.
+"""The latest sample of every layer and module, reduced over the ranks to one number each.
 
-A sampled step with thousands of ranks holds tens of megabytes; what dashboards, pages and diagnoses want of it later is
-this.
+A sampled step with thousands of ranks has tens of megabytes; this is the part of it that dashboards, pages and
+diagnoses read later.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ class LatestSample:
 
 
 def update_latest(step: AlignedStep, before: LatestSample | None) -> LatestSample:
-    """The step's closer look; what it does not show stays as it was seen before."""
+    """The sample of this step; what it does not show stays as it was before."""
     layers = dict(before.layers) if before is not None else {}
     modules = dict(before.modules) if before is not None else {}
     for name in OF_LAYERS:
         values = step.layer_values(name)
         if values is not None and values.values.ndim == 1:
-            layers[name] = _laid_over(Masked(values.values, values.is_known), layers.get(name))
+            layers[name] = _updated(Masked(values.values, values.is_known), layers.get(name))
     for name in OF_MODULES:
         found = step.module_values(name)
         if found is not None:
-            modules[name] = _laid_over(_over_ranks(name, found), modules.get(name))
+            modules[name] = _updated(_over_ranks(name, found), modules.get(name))
     return LatestSample(step.step, layers, modules)
 
 
-def _laid_over(new: Masked, old: Masked | None) -> Masked:
+def _updated(new: Masked, old: Masked | None) -> Masked:
     """One sample may show a part only: the ranks divide the layers among them, dead units need several samples."""
     if old is None or len(old) != len(new):
         return new

@@ -1,18 +1,18 @@
-"""One closer look as it is kept: what a step showed of every layer and module, all ranks reduced to one number each.
+"""One sample as the journal keeps it: what a step showed of every layer and module, reduced over the ranks.
 
 Design
 ------
-A look holds what its own step showed, unlike `closeup`, which lays each look over what was seen before: a map over time
-must not show a value where nobody looked. Dead units are the exception, since the agent tells them once a window of
-several looks; until the next window ends, a look carries the last one's.
+A sample has what its own step showed, unlike `latest`, which keeps older values where a sample shows none: a map over
+time must not show a value where no rank looked. Dead units are the exception, since the agent reports them once per
+window of several samples; until the next window ends, a sample has those of the last one.
 
-A number that is not finite is kept as it is. In the journal a number below zero says that nothing was shown: -1 where
+A number that is not finite is kept as it is. In the journal a number below zero means that nothing was shown: -1 where
 there was nothing to show, -2 where no rank looked. A column in which nothing was shown is left out. Norms are taken on
-every step, so that the step in which a gradient first is not finite is kept too, with its gradients alone, although it
-was no closer look: a gradient scaler that skips every second step may not fill the journal with those, hence the pause
+every step, so the step in which a gradient first is not finite is kept too, with its gradients alone, although it was
+not sampled. A gradient scaler that skips every second step must not fill the journal with those, hence the pause
 between two of them.
 
-A packed look of a transformer of 2,000 parameters has some 40 kB, and one of 150 about 3 kB.
+A packed sample of a transformer of 2,000 parameters has some 40 kB, and one of 150 about 3 kB.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from caboose_daemon.steps.samples.stats import NOT_CALLED, ORDER, ORDER_DTYPE, S
 
 Floats = NDArray[np.floating]
 MAX_ROWS = 20_000
-"""Layers and modules of which a history is kept; a larger model's last ones have none."""
+"""Layers and modules that a sample has at most; of a larger model it has the first ones."""
 ONSET_PAUSE = 16
-"""Steps from one look at gradients that went bad to the next."""
+"""Steps from one sample of bad gradients that was kept to the next."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,29 @@ class Sample:
 
 
 class Sampler:
-    """Takes the looks of one attempt."""
+    """Takes the samples of one attempt."""
 
     def __init__(self) -> None:
         self._was_bad = False
         self._last_onset: int | None = None
 
-    def observe(self, step: AlignedStep, closeup: LatestSample | None) -> Sample | None:
-        """The look that this step gives; None where it is a step like most."""
+    def observe(self, step: AlignedStep, latest: LatestSample | None) -> Sample | None:
+        """The sample of this step; None where it was not sampled and no gradient went bad in it."""
         is_bad = step.has_layers and step.finite_grad_norm is None and _has_bad(step)
-        is_onset = is_bad and not self._was_bad and self._may_tell(step.step)
+        is_onset = is_bad and not self._was_bad and self._is_pause_over(step.step)
         if step.has_layers:
             self._was_bad = is_bad
         if is_onset:
             self._last_onset = step.step
         if not (step.is_sampled or is_onset):
             return None
-        columns = _columns(step, closeup) if step.is_sampled else _shown({"grad_norm": step.layer_grad_norm})
+        columns = _columns(step, latest) if step.is_sampled else _shown({"grad_norm": step.layer_grad_norm})
         if not columns:
             return None
         order = _order(step) if step.is_sampled else None
         return Sample(step.attempt, step.step, step.time, is_onset, columns, order)
 
-    def _may_tell(self, step: int) -> bool:
+    def _is_pause_over(self, step: int) -> bool:
         return self._last_onset is None or step - self._last_onset >= ONSET_PAUSE
 
 
@@ -84,13 +84,13 @@ def _has_bad(step: AlignedStep) -> bool:
     return bool(step.layer_grad_norm.is_bad.any())
 
 
-def _columns(step: AlignedStep, closeup: LatestSample | None) -> dict[str, LayerValues]:
+def _columns(step: AlignedStep, latest: LatestSample | None) -> dict[str, LayerValues]:
     found: dict[str, LayerValues | None] = {}
     for stat in STATS.values():
         if stat.name == "grad_norm":
             found[stat.name] = step.layer_grad_norm if step.has_layers else None
         elif stat.name == "dead":
-            found[stat.name] = None if closeup is None else _unabsent(closeup.modules.get(stat.array))
+            found[stat.name] = None if latest is None else _unabsent(latest.modules.get(stat.array))
         elif stat.of == "layer":
             values = step.layer_values(stat.array)
             found[stat.name] = values if values is not None and values.values.ndim == 1 else None
@@ -113,7 +113,7 @@ def _unabsent(found: Masked | None) -> LayerValues | None:
 
 
 def _of_modules(step: AlignedStep, array: str) -> LayerValues | None:
-    """The typical rank; not a number where any rank saw something that is none."""
+    """The typical rank; NaN where any rank saw a number that is not finite."""
     found = step.module_values(array)
     if found is None:
         return None
@@ -138,17 +138,17 @@ def _shown(columns: Mapping[str, LayerValues]) -> dict[str, LayerValues]:
     return {name: values for name, values in cut.items() if bool(values.has.any())}
 
 
-def pack(look: Sample) -> bytes:
-    """As it lies in the journal."""
-    columns = {name: values.to_wire() for name, values in look.columns.items()}
-    if look.order is not None:
-        columns[ORDER] = look.order
+def pack(sample: Sample) -> bytes:
+    """As the journal keeps it."""
+    columns = {name: values.to_wire() for name, values in sample.columns.items()}
+    if sample.order is not None:
+        columns[ORDER] = sample.order
     with np.errstate(over="ignore"):
         return msgspec.msgpack.encode({n: values.astype(dtype_of(n)).tobytes() for n, values in columns.items()})
 
 
 def unpack(body: bytes) -> dict[str, Floats]:
-    """The columns of a packed look; those of a statistic that is not known here are left out."""
+    """The columns of a packed sample; those of a statistic that this version does not know are left out."""
     packed = msgspec.msgpack.decode(body, type=dict[str, bytes])
     return {
         name: np.frombuffer(values, dtype_of(name)) for name, values in packed.items() if name in STATS or name == ORDER
@@ -156,5 +156,5 @@ def unpack(body: bytes) -> dict[str, Floats]:
 
 
 def dtype_of(column: str) -> str:
-    """How a column lies in the journal."""
+    """The type of a column in the journal."""
     return ORDER_DTYPE if column == ORDER else STATS[column].dtype
