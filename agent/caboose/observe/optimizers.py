@@ -11,7 +11,6 @@ from caboose.observe.step_vector import StepVector
 from caboose_wire.fields import MAX_GROUPS
 
 
-
 def reported_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
     """The parameter groups that are reported: at most as many as a message may have."""
     return islice((group for optimizer in optimizers for group in optimizer.param_groups), MAX_GROUPS)

@@ -1,6 +1,6 @@
-"""When an incident is diagnosed: as it opens and changes, and again when it has lasted twice as long as then.
+"""When an incident is diagnosed: when it opens and changes, and again when it has lasted twice as long as then.
 
-So a spike that goes on is seen in the light of what became of it, at a cost that does not grow with its length.
+So the later steps of a long incident are evidence too, at a cost that does not grow with its length.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,18 +10,18 @@ from caboose_daemon.diagnosis.weighing import diagnose
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
 
-MIN_LOOK = 10
-"""Steps after which an incident that only lasts is looked at again, for the first time."""
+MIN_STEPS = 10
+"""Steps after which an incident that only lasts is diagnosed again for the first time."""
 
 
 def visit(
-    log: IncidentLog, news: Iterable[Incident], step: int, case_of: Callable[[Incident], Case]
+    log: IncidentLog, changed: Iterable[Incident], step: int, case_of: Callable[[Incident], Case]
 ) -> Iterator[Incident]:
-    """Diagnoses the incidents that are news, and those it is time for; yields them as they now stand."""
-    news = list(news)
-    numbers = {incident.number for incident in news}
+    """Diagnoses the incidents that changed, and those that are due again; yields each with its new diagnosis."""
+    changed = list(changed)
+    numbers = {incident.number for incident in changed}
     lasting = [incident for incident in log.open if incident.number not in numbers and _is_due(incident, step)]
-    for incident in (*news, *lasting):
+    for incident in (*changed, *lasting):
         yield log.diagnosed(incident.number, diagnose(case_of(incident))) or incident
 
 
@@ -29,4 +29,4 @@ def _is_due(incident: Incident, step: int) -> bool:
     if incident.diagnosis is None:
         return True
     age = incident.diagnosis.step - incident.opened_step
-    return step - incident.opened_step >= 2 * max(MIN_LOOK, age)
+    return step - incident.opened_step >= 2 * max(MIN_STEPS, age)

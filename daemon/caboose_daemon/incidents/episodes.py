@@ -4,7 +4,8 @@ Design
 ------
 A rule returns a finding at every step of a lasting condition, with the same onset. Those belong to one episode: it
 keeps the first and the last finding, the highest severity, and counts. It ends with a finding of state `resolved`, with
-a finding of another onset, which begins the next episode, or with its attempt. Episodes are what pages, metrics and the
+a finding of another onset, which begins the next episode, or with its attempt. The log is the only place that knows
+which episodes are open: the engine asks it. Episodes are what pages, metrics and the
 journal show; per-step findings pass through.
 """
 
@@ -105,6 +106,10 @@ class EpisodeLog:
         self._open.pop(episode.rule, None)
         self._closed.append(closed)
         return closed
+
+    def open_of(self, rule: str) -> Episode | None:
+        """The open episode of a rule; it has at most one."""
+        return self._open.get(rule)
 
     @property
     def open(self) -> list[Episode]:

@@ -2,8 +2,8 @@
 
 Design
 ------
-State only: messages are applied to it by `receiver`, time passes in `pipeline`. A job has one current attempt. A
-rank belongs to an attempt by its incarnation; which Hello begins a new attempt is decided in `admission`.
+State only: `receiver` applies messages to it, `pipeline` lets time pass. A job has one current attempt. A rank belongs
+to an attempt by its incarnation; `admission` decides which Hello begins a new attempt.
 """
 
 import itertools
@@ -84,23 +84,23 @@ class Attempt:
     regimes: RegimeTracker
     members: dict[int, Member] = field(default_factory=dict)
     is_over: bool = False
-    """Whether it ended, or was not heard of for so long that nobody waits for it."""
+    """Whether it ended, or was silent for so long that it counts as ended."""
     reason: str = ""
-    """rollback, where the same processes went back; empty for a launch."""
+    """rollback, where the same processes rolled back; empty for a launch."""
     start_step: int = 0
     """The step after which it began."""
 
     def host_of(self, rank: int) -> str:
-        """Where a rank runs; empty where that is not known."""
+        """The host of a rank; empty where it is not known."""
         member = self.members.get(rank)
         return "" if member is None else member.hello.host
 
     def is_live(self, member: Member, now: float) -> bool:
-        """Whether a rank has not left and is not silent, as rank_silent understands that."""
+        """Whether a rank has not left and is not silent, by the threshold of rank_silent."""
         return member.state == "live" and now - member.last_seen < self.engine.silence_seconds
 
     def alignment_facts(self) -> AlignmentFacts:
-        """What went wrong in bringing the ranks' reports together."""
+        """What went wrong in aligning the ranks' reports."""
         return AlignmentFacts(
             num_late=self.aligner.num_late,
             num_duplicate=self.aligner.num_duplicate,
@@ -138,9 +138,9 @@ class Job:
     wrapper: str = ""
     last: AlignedStep | None = None
     last_sampled: AlignedStep | None = None
-    """The last step with a sample; a diagnosis may want to see it."""
+    """The last sampled step, for diagnoses."""
     memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    """What the attempt's samples said of memory."""
+    """Memory use in the last sampled steps."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -154,28 +154,28 @@ class Job:
     finding_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     num_refused: int = 0
     refused_detail: str = ""
-    """Who else claimed to be this job, if anyone did."""
+    """The last process that claimed this job's name and was refused."""
     previous_lr: float | None = None
-    """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
+    """The learning rate of the step that this attempt resumed from; None where it is not known."""
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
 
     def __post_init__(self) -> None:
         self.incidents = IncidentLog(self.name, gap=self.gap)
 
     def describe(self, hello: Hello) -> None:
-        """Takes over what a rank says of the model, the settings and what can be seen."""
+        """Takes over a rank's description of the model, the settings and what is visible."""
         self.layers, self.groups = hello.layers, hello.groups
         self.visible, self.blind = frozenset(hello.visible), dict(hello.blind)
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
 
     def share(self, hello: Hello) -> Hello:
-        """The same introduction, holding the job's own tables where they are equal: so thousands of ranks have one."""
+        """The same Hello with the job's own tables where they are equal, so that thousands of ranks share one copy."""
         own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
         return msgspec.structs.replace(hello, **{name: it for name, it in own.items() if getattr(hello, name) == it})
 
     def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
-        """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
+        """Events declared before this step that the rules have not seen yet; on a tick, since the last step."""
         return tuple(event for event in self.pending_events if step is None or event.step < step.step)
 
     def view(
@@ -183,7 +183,7 @@ class Job:
     ) -> JobView:
         """What rules may see of this job now; `events` are new to them, `step` is None on a tick."""
         attempt = self.attempt
-        assert attempt is not None, "a job is looked at once it has an attempt"
+        assert attempt is not None, "rules see a job once it has an attempt"
         return JobView(
             job=self.name,
             attempt=attempt.number,
@@ -208,7 +208,7 @@ class Job:
         )
 
     def case(self, incident: Incident) -> Case:
-        """What is known around one of its incidents."""
+        """An incident with all that a diagnosis may use."""
         attempt = self.attempt
         assert attempt is not None, "a job with an incident has an attempt"
         number = max(member.attempt for member in incident.episodes)
@@ -237,7 +237,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """running, ended, failed, lost (killed, it seems); or known, after a restart, until a rank is heard."""
+        """running, ended, failed, lost (silent without a Bye), or known (after a daemon restart, no message yet)."""
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
         if "failed" in states:
@@ -249,12 +249,12 @@ class Job:
         return "running" if "live" in states else "known"
 
     def num_live(self, now: float) -> int:
-        """Ranks that have not left and were heard lately: a process that is killed says no good-bye."""
+        """Ranks that have not left and are not silent: a process that is killed sends no Bye."""
         attempt = self.attempt
         return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
 
     def num_missing(self, now: float) -> int:
-        """Ranks that should speak and do not; none once all have left, or nobody waits for the job any more."""
+        """Ranks that should report and do not; 0 once all have left or the job counts as ended."""
         attempt = self.attempt
         if attempt is None or attempt.is_over:
             return 0
@@ -265,7 +265,7 @@ class Job:
 
     @property
     def latest_step(self) -> int:
-        """The newest step of this attempt; where it has none yet, the one it began after."""
+        """The newest step of this attempt; before its first, the step that it began after."""
         if self.recent and self.recent[-1].attempt == self.num_attempts:
             return self.recent[-1].step
         return self.attempt.start_step if self.attempt else 0
@@ -277,12 +277,12 @@ class Job:
 
     @property
     def last_seen(self) -> float:
-        """When any of its ranks was last heard."""
+        """When the last message of any of its ranks arrived."""
         members = self.attempt.members.values() if self.attempt else ()
         return max((member.last_seen for member in members), default=self.created)
 
     @property
     def health(self) -> str:
-        """The severity of the worst open incident, or ok."""
+        """The severity of the worst open incident; ok where none is open."""
         incidents = self.incidents.open
         return str(incidents[0].severity) if incidents else "ok"

@@ -174,7 +174,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         """Whether the run was thrown off soon after its start, and has stood where it began since."""
         if math.isnan(self._first):
             return False
-        is_early = self._num <= self.config.start_steps and not view.regime.active & {"warmup", "resume"}
+        is_early = self._num <= self.config.start_steps and view.regime.active.isdisjoint(("warmup", "resume"))
         if (loss := step.finite_loss) is not None:
             self._thrown.observe(step.step, loss, step.finite_grad_norm, is_early=is_early, chance=known(view))
         return self._thrown.stands

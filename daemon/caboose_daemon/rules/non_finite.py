@@ -139,7 +139,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         is_loss = bool(step.bad_loss_ranks)
         is_gradient = step.has_bad_grad_norm
         if not is_gradient and len(step.layer_grad_norm):
-            is_gradient = not np.isfinite(step.layer_grad_norm).all()
+            is_gradient = bool(step.layer_grad_norm.is_bad.any())
         is_gradient = is_gradient or bool(bad_local_ranks(step))
         if is_skipped and is_gradient:
             self._num_skipped += 1
@@ -211,7 +211,7 @@ class NonFinite(Rule[NonFiniteConfig]):
     def _values(self, origin: Origin, step: AlignedStep) -> dict[str, float]:
         values = {
             "ranks_with_bad_loss": float(len(step.bad_loss_ranks)),
-            "layers_with_bad_gradient": float(np.sum(~np.isfinite(step.layer_grad_norm))),
+            "layers_with_bad_gradient": float(step.layer_grad_norm.is_bad.sum()),
             "steps": float(origin.num_bad),
             **origin.circumstances,
         }

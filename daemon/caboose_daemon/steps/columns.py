@@ -84,7 +84,7 @@ def _finite(value: float) -> float | None:
 
 
 def _phase(name: str) -> Callable[[AlignedStep], float | None]:
-    return lambda step: _finite(step.phase_seconds(name))
+    return lambda step: step.phase_seconds(name)
 
 
 def _finite_losses(step: AlignedStep) -> Any:

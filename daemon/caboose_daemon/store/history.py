@@ -30,8 +30,8 @@ from caboose_wire import Event, Hello
 
 MAX_RESTORED = 200
 """Jobs taken back into memory, the most recent first."""
-MakeAttempt = Callable[[int, int, str, int, float], Attempt]
-"""Number, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
+MakeAttempt = Callable[[Job, int, str, int, float], Attempt]
+"""Job, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
 
 
 def restore(path: Path, state: State, pipeline: Pipeline, now: float, *, read_only: bool = False) -> None:
@@ -79,7 +79,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
     jobs = []
     for number, name, created, attempt, world, launch, agent_attempt, reason, start_step in rows:
         job = Job(name=name, created=created, num_attempts=attempt)
-        job.attempt = make_attempt(attempt, world, launch, agent_attempt, now)
+        job.attempt = make_attempt(job, world, launch, agent_attempt, now)
         job.attempt.reason, job.attempt.start_step = reason, start_step
         _restore_description(connection, number, job)
         _restore_members(connection, number, job)
@@ -89,7 +89,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         job.episodes.restore(episodes)
         (last,) = connection.execute("SELECT max(number) FROM incidents WHERE job = ?", (number,)).fetchone()
         job.incidents.restore(_with_members(kept, episodes), episodes, num_opened=last or 0)
-        job.attempt.engine.resume(episode.last for episode in job.episodes.open)
+        job.attempt.engine.resume()
         _restore_totals(connection, number, job)
         job.events.extend(_events(connection, number))
         _restore_regimes(job)

@@ -180,7 +180,7 @@ class Journal:
     def step_closed(self, job: Job, summary: StepSummary) -> None:
         """Writes a step."""
         self._write(job, step_table.INSERT, *step_table.to_row(summary))
-        if job.meters.latest_sample is not None and job.meters.latest_sample.step == summary.step:
+        if job.meters.latest is not None and job.meters.latest.step == summary.step:
             self._put(job, "latest_samples", body=msgspec.msgpack.encode(layer_table(job)))
         if job.meters.sample is not None:
             self._keep(job, job.meters.sample, summary.attempt)

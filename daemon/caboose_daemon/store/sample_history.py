@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.steps.reduce_ranks import UNSEEN
+from caboose_daemon.steps.masked import UNSEEN
 from caboose_daemon.steps.samples.sample import MAX_ROWS, unpack
 from caboose_daemon.steps.samples.stats import ORDER, STATS, Of
 from caboose_wire import Layer, Module

@@ -204,7 +204,7 @@ def test_closes_when_nobody_has_been_heard_for_an_hour_and_opens_again_with_the_
 
     story.wait(200.0)
     assert one(story).state == "resolved"
-    assert one(story).reason == "no rank has been heard for 1.0 h: it was cancelled or killed"
+    assert one(story).reason == "no message from any rank for 1.0 h: it was cancelled or killed"
     assert story.job.num_missing(story.now) == 0, "nobody waits for them"
     assert story.job.state == "lost"
 

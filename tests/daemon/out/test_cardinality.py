@@ -143,12 +143,12 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
     assert job.attempt is not None
     for minute in range(10, 24 * 60, 10):  # the state is what a scrape reads: no need to send 4,096 messages each time
         now = 60.0 * minute
-        latest_sample = job.meters.latest_sample
-        assert latest_sample is not None
-        for values in (*latest_sample.layers.values(), *latest_sample.modules.values()):
-            values[:] = random.lognormal(0.0, 2.0, len(values))
+        latest = job.meters.latest
+        assert latest is not None
+        for found in (*latest.layers.values(), *latest.modules.values()):
+            found.values[:] = random.lognormal(0.0, 2.0, len(found))
         assert job.last is not None
-        job.last.layer_grad_norm[:] = random.lognormal(0.0, 2.0, 500)
+        job.last.layer_grad_norm.values[:] = random.lognormal(0.0, 2.0, 500)
         if minute % 20 == 0:
             for member in job.attempt.members.values():
                 member.numbers.loss, member.last_seen = float(random.lognormal()), now - float(random.random())

@@ -9,7 +9,6 @@ from caboose_daemon.config import Config
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
-from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job import RECENT_STEPS
 from caboose_daemon.offline.guided.symptoms import Symptom
 from caboose_daemon.offline.runs.run import Run
@@ -84,7 +83,7 @@ def case_of(run: Run | None, incident: Incident) -> Case:
     visible = {VISIBLE[name] for name in run.curves if name in VISIBLE}
     if detail is not None:
         visible |= set(detail["visible"])
-    abstaining: dict[str, Sequence[str]] = dict(Engine(RULES, rules, {}).abstaining(frozenset(visible)))
+    abstaining: dict[str, Sequence[str]] = {r.name: sorted(r.needs - visible) for r in RULES if r.needs - visible}
     if detail is None:
         abstaining |= {rule: ("the agent",) for rule in rules if rule not in OF_CURVES}
     settings = dict(run.settings) if detail is None else dict(detail["config"])

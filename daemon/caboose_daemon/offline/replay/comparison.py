@@ -17,7 +17,7 @@ from caboose_daemon.offline.replay.report import as_row, num_pages
 
 @dataclass
 class Difference:
-    """How the other configuration did on one log."""
+    """How the two configurations differ on one log."""
 
     file: str
     pages_before: int
@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def is_none(self) -> bool:
-        """Whether both say the same."""
+        """Whether both find the same."""
         return not (self.gained or self.lost or self.louder or any(self.leads))
 
     def as_object(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ decreases means that the run was started again: a new attempt. The clock advance
 have times.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,21 +28,21 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
 from caboose_daemon.steps.columns import StepSummary
+from caboose_daemon.steps.masked import NO_LAYERS
 from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_wire import Event, Hello
 
 PROGRESS_ROWS = 5000
 _ONE = np.ones(1)
-_NONE = np.full(1, np.nan)
+_NONE = np.zeros(1)
 _YES, _NO = np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
-_NO_PHASES = np.full((1, len(PHASES)), np.nan)
-_NO_LAYERS = np.zeros(0)
+_NO_PHASES = np.zeros((1, len(PHASES))), np.zeros((1, len(PHASES)), dtype=np.bool_)
 KNOWN = ("loss", "grad_norm", "lr", "val_loss", "step_seconds", "data_seconds")
 
 
 @dataclass
 class Judged:
-    """What the rules made of one log."""
+    """What the rules found in one log."""
 
     file: str
     num_points: int
@@ -161,6 +162,7 @@ def _plain(log: Log, name: str) -> list[float | None]:
 
 def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
     has_loss = row.loss is not None
+    phases, has_phases = _NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds)
     return AlignedStep(
         attempt=attempt,
         step=row.step,
@@ -173,12 +175,14 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         mean_loss=row.loss,
         weight=_ONE,
         lr=() if row.lr is None else (row.lr,),
-        phases=_NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds),
+        phases=phases,
+        has_phases=has_phases,
+        has_local_grad_norm=_NO,
         local_grad_norm=_NONE,
         agent_seconds=_NONE,
         num_dropped=0,
         grad_norm=row.grad_norm,
-        layer_grad_norm=_NO_LAYERS,
+        layer_grad_norm=NO_LAYERS,
         metrics=row.metrics,
     )
 
@@ -202,11 +206,13 @@ def _summary(row: Row, attempt: int, now: float) -> StepSummary:
     )
 
 
-def _phases(total: float, data: float | None) -> NDArray[np.float64]:
-    phases = _NO_PHASES.copy()
-    phases[0, PHASES.index("total")] = total
-    phases[0, PHASES.index("data")] = np.nan if data is None else data
-    return phases
+def _phases(total: float, data: float | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    phases, seen = _NO_PHASES[0].copy(), _NO_PHASES[1].copy()
+    for name, seconds in (("total", total), ("data", data)):
+        if seconds is not None and math.isfinite(seconds):
+            phases[0, PHASES.index(name)] = seconds
+            seen[0, PHASES.index(name)] = True
+    return phases, seen
 
 
 def _events(row: Row, now: float, declared: tuple[Event, ...]) -> tuple[Event, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, StepSummary
+from caboose_daemon.steps.masked import LayerValues, Masked
 from caboose_daemon.steps.samples.latest import LatestSample
 from caboose_wire import Event, Layer, Module
 from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
@@ -59,8 +60,8 @@ class Lent:
 class MirroredSample:
     """What a sample showed of the layers."""
 
-    layer_grad_norm: Floats
-    latest_sample: LatestSample | None
+    layer_grad_norm: Masked
+    latest: LatestSample | None
     histograms: Lent | None
     """None where none are wanted of this step."""
 
@@ -159,7 +160,7 @@ class Curves:
             self._lent.append(lent)
             if len(self._lent) > MAX_LENT:
                 self._lent.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.latest_sample, lent)
+        return MirroredSample(step.layer_grad_norm, job.meters.latest, lent)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -174,12 +175,12 @@ def pick(job: Job, event: Event) -> Declared | None:
 def layer_values(sample: MirroredSample) -> dict[str, float]:
     """Least, middle and most over all layers, of everything that is known per layer."""
     values: dict[str, float] = {}
-    known = {"gradient_norm": sample.layer_grad_norm}
-    if sample.latest_sample is not None:
-        of_both = {**sample.latest_sample.layers, **sample.latest_sample.modules}
+    known: dict[str, Masked] = {"gradient_norm": sample.layer_grad_norm}
+    if sample.latest is not None:
+        of_both = {**sample.latest.layers, **sample.latest.modules}
         known |= {ours: of_both[theirs] for theirs, ours in LAYER_STATISTICS.items() if theirs in of_both}
     for name, found in known.items():
-        seen = found[np.isfinite(found) & (found >= 0)]
+        seen = found.values[found.is_finite]
         if len(seen):
             values[f"layers/{name}_min"] = float(seen.min())
             values[f"layers/{name}_median"] = float(np.median(seen))
@@ -200,7 +201,7 @@ def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[s
     sizes = np.array([layer.numel for layer in layers], dtype=np.float64)
     for array, kind in (("grad_histogram", "gradient_log2"), ("weight_histogram", "weight_log2")):
         merged = step.layer_values(array)
-        if merged is not None and merged.ndim == 2 and len(merged) == len(names):
+        if merged is not None and merged.values.ndim == 2 and len(merged) == len(names):
             yield from _rows(kind, names, merged, sizes)
 
 
@@ -208,11 +209,12 @@ def _of_modules(step: AlignedStep, modules: tuple[Module, ...]) -> Iterator[tupl
     shares = _first(step, "activation_histogram")
     if shares is not None:
         names = [module.name for module in modules[: len(shares)]]
-        yield from _rows("activation_log2", names, shares[: len(names)], np.full(len(names), SAMPLED_ELEMENTS))
+        yield from _rows("activation_log2", names, shares, np.full(len(names), SAMPLED_ELEMENTS))
 
 
-def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterator[tuple[str, Floats]]:
-    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and shares[row, 0] >= 0]
+def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator[tuple[str, Floats]]:
+    shares = found.values
+    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and found.is_known[row]]
     chosen = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MAX_LAYERS)).round().astype(int))
     for row in (seen[place] for place in chosen):
         bins = np.concatenate([shares[row, NUM_BINS - 1 : NUM_BINS], shares[row, : NUM_BINS - 1]])
@@ -221,10 +223,10 @@ def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterato
             yield f"{kind}/{names[row]}", counts
 
 
-def _first(step: AlignedStep, name: str) -> Floats | None:
+def _first(step: AlignedStep, name: str) -> Masked | None:
     """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):
-            return np.asarray(values, dtype=np.float64)
+            return LayerValues.from_wire(np.asarray(values, dtype=np.float64))
     return None

@@ -1,7 +1,5 @@
 """The series of one job, except layers, ranks and incidents."""
 
-import math
-
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
@@ -70,8 +68,7 @@ def _add_step(job: Job, samples: JobSamples) -> None:
         if samples.names.admit("group", 2 * MAX_GROUPS, group.name):
             samples.add("caboose_learning_rate", rate, group.name)
     for phase in PHASES:
-        seconds = last.phase_seconds(phase)
-        samples.add("caboose_phase_seconds", seconds if math.isfinite(seconds) else None, phase)
+        samples.add("caboose_phase_seconds", last.phase_seconds(phase), phase)
     samples.add("caboose_clip_ratio", last.clip_ratio)
     samples.add("caboose_loss_scale", None if last.scaler is None else last.scaler.scale)
     samples.add("caboose_layers_unseen", last.num_unseen_layers)
