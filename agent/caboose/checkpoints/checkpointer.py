@@ -111,7 +111,7 @@ class Checkpointer:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a save is under way in the background."""
+        """Whether a background save is in progress."""
         return self._thread is not None and self._thread.is_alive()
 
     def save(self, step: int, model_step: int, *, raise_errors: bool = False) -> SavedCheckpoint:

@@ -53,7 +53,7 @@ class Exchange:
             answer = {"value": work()}
         except CheckpointRefused as error:
             answer = {"refused": [str(error.path), error.reason]}
-        except Exception as error:  # noqa: BLE001 - told to all ranks and raised on each
+        except Exception as error:  # noqa: BLE001 - raised on all ranks
             text = str(error) if isinstance(error, CheckpointFailed) else f"{type(error).__name__}: {error}"
             answer = {"error": text}
         answers = self.gather(answer)

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class PendingCopy:
-    """A copy under way."""
+    """A copy in progress."""
 
     def __init__(self, began: "torch.Event | None" = None, ended: "torch.Event | None" = None) -> None:
         self._began = began

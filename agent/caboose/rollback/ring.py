@@ -289,7 +289,7 @@ class Ring:
                 if lr == "rewind" and slot.lr_scale != self._lr_scale:
                     self._state.scale_lr(self._lr_scale / slot.lr_scale)
             except Exception as error:
-                raise RollbackFailed(f"the snapshot of step {step} could not be put back: {error!r}") from error
+                raise RollbackFailed(f"the snapshot of step {step} could not be restored: {error!r}") from error
         return slot.model_step
 
     def newest_before(self, step: int) -> int | None:

@@ -20,7 +20,7 @@ ORDERED = REAL | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32,
 def own_part(tensor: torch.Tensor, what: str) -> torch.Tensor | None:
     """This rank's part, complex numbers as pairs of real ones; None if it cannot be read."""
     if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
-        return None  # a partial sum: its statistics tell nothing about the sum
+        return None  # a partial sum: its statistics are not those of the sum
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         left_out(f"{what} inside a torch.func transform")
         return None

@@ -154,7 +154,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _write(tensor: torch.Tensor, former: torch.Tensor) -> None:
-    if tensor.shape != former.shape:  # resized under way
+    if tensor.shape != former.shape:  # resized meanwhile
         tensor.resize_(former.shape)
     tensor.copy_(former)
 

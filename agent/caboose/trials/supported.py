@@ -34,7 +34,7 @@ def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimi
         return "this model is watched, and its monitor would count these steps: call it before attach, or close it"
     if fsdp1_handles(model):
         return (
-            "FSDP1 keeps flat parameters that cannot be put back safely: use fully_shard, or the model before wrapping"
+            "FSDP1 keeps flat parameters that cannot be restored safely: use fully_shard, or the model before wrapping"
         )
     if getattr(model, "_use_python_reducer", False):
         return "DDP's python reducer acts in every backward: pass the model before wrapping"
