@@ -336,7 +336,7 @@ class Receiver:
             job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
             raise WireError(
                 "duplicate_job",
-                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart",
+                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one",
             )
         return []
 

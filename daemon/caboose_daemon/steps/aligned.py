@@ -94,8 +94,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
         Those are tens of megabytes where there are thousands of ranks.
         """
-        said = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
-        kept = msgspec.structs.replace(self, reports=said, local_layer_grad_norm={})
+        bare = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
+        kept = msgspec.structs.replace(self, reports=bare, local_layer_grad_norm={})
         kept._of_layers.update(self._of_layers)
         return kept
 

@@ -2,10 +2,10 @@
 
 Design
 ------
-On the wire and in the journal a number below zero says that there is none: -1 where there was nothing to show (a layer
-without a gradient), -2 where no rank looked. Inside the daemon a mask says it, and a value whose mask is False is 0 and
-means nothing. NaN is a number that a rank reported as NaN. Masks are plain boolean arrays: `numpy.ma` costs many times
-as much on arrays of this size.
+On the wire and in the journal a number below zero means that there is none: -1 where there was nothing to show (a layer
+without a gradient), -2 where no rank looked. Inside the daemon a mask has that, and a value whose mask is False is 0
+and means nothing. NaN is a number that a rank reported as NaN. Masks are plain boolean arrays: `numpy.ma` costs many
+times as much on arrays of this size.
 """
 
 from dataclasses import dataclass
