@@ -1,23 +1,20 @@
 """`caboose compare`."""
 
-import json
-
 import click
 
 from caboose_daemon.cli.comparison_pages import page
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.run_loading import console, load_runs
+from caboose_daemon.cli.options import daemon_option, fail, json_option, load_runs, make_console, print_json
 from caboose_daemon.offline.comparing.comparison import compare as compared
 
 MAX_RUNS = 100
+WIDEST = 400
+"""Columns: more runs fit beside each other in a wide terminal."""
 
 
 @click.command()
 @click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-)
+@json_option
+@daemon_option
 def compare(runs: tuple[str, ...], as_json: bool, address: str | None) -> None:
     """Put runs side by side: how low, how fast, how calm, what differs, and what that is evidence for.
 
@@ -43,7 +40,7 @@ def compare(runs: tuple[str, ...], as_json: bool, address: str | None) -> None:
         fail(f"{len(loaded)} runs; at most {MAX_RUNS} are compared at a time, name fewer")
     result = compared(loaded)
     if as_json:
-        click.echo(json.dumps(result.as_object()))
+        print_json(result.as_object())
     else:
-        out = console()
-        out.print(page(result, out.width))
+        console = make_console(WIDEST)
+        console.print(page(result, console.width))

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from caboose_daemon.app.app import Daemon, StartError
-from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import config_option, default_file, fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
 
@@ -21,13 +20,7 @@ from caboose_daemon.version import __version__
 @click.option("--data-dir", envvar="CABOOSE_DATA_DIR", help="Where the journal is kept.  [default: caboose-data]")
 @click.option("--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only its agents are heard.")
 @click.option("--token-file", envvar="CABOOSE_TOKEN_FILE", help="File with the token that HTTP writes need.")
-@click.option(
-    "--config",
-    "config_file",
-    envvar="CABOOSE_CONFIG",
-    type=click.Path(path_type=Path),
-    help="Configuration file.  [default: caboose.toml, if it is there]",
-)
+@config_option
 @click.option(
     "--rollback",
     envvar="CABOOSE_ROLLBACK",

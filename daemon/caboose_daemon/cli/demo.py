@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, fail
 from caboose_daemon.ops.demo.incident import news, opening
 from caboose_daemon.ops.demo.job import start_job
 from caboose_daemon.ops.demo.screen import screen, summary
@@ -54,10 +54,10 @@ def demo(steps: int, keep: bool) -> None:
         _run(console, directory, processes, steps=steps, keep=keep)
     except ProcessError as error:
         console.print(f"caboose: {error}", style="red", markup=False)
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         console.print("\nInterrupted; ending what was started.", style="dim")
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave anything behind
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -12,9 +12,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.request_client import connect, token_of
-from caboose_daemon.cli.sources import daemon_option, json_option, make_console, print_json, token_option
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    configured_file,
+    connect,
+    daemon_option,
+    json_option,
+    make_console,
+    print_json,
+    token_file_of,
+    token_option,
+)
 from caboose_daemon.config import Config
 from caboose_daemon.format import plural
 from caboose_daemon.ops.doctor.check import DoctorCheck
@@ -25,7 +34,6 @@ from caboose_daemon.out.api.client import ClientError
 from caboose_wire.endpoints import DEFAULT_ENDPOINT
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "cross": ("✗", "bold red"), "unknown": ("?", "dim")}
-SICK = 1
 OF_THE_DAEMON = "versions, clock, messages, agents, prometheus, rollback"
 
 
@@ -55,7 +63,7 @@ def doctor(endpoint: str | None, token_file: str | None, address: str | None, as
         print_json({"num_crosses": num_crosses, "checks": [asdict(check) for check in checks]})
     else:
         make_console().print(_page(checks))
-    sys.exit(SICK if num_crosses else 0)
+    sys.exit(EXIT_FAILED if num_crosses else EXIT_OK)
 
 
 def _checks(endpoint: str | None, token_file: str | None, address: str | None) -> Iterator[DoctorCheck]:
@@ -85,7 +93,7 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
     else:
         yield DoctorCheck("daemon", "ok", f"{client.url} answers")
     yield check_reports(endpoint or _endpoint(config), keys)
-    path = Path(token_file).expanduser() if token_file else token_of(config.daemon)
+    path = Path(token_file).expanduser() if token_file else token_file_of(config.daemon)
     token: str | None
     try:
         token, problem = path.read_text(encoding="utf-8").strip(), ""

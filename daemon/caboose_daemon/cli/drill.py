@@ -1,7 +1,6 @@
 """`caboose drill`."""
 
 import importlib.util
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, fail, json_option, print_json
 from caboose_daemon.ops.drills import catalogue, scores, tables, through
 from caboose_daemon.ops.drills.conduct import conduct
 from caboose_daemon.ops.drills.results import Result
@@ -29,7 +28,7 @@ WAITS = {
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME|all|healthy]...")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How many runs of each.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @click.option("--list", "lists", is_flag=True, help="Say which drills there are, and run none.")
 @click.option(
     "--through-alerts",
@@ -99,16 +98,16 @@ def drill(
         fail(str(error))
     except ProcessError as error:
         console.print(f"caboose: {error}", style="red", markup=False)
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         console.print("\nInterrupted; what was started is ended.", style="dim")
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     if as_json:
         goals = [{"text": goal.text, "is_met": goal.is_met} for goal in scores.goals(done)]
-        click.echo(json.dumps({"results": msgspec.to_builtins(done), "goals": goals}))
+        print_json({"results": msgspec.to_builtins(done), "goals": goals})
     else:
         console.print(tables.terminal(done))
-    sys.exit(0 if all(scores.is_passed(result) for result in done) else 1)
+    sys.exit(EXIT_OK if all(scores.is_passed(result) for result in done) else EXIT_FAILED)
 
 
 def _through(
@@ -129,7 +128,7 @@ def _through(
     except through.ThroughError as error:
         fail(str(error))
     if as_json:
-        click.echo(json.dumps(asdict(passage)))
+        print_json(asdict(passage))
     else:
         before = 0.0
         for station, seconds in passage.seconds.items():
@@ -142,7 +141,7 @@ def _through(
     for problem in (passage.missing, *passage.wrong):
         if problem:
             console.print(f"caboose: {problem}", style="red", markup=False)
-    return 1 if passage.missing or passage.wrong else 0
+    return EXIT_FAILED if passage.missing or passage.wrong else EXIT_OK
 
 
 def _stations(where: Path) -> through.Stations:
@@ -162,7 +161,7 @@ def _stations(where: Path) -> through.Stations:
 
 def _list(console: Console, known: catalogue.Catalogue, chosen: list[catalogue.Drill], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"drills": msgspec.to_builtins(chosen)}))
+        print_json({"drills": msgspec.to_builtins(chosen)})
     else:
         names = {item.name for item in chosen}
         some = [tuple(item for item in part if item.name in names) for part in (known.drills, known.healthy)]

@@ -1,8 +1,6 @@
 """`caboose grafana`."""
 
-import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,10 @@ from urllib.parse import urlsplit
 import click
 
 from caboose_daemon import assets
-from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import EXIT_FAILED, config_option, connect, default_file, fail, json_option, print_json
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.out.api.client import Client, ClientError, job_path
-from caboose_wire.endpoints import DEFAULT_HTTP
+from caboose_daemon.out.api.client import ClientError, job_path
 
-EXIT_FAILED = 1
 DONE = {"create": "created", "update": "updated", "keep": "unchanged"}
 PLANNED = {"create": "would be created", "update": "would be updated", "keep": "unchanged"}
 
@@ -54,14 +49,8 @@ def grafana() -> None:
 )
 @click.option("--no-incidents", is_flag=True, help="Push no annotations.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option(
-    "--config",
-    "config_file",
-    envvar="CABOOSE_CONFIG",
-    type=click.Path(path_type=Path),
-    help="File whose [grafana] holds url and token_file.  [default: caboose.toml, if it is there]",
-)
+@json_option
+@config_option
 def push(
     url: str | None,
     token_file: str | None,
@@ -116,8 +105,7 @@ def push(
             done.append({"kind": change.kind, "name": change.name, "action": change.action})
     except (GrafanaError, ClientError, ValueError) as error:
         _show(done, as_json=as_json, dry_run=dry_run, url=connection.url, error=str(error))
-        click.echo(f"caboose: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        fail(str(error), EXIT_FAILED)
     finally:
         connection.close()
     _show(done, as_json=as_json, dry_run=dry_run, url=connection.url, version=version)
@@ -125,7 +113,7 @@ def push(
 
 def _incidents(address: str | None) -> dict[str, list[dict[str, Any]]]:
     """By job; nothing, with a word about it, where no daemon answers that was not asked for."""
-    client = Client(address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP)
+    client = connect(address)
     try:
         jobs = [row["job"] for row in client.get("/api/v1/jobs")["jobs"]]
         return {job: client.get(job_path(job, "/incidents"))["incidents"] for job in jobs}
@@ -140,7 +128,7 @@ def _show(
     done: list[dict[str, str]], *, as_json: bool, dry_run: bool, url: str, version: str = "", error: str = ""
 ) -> None:
     if as_json:
-        click.echo(json.dumps({"url": url, "version": version, "dry_run": dry_run, "changes": done, "error": error}))
+        print_json({"url": url, "version": version, "dry_run": dry_run, "changes": done, "error": error})
         return
     words = PLANNED if dry_run else DONE
     for item in done:

@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.run_loading import load_runs
+from caboose_daemon.cli.options import EXIT_FAILED, fail, load_one_run
 from caboose_daemon.offline.guided.interview import Interview
 
 WHICH = "Which run? A job, FILE.sqlite:JOB or a log; nothing for none"
@@ -26,12 +25,10 @@ def interview(what: tuple[str, ...], address: str | None, *, is_quiet: bool) -> 
 
     try:
         name = what[0] if what else ask(WHICH).strip()
-        runs = load_runs([name], address) if name else []
-        if len(runs) > 1:
-            fail(f"{name}: holds {', '.join(run.name for run in runs[:20])}; name one: {name}:{runs[0].name}")
-        answer = Interview(ask, tell, runs[0] if runs else None).hold()
+        run = load_one_run(name, address) if name else None
+        answer = Interview(ask, tell, run).hold()
     except click.Abort:  # Ctrl-C, or the end of what was piped in
-        click.echo("\ncaboose: broken off; nothing was kept", err=True)
-        raise SystemExit(1) from None
+        click.echo(err=True)
+        fail("broken off; nothing was kept", EXIT_FAILED)
     tell("")
     return answer

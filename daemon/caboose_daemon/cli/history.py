@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.history_pages import page
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
     daemon_option,
+    fail,
     journal_option,
     json_option,
     make_console,
+    named_job,
     one_line_errors,
     print_json,
     source,
@@ -64,10 +65,8 @@ def history(
     oldest = 0.0 if since is None else time.time() - _seconds(since)
     with one_line_errors():
         where = source(address, journal)
-        jobs = [str(row["job"]) for row in where.jobs()]
-        if job is not None and job not in jobs:
-            fail(f"no job {job!r}; {where.name} knows {', '.join(jobs[:20]) or 'no job yet'}")
-        found = remember(where, [job] if job is not None else jobs)
+        jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
+        found = remember(where, jobs)
     kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
     answer = {"num_found": len(kept), "incidents": kept[:num]}
     if as_json:

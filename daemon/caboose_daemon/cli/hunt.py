@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.request_client import Asked, options
-from caboose_daemon.cli.rollback import EXIT_CODES, carry_out
+from caboose_daemon.cli.rollback import EXIT_CODES, Asked, carry_out, request_options
 
 
 @click.command(epilog=EXIT_CODES)
@@ -16,7 +15,7 @@ from caboose_daemon.cli.rollback import EXIT_CODES, carry_out
     type=click.IntRange(min=0),
     help="The snapshot to hunt on.  [default: the newest from before it broke]",
 )
-@options
+@request_options
 def hunt(job: str, to: int | None, **how: Any) -> None:
     """Have a run find out which number broke first: module, operation, line of code, samples.
 

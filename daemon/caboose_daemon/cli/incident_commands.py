@@ -1,16 +1,24 @@
 """`caboose ack` and `caboose note`: telling the daemon what people know."""
 
-import sys
 from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.request_client import connect, read_token, who
-from caboose_daemon.cli.sources import daemon_option, json_option, one_line_errors, print_json, token_option
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    connect,
+    daemon_option,
+    fail,
+    json_option,
+    one_line_errors,
+    print_json,
+    read_token,
+    token_option,
+    user_name,
+)
 from caboose_daemon.out.api.client import job_path
 
-REFUSED = 1
 MAX_TEXT = 500
 RESERVED = ("text", "by")
 
@@ -48,7 +56,7 @@ def ack(
         fail(f"{incident!r} is no incident's id; it has the form JOB/NUMBER, as `caboose diagnose` shows it")
     if not undo and not (reason or "").strip():
         fail('say why, with --reason "...": whoever comes next will ask')
-    body = {"undo": True} if undo else {"reason": reason, "by": by or who()}
+    body = {"undo": True} if undo else {"reason": reason, "by": by or user_name()}
     answer = _post(job_path(job, f"/incidents/{number}/ack"), body, address, token_file)
     if as_json:
         print_json(answer)
@@ -90,7 +98,7 @@ def note(
     """
     if not text.strip() or len(text) > MAX_TEXT:
         fail(f"a note has 1 to {MAX_TEXT} characters; this one has {len(text)}")
-    body = {"kind": kind, "fields": {**_fields(fields), "text": text, "by": who()}}
+    body = {"kind": kind, "fields": {**_fields(fields), "text": text, "by": user_name()}}
     event = _post(job_path(job, "/events"), body, address, token_file)
     if as_json:
         print_json(event)
@@ -124,13 +132,10 @@ def _post(path: str, body: dict[str, Any], address: str | None, token_file: str 
     client, token = connect(address), read_token(token_file)
     with one_line_errors():
         status, answer = client.post(path, body, token)
-    if status < 300:
-        done: dict[str, Any] = answer
-        return done
-    said = str(answer.get("error", f"the daemon answered {status}"))
-    if status == 401:
-        fail(f"{said}; --token-file names the file that has it (`token` in the daemon's data_dir)")
-    if status == 404 and said.startswith("no job"):
-        fail(said)
-    click.echo(f"caboose: {said}", err=True)
-    sys.exit(REFUSED)
+    if status >= 300:
+        reason = str(answer.get("error", f"the daemon answered {status}"))
+        if status == 401:
+            fail(f"{reason}; --token-file names the file that has it (`token` in the daemon's data_dir)")
+        fail(reason, EXIT_USAGE if "known_jobs" in answer else EXIT_FAILED)
+    done: dict[str, Any] = answer
+    return done

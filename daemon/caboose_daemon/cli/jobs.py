@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
     daemon_option,
     journal_option,
     json_option,

@@ -1,6 +1,5 @@
 """`caboose replay`."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,10 +8,15 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.exits import EXIT_USAGE, fail
-from caboose_daemon.cli.progress import progress_bar
-from caboose_daemon.config import ConfigError, load
+from caboose_daemon.cli.options import (
+    EXIT_OK,
+    EXIT_USAGE,
+    configured_file,
+    json_lines_option,
+    load_config,
+    print_json,
+    progress_bar,
+)
 from caboose_daemon.offline.replay import comparison, report
 from caboose_daemon.offline.replay.logs import Log, LogError, read_logs
 from caboose_daemon.offline.replay.player import Judged, play
@@ -25,7 +29,7 @@ PIPED_WIDTH = 200
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, for programs.")
+@json_lines_option
 @click.option(
     "--config",
     "other_file",
@@ -47,8 +51,8 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
 
     Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration could not be read.
     """
-    ours = _rules(configured_file())
-    other = _rules(other_file) if other_file is not None else None
+    ours = load_config(configured_file()).rules
+    other = load_config(other_file).rules if other_file is not None else None
     all_judged, differences = [], []
     is_broken = False
     out, errors = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH), Console(stderr=True)
@@ -63,7 +67,7 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
                         differences.append(difference)
                     if as_json:
                         extra = {} if difference is None else {"compared": difference.as_object()}
-                        click.echo(json.dumps({**report.as_object(judged), **extra}))
+                        print_json({**report.as_object(judged), **extra})
                     elif difference is None:
                         out.print(report.as_text(judged))
             except LogError as error:
@@ -72,7 +76,7 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
     if not as_json:
         for line in _last_lines(all_judged, differences, str(other_file)):
             out.print(line, markup=False, highlight=False, soft_wrap=True)
-    sys.exit(EXIT_USAGE if is_broken else 0)
+    sys.exit(EXIT_USAGE if is_broken else EXIT_OK)
 
 
 def _played(log: Log, configs: Configs, progress: Progress) -> Judged:
@@ -87,10 +91,3 @@ def _last_lines(all_judged: list[Judged], differences: list[comparison.Differenc
         yield report.total(all_judged)
     if differences:
         yield from comparison.lines(differences, name)
-
-
-def _rules(path: Path | None) -> Configs:
-    try:
-        return load(path).rules
-    except ConfigError as error:
-        fail(str(error))

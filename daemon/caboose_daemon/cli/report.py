@@ -1,6 +1,5 @@
 """`caboose report`."""
 
-import json
 import os
 import sys
 import tempfile
@@ -8,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.run_loading import load_runs
+from caboose_daemon.cli.options import daemon_option, fail, json_option, load_one_run, print_json
 from caboose_daemon.offline.html_report.document import render
 from caboose_daemon.offline.html_report.picture import PictureError, find_browser, take_picture
 from caboose_daemon.offline.runs.run import Run
@@ -19,10 +17,8 @@ from caboose_daemon.offline.runs.run import Run
 @click.argument("job", metavar="JOB|FILE")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write.  [default: JOB.html]")
 @click.option("--png", type=click.Path(path_type=Path), help="Also a picture of it; needs Chromium or Chrome.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON object, for programs.")
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-)
+@json_option
+@daemon_option
 def report(job: str, output: Path | None, png: Path | None, as_json: bool, address: str | None) -> None:
     """Write one HTML file about a run, for people who were not there.
 
@@ -43,10 +39,7 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
             find_browser()
         except PictureError as error:
             fail(f"--png {error}")
-    runs = load_runs([job], address)
-    if len(runs) > 1:
-        fail(f"{job}: holds {', '.join(run.name for run in runs[:20])}; name one: {job}:{runs[0].name}")
-    run = runs[0]
+    run = load_one_run(job, address)
     target = output or Path(f"{_safe(run.name)}.html")
     _write(target, render(run))
     written = [target]
@@ -57,7 +50,7 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
             fail(f"--png {png}: {error}; {target} is written")
         written.append(png)
     if as_json:
-        click.echo(json.dumps(_told(run, written)))
+        print_json(_told(run, written))
     else:
         for path in written:
             click.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")

@@ -1,8 +1,6 @@
 """`caboose rules`."""
 
 import difflib
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,16 +8,21 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import (
+    configured_file,
+    connect,
+    daemon_option,
+    fail,
+    json_option,
+    load_config,
+    print_json,
+)
 from caboose_daemon.cli.rule_pages import listed, one_page, plain_list
-from caboose_daemon.config import ConfigError, load
 from caboose_daemon.jobs.thresholds import origins
 from caboose_daemon.out.api import rule_shapes
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import ClientError
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import describe
-from caboose_wire.endpoints import DEFAULT_HTTP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,16 +30,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def asking(command: F) -> F:
     """The options that say where the thresholds are asked for, and how they are shown."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs."),
+        json_option,
         click.option(
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
             help="Show what this file sets, and ask no daemon.",
         ),
-        click.option(
-            "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-        ),
+        daemon_option,
     ):
         command = option(command)
     return command
@@ -66,7 +67,7 @@ def rules(context: click.Context, address: str | None, config_file: Path | None,
     answer = _ask(address, config_file)
     console = Console()
     if as_json:
-        click.echo(json.dumps(answer))
+        print_json(answer)
     elif console.is_terminal:
         console.print(listed(answer, console.width))
     else:
@@ -102,7 +103,7 @@ def show(
         fail(f"the {answer['source']} has no rule {name}; it is of another version")
     if as_json or given[2]:
         texts = {"sees": about[name].sees, "sections": [list(section) for section in about[name].sections]}
-        click.echo(json.dumps({"source": answer["source"], **row, **texts}))
+        print_json({"source": answer["source"], **row, **texts})
         return
     console = Console()
     console.print(one_page(about[name], row, answer["source"]), width=min(console.width, 100))
@@ -114,11 +115,7 @@ def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
         if address is not None:
             fail("--config shows what a file sets, --daemon what is in force: give one of them")
         return _configured(config_file, f"file {config_file}")
-    asked = address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
-    try:
-        client = Client(asked)
-    except ValueError as error:
-        fail(f"--daemon {error}")
+    client = connect(address)
     try:
         answer = client.get("/api/v1/rules")
         return {"source": f"daemon at {client.url}", "file": answer["file"], "rules": answer["rules"]}
@@ -131,10 +128,7 @@ def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
 
 
 def _configured(path: Path | None, source: str) -> dict[str, Any]:
-    try:
-        config = load(path)
-    except ConfigError as error:
-        fail(str(error))
+    config = load_config(path)
     rows = [
         rule_shapes.rule(describe(rule), config.rules[rule.name], _origins(config.rules, config.rule_tables, rule.name))
         for rule in RULES

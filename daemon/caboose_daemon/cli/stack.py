@@ -1,7 +1,5 @@
 """`caboose stack`."""
 
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -10,15 +8,21 @@ from rich.console import Console
 from rich.table import Table
 
 from caboose_daemon import assets
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import (
+    DAEMON_DEFAULT,
+    EXIT_FAILED,
+    EXIT_OK,
+    daemon_address,
+    fail,
+    json_option,
+    print_json,
+)
 from caboose_daemon.ops.stack import stack as stacks
 from caboose_daemon.ops.stack.binaries import BinaryError
-from caboose_wire.endpoints import DEFAULT_HTTP
 
 DIRECTORY = click.option(
     "--dir", "directory", type=click.Path(path_type=Path), default=Path("caboose-stack"), show_default=True
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 
 
 @click.group()
@@ -38,14 +42,12 @@ def stack() -> None:
 
 @stack.command()
 @DIRECTORY
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to scrape.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-)
+@click.option("--daemon", "address", metavar="URL", help=f"The daemon to scrape.  {DAEMON_DEFAULT}")
 @click.option("--with-daemon", is_flag=True, help="Start a daemon too, on free ports.")
 @click.option("--webhook", metavar="URL", help="Where Alertmanager sends alerts.")
 @click.option("--scrape-seconds", type=click.FloatRange(0.1, 300), default=5.0, show_default=True)
 @click.option("--wait-seconds", type=click.FloatRange(0.1, 300), default=10.0, show_default=True, help="Before a page.")
-@AS_JSON
+@json_option
 def up(
     directory: Path,
     address: str | None,
@@ -65,7 +67,7 @@ def up(
     """
     if with_daemon and address:
         fail("--with-daemon starts a daemon, --daemon names one that runs: give one of them")
-    daemon = None if with_daemon else address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
+    daemon = None if with_daemon else daemon_address(address)
     try:
         made = stacks.up(
             directory.resolve(),
@@ -78,14 +80,13 @@ def up(
     except (BinaryError, ValueError) as error:
         fail(str(error))
     except stacks.StackError as error:
-        click.echo(f"caboose: {error}", err=True)
-        sys.exit(1)
+        fail(str(error), EXIT_FAILED)
     _show(made, as_json)
 
 
 @stack.command()
 @DIRECTORY
-@AS_JSON
+@json_option
 def status(directory: Path, as_json: bool) -> None:
     """Show what runs, and where.
 
@@ -93,12 +94,13 @@ def status(directory: Path, as_json: bool) -> None:
     """
     known = _load(directory)
     _show(known, as_json)
-    sys.exit(0 if all(part.is_ready for part in known.parts) else 1)
+    sys.exit(EXIT_OK if all(part.is_ready for part in known.parts) else EXIT_FAILED)
 
 
 @stack.command()
 @DIRECTORY
-def down(directory: Path) -> None:
+@json_option
+def down(directory: Path, as_json: bool) -> None:
     """End them. Their data stays in --dir.
 
     Exit codes: 0 ended, 2 no stack was started there.
@@ -107,7 +109,10 @@ def down(directory: Path) -> None:
         ended = stacks.down(directory.resolve())
     except stacks.StackError as error:
         fail(str(error))
-    click.echo(f"ended: {', '.join(ended) or 'nothing was running any more'}")
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        click.echo(f"ended: {', '.join(ended) or 'nothing was running any more'}")
 
 
 def _load(directory: Path) -> stacks.Stack:
@@ -126,7 +131,7 @@ def _show(made: stacks.Stack, as_json: bool) -> None:
     ]
     if as_json:
         parts = [{"name": name, "state": state, "url": url, "log": log} for name, state, url, log in rows]
-        click.echo(json.dumps({"daemon": made.daemon_url, "endpoint": made.endpoint, "parts": parts}))
+        print_json({"daemon": made.daemon_url, "endpoint": made.endpoint, "parts": parts})
         return
     table = Table(box=None, header_style="dim")
     for name in ("part", "state", "url", "log"):

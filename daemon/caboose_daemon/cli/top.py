@@ -10,10 +10,8 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.keyboard import keyboard
-from caboose_daemon.cli.request_client import connect
-from caboose_daemon.cli.sources import daemon_option, print_json
+from caboose_daemon.cli.options import EXIT_OK, connect, daemon_option, fail, json_lines_option, print_json
 from caboose_daemon.cli.top_pages import plain_lines, screen
 from caboose_daemon.cli.top_view import View
 
@@ -30,7 +28,7 @@ from caboose_daemon.cli.top_view import View
 )
 @click.option("-n", "num", metavar="LOOKS", type=click.IntRange(min=1), help="End after so many.  [default: at q]")
 @click.option("--plain", is_flag=True, help="Lines instead of a screen, as where there is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look, for programs.")
+@json_lines_option
 @daemon_option
 def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bool, address: str | None) -> None:
     """Watch all jobs live, or one with its curves, incidents and ranks.
@@ -58,7 +56,7 @@ def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bo
         else:
             _draw(view, console, every, num)
     except KeyboardInterrupt:
-        sys.exit(0)
+        sys.exit(EXIT_OK)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -6,14 +6,17 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_UNDECIDED,
     daemon_option,
+    fail,
     journal_option,
     json_option,
     make_console,
+    named_job,
     one_line_errors,
-    only_job,
     print_json,
     source,
 )
@@ -23,7 +26,11 @@ from caboose_daemon.offline.verifying.verdict import SETTLING_STEPS, judge
 from caboose_daemon.out.api.steps_around import MAX_STEPS
 
 KINDS = ("fix", "note")
-EXIT_CODES = {"helped": 0, "hurt": 1, "same": 1, "mixed": 1, "faster": 3, "unknown": 3}
+EXIT_CODES = {
+    "helped": EXIT_OK,
+    **dict.fromkeys(("hurt", "same", "mixed"), EXIT_FAILED),
+    **dict.fromkeys(("faster", "unknown"), EXIT_UNDECIDED),
+}
 DEFAULT_STEPS = 500
 Json = dict[str, Any]
 
@@ -82,7 +89,7 @@ def verify(
     """
     with one_line_errors():
         where = source(address, journal)
-        name = only_job(where, job)
+        name = named_job(where, job)
         events = where.events(name)
         change = _at(where, name, at) if at is not None else _declared(name, events, number)
         around = where.steps(name, change["attempt"], change["step"], before=steps, after=steps + settling)
