@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, fail
+from caboose_daemon.offline.runs.source import DaemonSource
 from caboose_daemon.ops.demo.incident import news, opening
 from caboose_daemon.ops.demo.job import start_job
 from caboose_daemon.ops.demo.screen import screen, summary
@@ -74,7 +75,7 @@ def _run(
     processes.append(daemon)
     job = start_job(directory, endpoint, job=JOB, steps=steps, spike_at=spike_at)
     processes.append(job)
-    watcher = Watcher(Client(url, timeout=2.0), JOB)
+    watcher = Watcher(DaemonSource(Client(url, timeout=2.0)), JOB)
     if console.is_terminal:
         _watch_live(console, watcher, job, steps)
     else:

@@ -19,7 +19,7 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
-from caboose_daemon.offline.records.past import remember
+from caboose_daemon.offline.runs.past import remember
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50

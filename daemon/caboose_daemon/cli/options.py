@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
-from caboose_daemon.offline.records.source import JournalSource, LiveSource, RecordSource, SourceError
-from caboose_daemon.offline.runs.opening import open_runs
+from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
+from caboose_daemon.offline.runs.source import MAX_NAMES, RunSource
 from caboose_daemon.out.api.client import Client, ClientError
 from caboose_wire.endpoints import DEFAULT_HTTP
 
@@ -32,8 +32,6 @@ EXIT_INTERRUPTED = 130
 
 PIPED_WIDTH = 120
 MAX_WIDTH = 120
-MAX_NAMES = 20
-"""Job names in an error."""
 
 DAEMON_DEFAULT = "[default: CABOOSE_HTTP or 127.0.0.1:9757]"
 daemon_option = click.option("--daemon", "address", metavar="URL", help=f"The daemon to ask.  {DAEMON_DEFAULT}")
@@ -75,7 +73,7 @@ def one_line_errors() -> Iterator[None]:
     """Ends the command with one line where a configuration, daemon, journal or log cannot be read."""
     try:
         yield
-    except (ConfigError, ClientError, SourceError, RunError) as error:
+    except (ConfigError, ClientError, RunError) as error:
         fail(str(error))
 
 
@@ -114,17 +112,15 @@ def connect(given: str | None) -> Client:
         fail(f"--daemon {error}")
 
 
-def source(address: str | None, journal: Path | None) -> RecordSource:
+def source(address: str | None, journal: Path | None) -> RunSource:
     """The journal if --journal names one, else the daemon."""
-    if journal is None:
-        return LiveSource(connect(address))
-    if address is not None:
+    if journal is not None and address is not None:
         fail("--daemon and --journal: give one of them")
     with one_line_errors():
-        return JournalSource(journal)
+        return open_source(journal, lambda: connect(address))
 
 
-def named_job(where: RecordSource, name: str | None) -> str:
+def named_job(where: RunSource, name: str | None) -> str:
     """The named job, which must exist; without a name, the only job."""
     jobs = [str(row["job"]) for row in where.jobs()]
     known = ", ".join(jobs[:MAX_NAMES]) or "no job yet"

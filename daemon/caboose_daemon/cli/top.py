@@ -14,6 +14,7 @@ from caboose_daemon.cli.keyboard import keyboard
 from caboose_daemon.cli.options import EXIT_OK, connect, daemon_option, fail, json_lines_option, print_json
 from caboose_daemon.cli.top_pages import plain_lines, screen
 from caboose_daemon.cli.top_view import View
+from caboose_daemon.offline.runs.source import DaemonSource
 
 
 @click.command()
@@ -44,7 +45,7 @@ def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bo
 
     Exit codes: 0 ended as asked, 2 no such job, nobody at --daemon.
     """
-    view = View(connect(address), job)
+    view = View(DaemonSource(connect(address)), job)
     view.look()
     if view.problem:
         fail(view.problem)

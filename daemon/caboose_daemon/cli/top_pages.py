@@ -33,7 +33,7 @@ def screen(view: View, console: Console) -> RenderableType:
 
 def _title(view: View, width: int) -> Text:
     keys = "↑↓ choose  ⏎ open  q quit" if view.job is None else "← all jobs  l log  q quit"
-    left = f" caboose top  {time.strftime('%H:%M:%S')}  {view.client.url.partition('://')[2]}"
+    left = f" caboose top  {time.strftime('%H:%M:%S')}  {view.source.where.partition('://')[2]}"
     line = Text(left + " " * max(1, width - len(left) - len(keys) - 1) + keys, "reverse", no_wrap=True)
     line.truncate(width)
     if view.problem:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from caboose_daemon.format import to_float
-from caboose_daemon.out.api.client import Client, ClientError, job_path
+from caboose_daemon.offline.runs.run import RunError
+from caboose_daemon.offline.runs.source import DaemonSource
 
 Json = dict[str, Any]
 POINTS = 600
@@ -25,7 +26,7 @@ REST = 20.0
 class View:
     """The jobs, and the one that was opened."""
 
-    client: Client
+    source: DaemonSource
     job: str | None = None
     """The one that is looked at; None shows all."""
     chosen: int = 0
@@ -43,22 +44,21 @@ class View:
     def look(self) -> None:
         """Asks the daemon; what it does not answer stays as it was."""
         try:
-            self.jobs = self.client.get("/api/v1/jobs")["jobs"]
+            self.jobs = self.source.jobs()
             if self.job is not None:
                 self._look_at(self.job)
             self.problem = ""
-        except ClientError as error:
+        except RunError as error:
             self.problem = str(error)
         self.chosen = max(0, min(self.chosen, len(self.jobs) - 1))
 
     def _look_at(self, job: str) -> None:
-        path = job_path(job)
-        self.detail = self.client.get(path)
-        self.incidents = self.client.get(f"{path}/incidents")["incidents"]
-        self.decisions = self.client.get(f"{path}/decisions")["decisions"]
+        self.detail = self.source.detail(job)
+        self.incidents = self.source.incidents(job)
+        self.decisions = self.source.decisions(job)
         now = time.monotonic()
         if self._steps_of != job or now >= self._next_steps:
-            self.steps = self.client.get(f"{path}/series?points={POINTS}")["steps"]
+            self.steps = self.source.series(job, POINTS)
             took = time.monotonic() - now
             self._steps_of, self._next_steps = job, time.monotonic() + REST * took
         last = self.detail["last"] if self.detail else None

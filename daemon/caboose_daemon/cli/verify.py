@@ -21,7 +21,7 @@ from caboose_daemon.cli.options import (
     source,
 )
 from caboose_daemon.cli.verify_pages import change_in_words, page
-from caboose_daemon.offline.records.source import RecordSource
+from caboose_daemon.offline.runs.source import RunSource
 from caboose_daemon.offline.verifying.verdict import SETTLING_STEPS, judge
 from caboose_daemon.out.api.steps_around import MAX_STEPS
 
@@ -111,7 +111,7 @@ def _declared(job: str, events: list[Json], number: int) -> Json:
     return changes[-number]
 
 
-def _at(where: RecordSource, job: str, step: int) -> Json:
+def _at(where: RunSource, job: str, step: int) -> Json:
     """The change that somebody says was made, in the newest attempt that has taken that step."""
     newest = next(row["attempt"] for row in where.jobs() if row["job"] == job)
     for attempt in range(newest, 0, -1):

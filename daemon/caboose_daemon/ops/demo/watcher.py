@@ -1,17 +1,21 @@
 """What the demo knows of its run, asked from the daemon's API as any client would."""
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from caboose_daemon.format import to_float
-from caboose_daemon.out.api.client import Client, ClientError, job_path
+from caboose_daemon.offline.runs.run import RunError
+from caboose_daemon.offline.runs.source import DaemonSource
+
+POINTS = 2000
 
 
 @dataclass
 class Watcher:
     """The run as of the last `look`."""
 
-    client: Client
+    source: DaemonSource
     job: str
     detail: dict[str, Any] = field(default_factory=dict)
     incidents: list[dict[str, Any]] = field(default_factory=list)
@@ -22,18 +26,15 @@ class Watcher:
     @property
     def page(self) -> str:
         """Where the run's live page is."""
-        return f"{self.client.url}/?job={self.job}"
+        return f"{self.source.where}/?job={self.job}"
 
     def look(self) -> None:
         """Asks the daemon; keeps what it knew if it does not answer in time."""
-        path = job_path(self.job)
-        try:
-            self.detail = self.client.get(path)
-            self.incidents = self.client.get(f"{path}/incidents")["incidents"]
-            self.decisions = self.client.get(f"{path}/decisions")["decisions"]
-            self.steps = self.client.get(f"{path}/series?points=2000")["steps"]
-        except ClientError:
-            return
+        with contextlib.suppress(RunError):
+            self.detail = self.source.detail(self.job)
+            self.incidents = self.source.incidents(self.job)
+            self.decisions = self.source.decisions(self.job)
+            self.steps = self.source.series(self.job, POINTS)
 
     def curve(self, name: str) -> list[float]:
         """One column of the steps; a number that is not taken on every step keeps its last value."""
