@@ -5,24 +5,25 @@ from pathlib import Path
 import click
 
 from caboose_daemon.app import keys as key_files
-from caboose_daemon.cli.options import fail, json_option, print_json
+from caboose_daemon.cli.options import example, fail, json_option, print_json
 
 
-@click.group()
+@click.group(epilog=example("caboose keys new /etc/caboose/keys"))
 def keys() -> None:
     """Keys for reports that cross the network."""
 
 
-@keys.command()
+@keys.command(
+    epilog=example(
+        "caboose keys new /etc/caboose/keys", "caboose daemon --listen tcp://0.0.0.0:5757 --keys /etc/caboose/keys"
+    )
+)
 @click.argument("directory", type=click.Path(path_type=Path), default=Path("caboose-keys"))
 @json_option
 def new(directory: Path, as_json: bool) -> None:
     """Make a key pair for the daemon and one for its agents.
 
-    \b
-    Example:
-        caboose keys new /etc/caboose/keys
-        caboose daemon --listen tcp://0.0.0.0:5757 --keys /etc/caboose/keys
+    Exit codes: 0 made, 2 the directory cannot be written, or holds keys already.
     """
     try:
         server_public, agent_secret = key_files.make(directory)

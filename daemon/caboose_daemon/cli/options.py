@@ -59,6 +59,14 @@ config_option = click.option(
 )
 
 
+# Help
+
+
+def example(*lines: str) -> str:
+    """The end of a command's --help: lines to copy."""
+    return "\b\nExample:\n" + "\n".join(f"    {line}" for line in lines)
+
+
 # Ending
 
 

@@ -12,6 +12,7 @@ from caboose_daemon.cli.options import (
     EXIT_OK,
     EXIT_USAGE,
     configured_file,
+    example,
     json_lines_option,
     load_config,
     print_json,
@@ -24,32 +25,32 @@ from caboose_daemon.rules.parts.rule import RuleConfig
 
 Configs = Mapping[str, RuleConfig]
 PIPED_WIDTH = 200
-"""Where there is no terminal, a finding stays on its line."""
+"""Keeps each finding on one line in a pipe."""
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose replay trainer_state.json",
+        "caboose replay runs/*.csv --config stricter.toml",
+        "caboose replay caboose-data/journal.sqlite --json | jq .incidents",
+    )
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_lines_option
 @click.option(
     "--config",
     "other_file",
     type=click.Path(path_type=Path),
-    help="Compare with this configuration: what it would gain and lose.",
+    help="Compare with this configuration: incidents gained and lost.",
 )
 def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> None:
-    """Run the rules over logs of runs that are over: what would have been raised, and when.
+    """Run the rules over logs of finished runs: what they would have found, and when.
 
     Reads CSV (step, loss, grad_norm, lr, val_loss), Hugging Face's trainer_state.json, JSONL, Lightning's metrics.csv,
-    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's own journal.sqlite. The
-    thresholds are those of caboose.toml (or of CABOOSE_CONFIG), or the defaults.
+    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's journal.sqlite. Thresholds
+    come from caboose.toml (or CABOOSE_CONFIG), or are the defaults.
 
-    \b
-    Example:
-        caboose replay trainer_state.json
-        caboose replay runs/*.csv --config stricter.toml
-        caboose replay caboose-data/journal.sqlite --json | jq .incidents
-
-    Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration could not be read.
+    Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration cannot be read.
     """
     ours = load_config(configured_file()).rules
     other = load_config(other_file).rules if other_file is not None else None

@@ -14,6 +14,7 @@ from caboose_daemon.cli.options import (
     EXIT_OK,
     connect,
     daemon_option,
+    example,
     fail,
     json_option,
     one_line_errors,
@@ -24,7 +25,6 @@ from caboose_daemon.cli.options import (
 )
 from caboose_daemon.out.api.client import Client, job_path
 
-EXIT_CODES = "Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask."
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 3.0
 """How long the other ranks' results are awaited once the outcome is known."""
@@ -52,7 +52,11 @@ def request_options(command: F) -> F:
     return command
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(
+    epilog=example(
+        "caboose rollback llama-7b --dry-run", "caboose rollback llama-7b --to 4200 --skip 100 --lr-scale 0.5"
+    )
+)
 @click.argument("job")
 @click.option("--to", metavar="STEP", type=click.IntRange(min=0), help="The snapshot to go back to.  [default: newest]")
 @click.option(
@@ -64,18 +68,15 @@ def rollback(job: str, to: int | None, skip: int, lr_scale: float, **how: Any) -
     """Roll a run back to a snapshot, on all ranks at the same step or on none.
 
     The run must be attached with rollback="auto"; the daemon's own --rollback mode does not matter here. Weights,
-    optimizer and schedule go back; the data goes on. The ranks' rollback budget and cool-down apply.
+    optimizer and the rest of the snapshot go back; the data goes on. The ranks' rollback budget and cool-down apply.
 
-    \b
-    Example:
-        caboose rollback llama-7b --dry-run
-        caboose rollback llama-7b --to 4200 --skip 100 --lr-scale 0.5
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     body = {"to": to, "skip": skip, "lr_scale": lr_scale}
     carry_out(Asked(job, "rollback", body), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose apply llama-7b", "caboose apply llama-7b --lr-scale 0.5 --dry-run"))
 @click.argument("job")
 @click.option("--lr-scale", metavar="X", type=float, help="Multiply the learning rate by this.")
 @request_options
@@ -85,38 +86,31 @@ def apply(job: str, lr_scale: float | None, **how: Any) -> None:
     Without --lr-scale, the command suggests the factor from the diagnosis of an open incident, if there is one, and
     asks before it sends it.
 
-    \b
-    Example:
-        caboose apply llama-7b
-        caboose apply llama-7b --lr-scale 0.5 --dry-run
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     if lr_scale is None:
         lr_scale = _suggested_scale(job, **how)
     carry_out(Asked(job, "commands", {"kind": "scale_lr", "lr_scale": lr_scale}), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose checkpoint llama-7b"))
 @click.argument("job")
 @request_options
 def checkpoint(job: str, **how: Any) -> None:
     """Save a checkpoint of a run to disk, at the same step on all ranks.
 
-    \b
-    Example:
-        caboose checkpoint llama-7b
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     carry_out(Asked(job, "commands", {"kind": "checkpoint"}), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose snapshot llama-7b"))
 @click.argument("job")
 @request_options
 def snapshot(job: str, **how: Any) -> None:
     """Take a snapshot of a run in memory, at the same step on all ranks.
 
-    \b
-    Example:
-        caboose snapshot llama-7b
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     carry_out(Asked(job, "commands", {"kind": "snapshot"}), **how)
 

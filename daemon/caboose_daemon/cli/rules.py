@@ -12,6 +12,7 @@ from caboose_daemon.cli.options import (
     configured_file,
     connect,
     daemon_option,
+    example,
     fail,
     json_option,
     load_config,
@@ -27,15 +28,15 @@ from caboose_daemon.rules.parts.describe import describe
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def asking(command: F) -> F:
-    """The options that say where the thresholds are asked for, and how they are shown."""
+def shared_options(command: F) -> F:
+    """The options of both commands."""
     for option in (
         json_option,
         click.option(
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
-            help="Show what this file sets, and ask no daemon.",
+            help="Show the thresholds of this file; do not ask a daemon.",
         ),
         daemon_option,
     ):
@@ -43,23 +44,25 @@ def asking(command: F) -> F:
     return command
 
 
-@click.group(invoke_without_command=True)
-@asking
+@click.group(
+    invoke_without_command=True,
+    epilog=example(
+        "caboose rules",
+        "caboose rules --config other.toml",
+        "caboose rules show loss_spike",
+        "caboose rules --json | jq '.rules[] | select(.enabled) | .rule'",
+    ),
+)
+@shared_options
 @click.pass_context
 def rules(context: click.Context, address: str | None, config_file: Path | None, as_json: bool) -> None:
-    """List the rules: what is on, thresholds, needs, runbook.
+    """List the rules: enabled, thresholds, inputs, runbook.
 
-    With a daemon running, also how each does in each job: quiet, open, or abstaining for want of something. Without
-    one, the thresholds of caboose.toml (or of CABOOSE_CONFIG), or the defaults. A star marks what is not the default.
+    With a daemon running, also the state of each rule in each job: quiet, open, or abstaining because an input is
+    missing. Without one, the thresholds of caboose.toml (or of CABOOSE_CONFIG), or the defaults. A star marks a value
+    that is not the default.
 
-    \b
-    Example:
-        caboose rules
-        caboose rules --config other.toml
-        caboose rules show loss_spike
-        caboose rules --json | jq '.rules[] | select(.enabled) | .rule'
-
-    Exit codes: 0 shown, 2 cannot be shown as asked (no such file, nobody at --daemon).
+    Exit codes: 0 shown, 2 cannot be shown as asked (no such file, no daemon answers at --daemon).
     """
     if context.invoked_subcommand is not None:
         context.obj = (address, config_file, as_json)
@@ -74,22 +77,17 @@ def rules(context: click.Context, address: str | None, config_file: Path | None,
         click.echo(plain_list(answer))
 
 
-@rules.command()
+@rules.command(epilog=example("caboose rules show loss_spike", "caboose rules show rank_silent --json"))
 @click.argument("name")
-@asking
+@shared_options
 @click.pass_obj
 def show(
     given: tuple[str | None, Path | None, bool], name: str, address: str | None, config_file: Path | None, as_json: bool
 ) -> None:
-    """Explain one rule in a page.
+    """Explain one rule.
 
-    What it sees, why it is done this way and what it is silent on, every threshold with its meaning and value, what it
-    needs, when it is muted or starts over, and where its runbook is.
-
-    \b
-    Example:
-        caboose rules show loss_spike
-        caboose rules show rank_silent --json
+    Shows what it detects, how it decides, every threshold with its meaning and value, its inputs, when it is muted or
+    starts over, and its runbook.
 
     Exit codes: 0 shown, 2 no such rule, or cannot be shown as asked.
     """
@@ -100,7 +98,7 @@ def show(
     answer = _ask(address or given[0], config_file or given[1])
     row = next((row for row in answer["rules"] if row["rule"] == name), None)
     if row is None:
-        fail(f"the {answer['source']} has no rule {name}; it is of another version")
+        fail(f"the {answer['source']} has no rule {name}; it runs another version")
     if as_json or given[2]:
         texts = {"sees": about[name].sees, "sections": [list(section) for section in about[name].sections]}
         print_json({"source": answer["source"], **row, **texts})
@@ -110,10 +108,10 @@ def show(
 
 
 def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
-    """The rules as a daemon has them, or as they would be in one that is started here."""
+    """The rules as a running daemon has them, or as one started here would."""
     if config_file is not None:
         if address is not None:
-            fail("--config shows what a file sets, --daemon what is in force: give one of them")
+            fail("--config and --daemon: give one of them")
         return _configured(config_file, f"file {config_file}")
     client = connect(address)
     try:
@@ -121,7 +119,7 @@ def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
         return {"source": f"daemon at {client.url}", "file": answer["file"], "rules": answer["rules"]}
     except (ClientError, KeyError, TypeError) as error:
         if address is not None:
-            fail(str(error) if isinstance(error, ClientError) else f"{client.url} does not answer as a daemon does")
+            fail(str(error) if isinstance(error, ClientError) else f"{client.url} answers, but not as a Caboose daemon")
     path = configured_file()
     where = f"file {path}" if path is not None else "defaults"
     return _configured(path, f"{where}; no daemon answers at {client.url}")

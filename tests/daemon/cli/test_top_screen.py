@@ -130,7 +130,7 @@ def drawn(view: View, width: int, height: int) -> list[str]:
 def test_a_screen_fits_into_the_terminal(watched: DaemonProcess, width: int, height: int) -> None:
     for job in (None, "gpt"):
         view = View(DaemonSource(Client(watched.url)), job)
-        view.look()
+        view.refresh()
         lines = drawn(view, width, height)
 
         assert len(lines) <= height
@@ -140,9 +140,9 @@ def test_a_screen_fits_into_the_terminal(watched: DaemonProcess, width: int, hei
 
 def test_a_daemon_that_goes_away_leaves_what_was_known_and_says_so(watched: DaemonProcess) -> None:
     view = View(DaemonSource(Client(watched.url)), "gpt")
-    view.look()
+    view.refresh()
     view.source = DaemonSource(Client("127.0.0.1:1"))
-    view.look()
+    view.refresh()
 
     text = "\n".join(drawn(view, 100, 30))
 
