@@ -142,7 +142,7 @@ def test_a_directory_that_cannot_be_created_gives_one_line(directory: str, tmp_p
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"caboose: --dir {directory} cannot be made: ")
+    assert done.stderr.startswith(f"caboose: --dir {directory} cannot be created: ")
     assert done.stderr.count("\n") == 1
 
 
@@ -191,20 +191,20 @@ def an_alert(rule: str, severity: str, *receivers: str) -> dict[str, Any]:
         pytest.param([an_alert("non_finite", "critical")], [], id="one page"),
         pytest.param(
             [an_alert("non_finite", "warning")],
-            ["non_finite arrived as warning, the daemon says non_finite (critical)"],
+            ["non_finite arrived as warning, the daemon has non_finite (critical)"],
             id="a ticket instead of a page",
         ),
         pytest.param(
             [an_alert("non_finite", "critical"), an_alert("straggler", "warning")],
             [
-                "one cause is told 2 times: Caboose-non_finite (critical), Caboose-straggler (warning)",
-                "an alert of the rule 'straggler' is not what this drill shows",
+                "2 alerts for one cause: Caboose-non_finite (critical), Caboose-straggler (warning)",
+                "unexpected alert of rule 'straggler' for this drill",
             ],
             id="two alerts for one cause",
         ),
         pytest.param(
             [{**an_alert("non_finite", "critical"), "receivers": []}],
-            ["Alertmanager tells nobody of it"],
+            ["Alertmanager has no receiver for it"],
             id="no receiver",
         ),
     ],

@@ -24,7 +24,7 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.jobs.job import Job, Member
-from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.live import Broker
@@ -44,7 +44,7 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 
 
-class Outlet:
+class Outlet(Sink):
     """The pipeline's sink in a running daemon: everything goes to the journal, to open pages, and to the exports."""
 
     def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:

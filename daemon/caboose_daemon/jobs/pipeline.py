@@ -7,7 +7,6 @@ to a `Sink`, so the same pipeline runs in a daemon, a replay and a test.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.case import MemoryUse
@@ -40,8 +39,8 @@ AWAKE_SECONDS = 60.0
 ENDED = "the run ended"
 
 
-class Sink(Protocol):
-    """Where the pipeline's results go."""
+class Sink:
+    """Where the pipeline's results go; this one keeps nothing."""
 
     def attempt_began(self, job: Job) -> None:
         """A launch was recognised."""

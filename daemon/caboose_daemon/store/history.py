@@ -34,9 +34,9 @@ MakeAttempt = Callable[[Job, int, str, int, float], Attempt]
 """Job, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
 
 
-def restore(path: Path, state: State, pipeline: Pipeline, now: float, *, read_only: bool = False) -> None:
+def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
     """Puts back the jobs a journal knows, as they stood when it was last written."""
-    connection = connect(path, read_only=read_only)
+    connection = connect(path)
     try:
         _restore(connection, state, pipeline, now)
     except (sqlite3.Error, msgspec.MsgspecError) as error:

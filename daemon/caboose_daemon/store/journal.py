@@ -22,6 +22,7 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.jobs.layer_table import layer_table
+from caboose_daemon.jobs.pipeline import Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
@@ -73,7 +74,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-class Journal:
+class Journal(Sink):
     """Writes what happens; implements the pipeline's Sink."""
 
     def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:

@@ -119,7 +119,7 @@ def test_a_conversation_that_is_broken_off_ends_cleanly() -> None:
 
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert "broken off; nothing was kept" in done.stderr
+    assert "interrupted; nothing was kept" in done.stderr
     assert "Traceback" not in done.output
 
 
@@ -134,7 +134,7 @@ def test_one_conversation_is_about_one_run() -> None:
     done = CliRunner().invoke(caboose, ["diagnose", "--guided", "one", "two"])
 
     assert done.exit_code == 2
-    assert "--guided is about one run" in done.stderr
+    assert "--guided takes one run" in done.stderr
 
 
 @pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.name)

@@ -202,7 +202,7 @@ def test_the_page_counts_in_how_many_seeds_each_rule_spoke() -> None:
     assert tables.matrix([result]) == [["drill", "loss_spike", "plateau"], ["spike (3)", "**2**", "1"]]
     page = tables.markdown([result], "make drills")
     assert "| spike (3) | **2** | 1 |" in page
-    assert "- MISSED: found under its own name" in page
+    assert "- MISSED: found by its own rule" in page
 
 
 def test_names_are_chosen_in_the_order_of_the_catalogue() -> None:
@@ -210,5 +210,5 @@ def test_names_are_chosen_in_the_order_of_the_catalogue() -> None:
     assert [drill.name for drill in known.named(("b", "a"))] == ["a", "b"]
     assert [drill.name for drill in known.named(("healthy", "b"))] == ["b", "h"]
     assert [drill.name for drill in known.named(("all",))] == ["a", "b"]
-    with pytest.raises(ValueError, match="no drill 'c'; there are a, b, h, and all and healthy"):
+    with pytest.raises(ValueError, match="no drill 'c'; known: a, b, h, all, healthy"):
         known.named(("c",))

@@ -155,7 +155,7 @@ def test_an_unknown_job_gets_the_same_reply_from_every_endpoint(client: httpx.Cl
     answer = client.get(f"/api/v1/jobs/trian{tail}")
 
     assert answer.status_code == 404
-    assert answer.json() == {"error": "no job 'trian'; known: train", "unknown": "job"}
+    assert answer.json() == {"error": "no job 'trian'; known: train", "known_jobs": ["train"]}
 
 
 def test_an_unknown_path_points_to_the_api(client: httpx.Client) -> None:

@@ -19,9 +19,8 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.engine import RuleStats
 from caboose_daemon.jobs.job import Job
-from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
-from caboose_daemon.offline.records.nowhere import Nowhere
 from caboose_daemon.offline.replay.logs import Log
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -69,7 +68,7 @@ class Row:
     metrics: Mapping[str, float]
 
 
-class Collector(Nowhere):
+class Collector(Sink):
     """A sink that keeps all findings above info, and every episode and incident as it was last."""
 
     def __init__(self) -> None:

@@ -25,8 +25,9 @@ def unknown_job(state: State, name: str) -> JSONResponse | None:
     with state.lock:
         if name in state.jobs:
             return None
-        known = ", ".join(sorted(state.jobs)[:MAX_JOBS]) or "none yet"
-    return error(404, f"no job {name[:MAX_NAME]!r}; known: {known}", unknown="job")
+        known = sorted(state.jobs)[:MAX_JOBS]
+    text = f"no job {name[:MAX_NAME]!r}; known: {', '.join(known) or 'none yet'}"
+    return JSONResponse({"error": text, "known_jobs": known}, status_code=404)
 
 
 def job_reply(state: State, request: Request, shape: Callable[[Job], Json | Response]) -> Response:

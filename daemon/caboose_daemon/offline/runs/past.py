@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from caboose_daemon.offline.records.source import RecordSource
+from caboose_daemon.offline.runs.source import RunSource
 
 Json = dict[str, Any]
 CHANGES = ("fix", "note")
 
 
-def remember(where: RecordSource, jobs: Iterable[str]) -> list[Json]:
+def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
     """The incidents of these jobs, the newest first."""
     rows = []
     for job in jobs:
