@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from caboose_daemon.jobs.state import ExportCounts
-from caboose_daemon.out.export.outbox import Outbox, one_line
+from caboose_daemon.out.outbox import Outbox, one_line
 from support.processes import wait_until
 
 
@@ -111,7 +111,7 @@ def test_failures_are_counted_and_logged_once_until_it_works_again(
 
 
 def test_what_is_held_back_is_written_out_while_it_goes_on(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caboose_daemon.out.export.outbox.REST_SECONDS", 0.01)
+    monkeypatch.setattr("caboose_daemon.out.outbox.REST_SECONDS", 0.01)
     outbox = Outbox(shelf, ExportCounts())
     outbox.start()
     outbox.put(1)

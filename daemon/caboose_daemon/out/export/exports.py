@@ -21,7 +21,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.state import ExportCounts, State
 from caboose_daemon.out.export.items import Curves, pick
 from caboose_daemon.out.export.mirror import Mirror, OpenWriter
-from caboose_daemon.out.export.outbox import CLOSE_SECONDS, Outbox
+from caboose_daemon.out.outbox import CLOSE_SECONDS, Outbox
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event

@@ -17,7 +17,7 @@ import niquests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaException, GrafanaTimeoutError
 
-from caboose_daemon.out.export.outbox import one_line
+from caboose_daemon.out.outbox import one_line
 
 R = TypeVar("R")
 TIMEOUT_SECONDS = 5.0
