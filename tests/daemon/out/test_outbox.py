@@ -90,7 +90,7 @@ def test_the_end_does_not_wait_for_a_target_that_hangs(shelf: Shelf, caplog: pyt
 
     outbox.close(0.05)
 
-    assert "shelf did not take everything in time; given up: 2" in caplog.text
+    assert "shelf did not take all items in time; dropped: 2" in caplog.text
 
 
 def test_failures_are_counted_and_logged_once_until_it_works_again(
@@ -106,7 +106,7 @@ def test_failures_are_counted_and_logged_once_until_it_works_again(
 
     assert shelf.kept == [5, 6]
     assert outbox.tally == ExportCounts(num_sent=2, num_failed=7)
-    fails = "shelf fails: [Errno 28] No space left on device; the next failures are only counted"
+    fails = "shelf fails: [Errno 28] No space left on device; further failures are only counted"
     assert [record.getMessage() for record in caplog.records] == [fails, "shelf works again", fails]
 
 
