@@ -67,18 +67,18 @@ class RankColumns:
         columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
         plain, (*numbers, seen) = columns[: len(PLAIN)], columns[len(PLAIN) :]
         heard = tuple(None if now - time < LATELY_SECONDS else int(time) for time in seen)
-        self._columns = [*plain, *map(_rounded, numbers), heard]
+        self.columns = [*plain, *map(_rounded, numbers), heard]
 
     def whole(self) -> Json:
         """Every column."""
-        columns = zip(FIELDS, self._columns, strict=True)
+        columns = zip(FIELDS, self.columns, strict=True)
         return {"is_whole": True, "columns": {name: _short(column) for name, column in columns}}
 
     def since(self, before: "RankColumns") -> Json:
         """The columns that changed; all of them if the set of ranks changed."""
-        if self._columns[0] != before._columns[0]:
+        if self.columns[0] != before.columns[0]:
             return self.whole()
-        pairs = zip(FIELDS, before._columns, self._columns, strict=True)
+        pairs = zip(FIELDS, before.columns, self.columns, strict=True)
         return {"columns": {name: _change(old, new) for name, old, new in pairs if old != new}}
 
 
