@@ -80,7 +80,7 @@ def test_a_log_gets_its_curves_incidents_causes_settings_and_blindness(tmp_path:
         "loss_spike",
         "look at the batch of step 400",
         "unknown",
-        "not called for",
+        "unlikely to help",
         "hidden",
         "a log holds no layers",
     ):

@@ -3,11 +3,11 @@
 Design
 ------
 Double descent is a strong word for a curve of few points, so it needs all of this: four sizes or more; a size in the
-middle that is clearly worse than a smaller and than a larger one; and a training loss that says the larger models fit
+middle that is clearly worse than a smaller and than a larger one; and a training loss that shows the larger models fit
 what the smaller ones could not, since the peak belongs where a model just begins to fit everything. Without the last,
-the bump is told as a bump. Final validation losses are taken: the best of a run would hide what stopping late shows.
+the bump is reported as a bump. Final validation losses are used: the best of a run would hide what stopping late shows.
 The same over the course of one run needs a rise and a second fall that both last, with no drop of the learning rate
-between: such a drop explains a fall by itself.
+between: such a drop alone explains a fall.
 """
 
 import math
@@ -66,7 +66,7 @@ def against_size(names: Sequence[str], runs: Sequence[Run], measures: Sequence[M
     if len(sizes) < 2:
         return None
     if len(sizes) < MIN_SIZES:
-        return Descent("too few", f"{len(sizes)} sizes are too few to see more than a direction", sizes)
+        return Descent("too few", f"{len(sizes)} sizes are too few for more than a direction", sizes)
     peak = _peak(sizes)
     if peak is not None:
         return _bump(sizes, *peak)
@@ -74,20 +74,24 @@ def against_size(names: Sequence[str], runs: Sequence[Run], measures: Sequence[M
     falls, rises = sizes[low].clearly_below(sizes[0]), sizes[low].clearly_below(sizes[-1])
     at = f"{sizes[low].num_parameters:,} parameters"
     if falls and rises:
-        return Descent("u-shape", f"validation is best at {at} and worse on both sides, with no second fall", sizes)
+        return Descent(
+            "u-shape", f"validation loss is best at {at} and worse on both sides, without a second fall", sizes
+        )
     if falls:
-        return Descent("falls", f"validation falls as the model grows, to {sizes[low].validation:.4g} at {at}", sizes)
+        return Descent(
+            "falls", f"validation loss falls as the model grows, to {sizes[low].validation:.4g} at {at}", sizes
+        )
     if rises:
-        return Descent("rises", f"validation rises as the model grows: the smallest are best, {at}", sizes)
-    return Descent("flat", "validation does not depend on size by more than noise", sizes)
+        return Descent("rises", f"validation loss rises as the model grows: the smallest is best, {at}", sizes)
+    return Descent("flat", "validation loss does not depend on size by more than noise", sizes)
 
 
 def over_time(name: str, run: Run) -> str | None:
     """A sentence where validation turned twice in the course of one run; None where it did not."""
-    told = [(step, value) for step, value, _ in run.validations if np.isfinite(value)]
-    if len(told) < MIN_EVALUATIONS:
+    evaluations = [(step, value) for step, value, _ in run.validations if np.isfinite(value)]
+    if len(evaluations) < MIN_EVALUATIONS:
         return None
-    values = np.array([value for _, value in told])
+    values = np.array([value for _, value in evaluations])
     smooth = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
     noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
     for top in sorted(range(2, len(smooth) - 2), key=lambda i: -smooth[i]):
@@ -97,17 +101,17 @@ def over_time(name: str, run: Run) -> str | None:
             continue
         if top - first < 2 or second - top < 2:
             continue
-        said = (
-            f"validation in {name} turned twice: {smooth[first]:.3g} at step {told[first][0]:,}, up to "
-            f"{smooth[top]:.3g} at {told[top][0]:,}, down to {smooth[second]:.3g} at {told[second][0]:,}"
+        summary = (
+            f"validation loss of {name} turned twice: {smooth[first]:.3g} at step {evaluations[first][0]:,}, up to "
+            f"{smooth[top]:.3g} at {evaluations[top][0]:,}, down to {smooth[second]:.3g} at {evaluations[second][0]:,}"
         )
         steps, rates = run.curve("lr")
-        between = rates[(steps >= told[top][0]) & (steps <= told[second][0])]
+        between = rates[(steps >= evaluations[top][0]) & (steps <= evaluations[second][0])]
         if len(between) and between[-1] < 0.5 * between[0]:
-            return f"{said}; the learning rate fell in between, which may be all there is to it"
+            return f"{summary}; the learning rate fell in between, which may explain it"
         if not len(rates):
-            return f"{said}: double descent over time, or a drop of the learning rate, which was not logged"
-        return f"{said}, at a learning rate that did not drop: double descent over time"
+            return f"{summary}: double descent over time, or a drop of the learning rate, which was not logged"
+        return f"{summary}, without a drop of the learning rate: double descent over time"
     return None
 
 
@@ -123,20 +127,20 @@ def _peak(sizes: tuple[Size, ...]) -> tuple[int, int, int] | None:
 
 def _bump(sizes: tuple[Size, ...], left: int, top: int, right: int) -> Descent:
     small, middle, large = sizes[left], sizes[top], sizes[right]
-    said = (
-        f"validation goes from {small.validation:.4g} at {small.num_parameters:,} parameters up to "
+    summary = (
+        f"validation loss goes from {small.validation:.4g} at {small.num_parameters:,} parameters up to "
         f"{middle.validation:.4g} at {middle.num_parameters:,} and down to {large.validation:.4g} at "
         f"{large.num_parameters:,}"
     )
     if small.train is None or middle.train is None or large.train is None:
-        return Descent("bump", f"{said}; without training losses this is not called double descent", sizes)
+        return Descent("bump", f"{summary}; without training losses it cannot be called double descent", sizes)
     fits = large.train <= FITS * small.train and large.train <= middle.train <= small.train
     if fits:
-        text = f"{said}, while the training loss falls from {small.train:.3g} to {large.train:.3g}: double descent"
+        text = f"{summary}, while the training loss falls from {small.train:.3g} to {large.train:.3g}: double descent"
         return Descent("double descent", text, sizes)
     text = (
-        f"{said}; the training loss ({small.train:.3g}, {middle.train:.3g}, {large.train:.3g}) does not show that the "
-        "larger models fit what the smaller could not: a bump, not double descent"
+        f"{summary}; the training loss ({small.train:.3g}, {middle.train:.3g}, {large.train:.3g}) does not show that "
+        "the larger models fit what the smaller could not: a bump, not double descent"
     )
     return Descent("bump", text, sizes)
 

@@ -78,7 +78,7 @@ class Compared:
 
 
 def statements(compared: Compared) -> Iterator[Statement]:
-    """Everything worth saying, results first."""
+    """All statements, cautions and results first."""
     yield from _cautions(compared)
     yield from _broken(compared)
     yield from _lowest(compared)
@@ -91,11 +91,11 @@ def statements(compared: Compared) -> Iterator[Statement]:
 def _cautions(c: Compared) -> Iterator[Statement]:
     scale = [name for name in c.settings.differing if name.lower() in SCALE]
     if scale:
-        yield Statement("caution", f"{_list(scale)} differ: the losses may not be on one scale")
+        yield Statement("caution", f"{_list(scale)} differ: the losses may not be comparable")
     if BATCH in c.settings.differing:
-        yield Statement("caution", "the batches differ: a step is not the same amount of data in all runs")
+        yield Statement("caution", "batch sizes differ: a step is not the same amount of data in all runs")
     if c.chance is not None and c.settings.causes:
-        text = f"runs of equal settings are {c.chance:.3g} apart: no smaller difference is read as one"
+        text = f"runs with equal settings differ by {c.chance:.3g}: a smaller difference does not count"
         yield Statement("caution", text)
 
 
@@ -119,16 +119,20 @@ def _lowest(c: Compared) -> Iterator[Statement]:
     by = f"{b.value - a.value:.3g}" + (f" +- {error:.1g}" if math.isfinite(error) else "")
     at = f"at step {c.step:,}, the last that all reached"
     if c.order(first, second) < 0:
-        more = "each run's own noise; one seed each" if c.chance is None else f"the {c.chance:.3g} of chance"
+        more = (
+            "each run's own noise; one seed each"
+            if c.chance is None
+            else f"the {c.chance:.3g} between runs with equal settings"
+        )
         text = f"{c.names[first]} has the lowest loss {at}: below {c.names[second]} by {by}, more than {more}"
     else:
         tied = [c.names[i] for i in sorted(ranked) if c.order(first, i) == 0]
         why = "is within each run's own noise; one seed each"
         if c.are_repeats(first, second):
-            why = "is what chance does, for they have equal settings"
+            why = "is chance: they have equal settings"
         elif a.clearly_below(b):
-            why = f"is no more than the {c.chance:.3g} between runs of equal settings"
-        text = f"{_list(tied)} cannot be told apart {at}: {by} between the first two {why}"
+            why = f"is no more than the {c.chance:.3g} between runs with equal settings"
+        text = f"no clear difference between {_list(tied)} {at}: {by} between the first two {why}"
     yield Statement("result", text)
 
 
@@ -149,7 +153,7 @@ def _validation(c: Compared) -> Iterator[Statement]:
         if m.validation_best and m.validation_final and m.validation_final > 1.05 * m.validation_best > 0
     ]
     if rose:
-        yield Statement("result", f"validation ended above its best in {_list(rose)}: keep the checkpoint of the best")
+        yield Statement("result", f"validation loss ended above its best in {_list(rose)}: keep the best checkpoint")
 
 
 def _fastest(c: Compared) -> Iterator[Statement]:
@@ -169,7 +173,7 @@ def _fastest(c: Compared) -> Iterator[Statement]:
             yield Statement("result", f"{goal} was reached at about the same step: {least:,} to {most:,}")
         samples = sorted((m.samples_to_common, i) for i, m in _sound(c) if m.samples_to_common is not None)
         if len(samples) == len(reached) and samples[0][1] != i and not c.are_repeats(samples[0][1], i):
-            text = f"counted in samples, {c.names[samples[0][1]]} was first: after {samples[0][0]:,.0f} of them"
+            text = f"in samples, {c.names[samples[0][1]]} was first: after {samples[0][0]:,.0f}"
             yield Statement("result", text)
     if never:
         yield Statement("result", f"{_list(never)} never reached {c.goal:.4g}")
@@ -178,7 +182,7 @@ def _fastest(c: Compared) -> Iterator[Statement]:
 def _calm(c: Compared) -> Iterator[Statement]:
     bad = [f"{n} ({m.num_bad} steps)" for n, m in zip(c.names, c.measures, strict=True) if m.num_bad]
     if bad:
-        yield Statement("result", f"numbers that are not finite: {_list(bad)}")
+        yield Statement("result", f"not finite: {_list(bad)}")
     spiky = [(m.num_spikes, n) for n, m in zip(c.names, c.measures, strict=True) if m.num_spikes]
     if spiky and len(spiky) < len(c.names):
         named = [f"{n} ({num})" for num, n in sorted(spiky, reverse=True)]
@@ -189,11 +193,11 @@ def _settings(c: Compared) -> Iterator[Statement]:
     causes = c.settings.causes
     silent = [name for name, table in zip(c.names, c.settings.tables, strict=True) if not set(table) - {RATE}]
     if silent:
-        text = f"{_list(silent)} tell no settings: what made the difference cannot be said of them"
+        text = f"no settings known for {_list(silent)}: their differences cannot be attributed"
         yield Statement("caution", text)
     if not causes:
         if len(silent) < len(c.names) and c.settings.num_equal:
-            yield Statement("setting", "no setting that is known differs: what differs is chance, data or code")
+            yield Statement("setting", "no known setting differs: the difference is chance, data or code")
         return
     for name in causes:
         yield from _pairs(c, name)
@@ -203,7 +207,7 @@ def _settings(c: Compared) -> Iterator[Statement]:
     lone = {n for i, j in itertools.combinations(range(len(c.names)), 2) for n in _only(c.settings.apart(i, j))}
     mixed = [name for name in causes if name not in lone]
     if len(mixed) > 1:
-        text = f"{_list(mixed)} never differ alone: which of them did it cannot be said from these runs"
+        text = f"{_list(mixed)} never differ alone: these runs cannot separate their effects"
         yield Statement("setting", text)
 
 
@@ -230,16 +234,16 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
         return
     head = f"{name} differs alone in {len(found)} pair{'s' if len(found) > 1 else ''}"
     if lower_wins + higher_wins > 1 and not (lower_wins and higher_wins):
-        head += f", and {'lower' if lower_wins else 'higher'} was better each time"
+        head += f", {'lower' if lower_wins else 'higher'} was better each time"
     elif lower_wins and higher_wins:
-        head += ", with no one direction"
+        head += ", without a common direction"
     text = f"{head}: {'; '.join(found[:MAX_NAMED])}"
     if len(found) > MAX_NAMED:
         text += f"; and {len(found) - MAX_NAMED} more"
     if spikes and len(set(spikes)) == 1:
         text += f". More spikes with {spikes[0]}"
     if len(found) == 1 and c.chance is None:
-        text += ". One pair, and no run was repeated: another seed may say otherwise"
+        text += ". One pair, and no repeated run: another seed may differ"
     yield Statement("setting", text)
 
 

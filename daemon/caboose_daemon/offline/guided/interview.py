@@ -33,7 +33,7 @@ SHOWN = ("optimizer", "lr", "weight_decay", "batch_size", "dataset_length", "num
 
 @dataclass
 class Interview:
-    """One conversation."""
+    """One guided diagnosis."""
 
     ask: Ask
     tell: Tell
@@ -44,12 +44,12 @@ class Interview:
     """Whether the run itself shows the symptom."""
 
     def hold(self) -> dict[str, Any]:
-        """The whole conversation; the answer of `caboose diagnose`, with what was asked beside it."""
+        """Asks all questions; returns the answer of `caboose diagnose`, with the questions and answers."""
         symptom = self.symptom = self._which()
         incident = fitting(self.run, symptom)
         self.is_seen = incident is not None
         if incident is None:
-            incident = self._on_your_word(symptom)
+            incident = self._declared_incident(symptom)
         else:
             self.tell(f"The run shows it: {incident.rule} from step {incident.onset_step:,}: {incident.summary}")
         case = case_of(self.run, incident)
@@ -60,7 +60,7 @@ class Interview:
         diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case))
         return {
             "job": diagnosed.job,
-            "state": "as told" if self.run is None else self.run.state,
+            "state": "as described" if self.run is None else self.run.state,
             "health": str(diagnosed.severity),
             "step": self.run.last_step if self.run is not None else diagnosed.last_step,
             "num_open": int(diagnosed.is_open),
@@ -76,12 +76,12 @@ class Interview:
             found = find(self.ask(f"Number, 1 to {len(SYMPTOMS)}"))
             if found is not None:
                 return found
-            self.tell(f"  Please give one of the numbers, or one of {', '.join(s.name for s in SYMPTOMS)}.")
+            self.tell(f"  Type a number, or one of {', '.join(s.name for s in SYMPTOMS)}.")
 
-    def _on_your_word(self, symptom: Symptom) -> Incident:
+    def _declared_incident(self, symptom: Symptom) -> Incident:
         name, last = (self.run.name, self.run.last_step) if self.run is not None else ("this run", 0)
         if self.run is not None:
-            self.tell(f"The rules see nothing of that kind in {name}: what follows rests on your word.")
+            self.tell(f"The rules find no such incident in {name}: the diagnosis rests on your answers.")
         question = Question("At which step did it begin?", "number", ())
         step = self._answer(question)
         return declared(symptom, last if step is None else int(float(step)), name)
@@ -92,7 +92,7 @@ class Interview:
             question for question in QUESTIONS if symptom.name in question.symptoms and not question.is_known(case)
         ]
         if asked:
-            self.tell(f"{len(asked)} question{'s' if len(asked) > 1 else ''}; return alone if you do not know:")
+            self.tell(f"{len(asked)} question{'s' if len(asked) > 1 else ''}; press Enter if you do not know:")
         for number, question in enumerate(asked, 1):
             answer = self._answer(question)
             if answer is not None:
@@ -108,7 +108,7 @@ class Interview:
             try:
                 return question.parse(text)
             except ValueError as error:
-                self.tell(f"  Please give {error}.")
+                self.tell(f"  Type {error}.")
 
 
 def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
@@ -119,7 +119,7 @@ def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
     if question.amend is not None:
         members = tuple(_amended(m, question, answer) for m in case.incident.episodes)
         return dataclasses.replace(case, incident=msgspec.structs.replace(case.incident, episodes=members))
-    if answer in (False, 0.0):  # somebody looked, and it is not so: as good as a rule that is quiet
+    if answer in (False, 0.0):  # the user checked: counts as a quiet rule
         return dataclasses.replace(
             case, abstaining={rule: why for rule, why in case.abstaining.items() if rule != question.rule}
         )

@@ -37,7 +37,7 @@ def fitting(run: Run | None, symptom: Symptom) -> Incident | None:
 
 def declared(symptom: Symptom, step: int, name: str) -> Incident:
     """An incident on the user's word alone."""
-    member = sign(symptom.rule, step, f"as you say: {symptom.text}", number=0)
+    member = sign(symptom.rule, step, f"reported by you: {symptom.text}", number=0)
     return Incident(
         job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, episodes=(member,)
     )

@@ -79,15 +79,15 @@ class Question:
         if self.kind == "yes":
             if text.lower() in ("y", "yes", "n", "no"):
                 return text.lower().startswith("y")
-            raise ValueError("y, n, or nothing if you do not know")
+            raise ValueError("y, n, or press Enter if you do not know")
         if self.kind == "word":
             if self.words and text not in self.words:
-                raise ValueError(f"one of {', '.join(self.words)}, or nothing if you do not know")
+                raise ValueError(f"one of {', '.join(self.words)}, or press Enter if you do not know")
             return text
         try:
             value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            raise ValueError("a number, or nothing if you do not know") from None
+            raise ValueError("a number, or press Enter if you do not know") from None
         if not value >= 0 or value == float("inf") or (self.kind == "share" and value > 1):
             raise ValueError("0 to 1, or a percentage" if self.kind == "share" else "a number of 0 or more")
         return value
@@ -155,7 +155,7 @@ QUESTIONS: tuple[Question, ...] = (
         name="infinite",
     ),
     Question(
-        "After how many steps was the loss back at its level? (nothing if it is not)",
+        "After how many steps was the loss back at its level? (Enter if it is not)",
         "number",
         (SPIKE,),
         rule="loss_spike",
@@ -163,11 +163,11 @@ QUESTIONS: tuple[Question, ...] = (
         name="num_steps_up",
     ),
     Question(
-        "Does the batch of that step hold values far from the usual?",
+        "Does the batch of that step hold unusual values?",
         "yes",
         (SPIKE, DIVERGES),
         rule="bad_batch",
-        says="its batch holds values far from the usual",
+        says="its batch holds unusual values",
         phase="input",
     ),
     Question(
@@ -193,7 +193,7 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"scale": float(answer)},
     ),
     Question(
-        "By which share of its level does the loss swing?",
+        "By which share of its level does the loss oscillate?",
         "share",
         ("swings",),
         rule="oscillation",
@@ -201,7 +201,7 @@ QUESTIONS: tuple[Question, ...] = (
         name="amplitude",
     ),
     Question(
-        "Does it turn from step to step, rather than in slow waves?",
+        "Does it alternate from step to step, rather than in slow waves?",
         "yes",
         ("swings",),
         rule="oscillation",
@@ -259,27 +259,27 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"without_gradient": float(answer)},
     ),
     Question(
-        "Which share of the ReLU units fires for no sample?",
+        "Which share of the ReLU units is dead (zero for every sample)?",
         "share",
         STILL,
         rule="dead_units",
-        says="{} of the units fire for no sample",
+        says="{} of the units are dead",
         values=lambda answer: {"share": float(answer)},
     ),
     Question(
-        "How many classes are there? (nothing if it is not a classifier)",
+        "How many classes are there? (Enter if it is not a classifier)",
         "number",
         (*STILL, "metric"),
         setting="num_classes",
     ),
     Question("Which weight decay?", "number", (*STILL, "overfits"), setting="weight_decay"),
     Question(
-        "How many samples does a rank see in a step?",
+        "How many samples does a rank process per step?",
         "number",
         ("overfits", "swings", "underfits"),
         setting="batch_size",
     ),
-    Question("How many samples are there to train on?", "number", ("overfits", "underfits"), setting="dataset_length"),
+    Question("How many training samples are there?", "number", ("overfits", "underfits"), setting="dataset_length"),
     Question("How many parameters are trained?", "number", ("overfits", "underfits"), setting="num_trainable"),
     Question(
         "Which share of a step is spent waiting for data?",
@@ -299,7 +299,7 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"num_slow": 1.0},
     ),
     Question(
-        "How many ranks are gone, with no word of their own?",
+        "How many ranks are gone without an error?",
         "number",
         ("hangs",),
         rule="rank_silent",

@@ -1,4 +1,4 @@
-"""What people say when they ask for help, and which rules look for that."""
+"""The symptoms that a user can choose, and the rules that detect them."""
 
 from dataclasses import dataclass
 
@@ -24,14 +24,14 @@ class Symptom:
 
 SYMPTOMS: tuple[Symptom, ...] = (
     Symptom("nan", "the loss or the gradients are NaN or infinite", "non_finite", frozenset({"loss_scale_collapse"})),
-    Symptom("spike", "the loss jumps up now and then", "loss_spike", frozenset({"bad_batch", "gradient_explosion"})),
+    Symptom("spike", "the loss spikes from time to time", "loss_spike", frozenset({"bad_batch", "gradient_explosion"})),
     Symptom("diverges", "the loss rises and stays up", "divergence", BREAKS | {"lr_too_high"}),
     Symptom("stuck", "the loss does not fall from the start", "not_learning", STANDS_STILL | {"frozen_parameters"}),
     Symptom("plateau", "the loss fell and has stopped falling", "plateau", STANDS_STILL | {"lr_too_low"}),
-    Symptom("swings", "the loss swings up and down", "oscillation", frozenset({"lr_too_high"})),
+    Symptom("swings", "the loss oscillates", "oscillation", frozenset({"lr_too_high"})),
     Symptom("overfits", "validation gets worse while training gets better", "overfitting"),
     Symptom("underfits", "training and validation are both poor", "underfitting", STANDS_STILL),
-    Symptom("metric", "the loss falls, but the score does not follow", "metric_divergence"),
+    Symptom("metric", "the loss falls, but the metric does not improve", "metric_divergence"),
     Symptom(
         "slow", "steps take longer than they should", "throughput_regression", frozenset({"straggler", "data_starved"})
     ),

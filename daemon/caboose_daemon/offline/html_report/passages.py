@@ -19,7 +19,7 @@ HEALTH = {"critical": "critical", "warning": "warning", "info": "info", "ok": "o
 
 
 def health(run: Run) -> str:
-    """The worst of what is open; of a log, of all that was found, since nobody will mend it."""
+    """The worst open severity; of a log, the worst of all incidents."""
     if run.detail is not None:
         return HEALTH.get(run.detail["health"], "ok")
     order = {"info": 0, "warning": 1, "critical": 2}
@@ -30,12 +30,12 @@ def headline(run: Run, now: float) -> str:
     """Name, state and one sentence."""
     num_open = sum(incident["is_open"] for incident in run.incidents)
     worst = health(run)
-    said = "nothing is wrong now" if not num_open else f"{_count(num_open, 'incident')} open"
+    said = "no open incident" if not num_open else f"{_count(num_open, 'incident')} open"
     if run.source == "log":
-        said = f"{_count(len(run.incidents), 'incident')} found" if run.incidents else "nothing was found"
+        said = f"{_count(len(run.incidents), 'incident')} found" if run.incidents else "no incident found"
     elif len(run.incidents) > num_open:
-        said += f", {len(run.incidents) - num_open} over"
-    state = {"log": "replayed from a log", "known": "as the journal has it"}.get(run.state, run.state)
+        said += f", {len(run.incidents) - num_open} closed"
+    state = {"log": "replayed from a log", "known": "from the journal"}.get(run.state, run.state)
     return (
         f'<header class="card headline" data-health="{worst}"><div><h1>{escape(run.name)}</h1>'
         f'<p><b class="badge" data-kind="{worst}">{worst}</b> {escape(state)}, step {run.last_step:,}: {said}</p></div>'
@@ -56,7 +56,7 @@ def tiles(run: Run, numbers: Measures) -> str:
         ("step time", _seconds(numbers.step_seconds), _count(detail["world"], "rank") if detail.get("world") else ""),
         ("learning rate", _number(numbers.lr_final), f"peak {numbers.lr_peak:.3g}" if numbers.lr_peak else ""),
         ("not finite", f"{numbers.num_bad}", "steps with NaN or infinity"),
-        ("the agent's own cost", f"{100 * agent:.2g} %" if isinstance(agent, float) else "", "of a step"),
+        ("the agent's cost", f"{100 * agent:.2g} %" if isinstance(agent, float) else "", "of a step"),
     ]
     body = "".join(
         f"<div><dt>{label}</dt><dd>{escape(value)}</dd><small>{escape(more)}</small></div>"
@@ -69,14 +69,14 @@ def tiles(run: Run, numbers: Measures) -> str:
 def incidents(run: Run) -> str:
     """Every incident with its diagnosis; the open and the worst ones unfolded."""
     if not run.incidents:
-        return "<p class='empty'>No incident: the rules that could judge this run had nothing to say.</p>"
+        return "<p class='empty'>No incident: no rule that could judge this run found one.</p>"
     latest = sorted(run.incidents, key=lambda i: (not i["is_open"], i["worst"] != "critical", -i["opened_step"]))
     return "".join(_incident(incident, is_unfolded=place < 3) for place, incident in enumerate(latest))
 
 
 def _incident(incident: Json, *, is_unfolded: bool) -> str:
     state = escape(incident["state"] + (f": {incident['reason']}" if incident["reason"] else ""))
-    facts = [("began", f"at step {incident['onset_step']:,}, seen at step {incident['opened_step']:,}")]
+    facts = [("began", f"at step {incident['onset_step']:,}, detected at step {incident['opened_step']:,}")]
     if incident["witness"] is not None:
         facts.append(("first seen", witness(incident["witness"])))
     others = {m["rule"]: m["onset_step"] for m in incident["members"] if m["rule"] != incident["rule"]}
@@ -114,8 +114,8 @@ def _diagnosis(diagnosis: Json) -> Iterator[str]:
             f"<ul class='evidence'>{evidence}</ul>{_pairs(lines)}{code}</div></li>"
         )
     yield f"<li class='unknown'>{_bar(diagnosis['unknown'])}<div>unknown</div></li></ol>"
-    refused = [(f"{r['advice']}: not called for", r["why"]) for r in diagnosis["refusals"]]
-    told = [("would tell more", text) for text in diagnosis["missing"]]
+    refused = [(f"{r['advice']}: unlikely to help", r["why"]) for r in diagnosis["refusals"]]
+    told = [("missing data", text) for text in diagnosis["missing"]]
     yield _pairs(refused + told)
 
 
@@ -148,19 +148,19 @@ def decisions(run: Run) -> str:
     )
     head = "<thead><tr><th>saved</th><th>step</th><th>health</th><th>why</th><th>where</th></tr></thead>"
     table = f"<table>{head}{saved}</table>"
-    body = rows or "<p class='empty'>Nothing was decided: no rollback was advised, asked for or made.</p>"
+    body = rows or "<p class='empty'>No decision: no rollback was advised, requested or done.</p>"
     return _section("rollback", "Rollback", body + (table if saved else ""))
 
 
 def layers(run: Run) -> str:
     """The place of the charts of layers, or why there are none."""
     if run.latest_sample is None:
-        why = "a log holds no layers" if run.source == "log" else "no sample was taken yet, or it was not kept"
+        why = "a log holds no layers" if run.source == "log" else "no sample was taken, or it was not kept"
         return f"<p class='empty'>Nothing to show: {why}.</p>"
     step, num = run.latest_sample["step"], run.latest_sample["num_layers"]
     return (
-        f"<p class='about'>{num:,} parameter tensors from input to output, as the sample at step {step:,} showed "
-        "them. Point at one for its name.</p>"
+        f"<p class='about'>{num:,} parameter tensors from input to output, at sampled step {step:,}. "
+        "Point at one for its name.</p>"
         "<div class='pair'><div><h3>gradient norm</h3><div class='chart' data-chart='layer:grad_norm'></div></div>"
         "<div><h3>update over weight, in a step</h3><div class='chart' data-chart='layer:update_ratio'></div></div>"
         "<div><h3>weight norm</h3><div class='chart' data-chart='layer:weight_norm'></div></div>"
@@ -172,7 +172,7 @@ def layers(run: Run) -> str:
 def settings(run: Run) -> str:
     """The configuration."""
     if not run.settings:
-        return "<p class='empty'>The run told no settings.</p>"
+        return "<p class='empty'>No settings are known.</p>"
     return _pairs(((name, shown(value)) for name, value in run.settings.items()), kind="wide")
 
 
@@ -212,7 +212,7 @@ def blindness(run: Run) -> str:
     if run.steps_per_row > 1:
         told.append(f"single steps: the curves were read in buckets of up to {run.steps_per_row} steps")
     if not told:
-        return "<p class='empty'>Nothing that the monitor knows of.</p>"
+        return "<p class='empty'>No known gap.</p>"
     return f"<ul>{_items(told)}</ul>"
 
 
@@ -243,7 +243,7 @@ def _number(value: float | None) -> str:
 
 
 def _end(numbers: Measures) -> tuple[str, str]:
-    """The last level, or that it is none; and a word on it."""
+    """The last level, or \"not finite\"; and a note."""
     if numbers.final is None and numbers.not_finite_since is not None:
         return "not finite", f"since step {numbers.not_finite_since:,}"
     began = "" if numbers.first is None else f"began at {numbers.first:.4g}"

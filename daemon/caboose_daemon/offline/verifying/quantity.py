@@ -43,7 +43,7 @@ class QuantityChange:
     highest: float | None
     """...and at the most."""
     why: str = ""
-    """Why nothing can be said."""
+    """Why it is undecided."""
     more_steps: int = 0
     """About as many more steps would tell; 0 where that is not known."""
 
@@ -66,22 +66,23 @@ def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | 
     for (steps, _), side in ((before, "before"), (after, "after")):
         if len(steps) < LEAST_STEPS:
             more = LEAST_STEPS - len(steps) if side == "after" else 0
-            return unknown(f"only {len(steps)} steps {side} the change; it takes {LEAST_STEPS}", more)
+            return unknown(f"only {len(steps)} steps {side} the change; at least {LEAST_STEPS} are needed", more)
     first, second = measure(*before), measure(*after)
     memory = max(first.memory, second.memory)  # the shorter or calmer side may not have shown it
     found = Pair(first.remembering(memory), second.remembering(memory))
     for stretch, side in ((found.before, "before"), (found.after, "after")):
         if stretch.num_independent < LEAST_INDEPENDENT:
             more = math.ceil(LEAST_INDEPENDENT * stretch.memory) - stretch.num if side == "after" else 0
-            seen = f"{side} the change it wanders: {stretch.num} steps say as much as"
+            seen = f"{side} the change it drifts: {stretch.num} steps count as"
             return unknown(
-                f"{seen} {stretch.num_independent:.0f} independent ones; it takes {LEAST_INDEPENDENT:.0f}", max(more, 0)
+                f"{seen} {stretch.num_independent:.0f} independent ones; {LEAST_INDEPENDENT:.0f} are needed",
+                max(more, 0),
             )
     return found
 
 
 def unknown(why: str, more_steps: int = 0) -> QuantityChange:
-    """Nothing can be said."""
+    """Undecided, with the reason."""
     return QuantityChange("unknown", None, None, None, None, why, more_steps)
 
 
@@ -113,7 +114,7 @@ def compare_levels(both: Pair | QuantityChange, margin: float, *, is_log: bool =
     if -margin <= lowest and highest <= margin:
         change = "same"
     is_between = min(gap for gap, _ in gaps) < 0 < max(gap for gap, _ in gaps)
-    chance = "it may have come to lie there by itself" if is_between else "chance alone does as much"
+    chance = "the trend alone may explain it" if is_between else "chance alone may explain it"
     return QuantityChange(change, *shown, lowest, highest, chance if change == "unknown" else "")
 
 
@@ -141,7 +142,7 @@ def compare_slopes(both: Pair | QuantityChange) -> QuantityChange:
     else:
         change = "unknown"
         slower = gap - error > 0
-        why = "it falls more slowly, as curves do by themselves" if slower else "both slopes are within their errors"
+        why = "it falls more slowly, which is normal" if slower else "both slopes are within their errors"
     if gap - error > 0 and rises and before.slope <= 0:
         change, why = "higher", ""
     return QuantityChange(
@@ -155,7 +156,7 @@ def compare_rates(num_before: int, steps_before: int, num_after: int, steps_afte
         return unknown("no steps on one side of the change", 1)
     total = num_before + num_after
     change: Change = _test_of_counts(num_before, steps_before, num_after, steps_after) if total else "same"
-    why = "too few to tell from chance" if change == "unknown" else "" if total else "there were none"
+    why = "too few to exclude chance" if change == "unknown" else "" if total else "none"
     rates = 1000 * num_before / steps_before, 1000 * num_after / steps_after
     return QuantityChange(change, *rates, None, None, why)
 
@@ -177,9 +178,9 @@ def compare_states(before: Sequence[bool], after: Sequence[bool]) -> QuantityCha
     change: Change = _test_of_counts(first, len(before), second, len(after)) if first + second else "same"
     if lasts and change == "lower":
         change = "unknown"
-    why = "" if first + second else "there were none"
+    why = "" if first + second else "none"
     if change == "unknown":
-        why = f"{first} {'burst' if first == 1 else 'bursts'} before, {second} after: too few to tell from chance"
+        why = f"{first} {'burst' if first == 1 else 'bursts'} before, {second} after: too few to exclude chance"
     return QuantityChange(change, *rates, None, None, why)
 
 

@@ -173,7 +173,7 @@ def _caveats(
     if not before or not after:
         return said
     for attempt in sorted({row["attempt"] for row in (*before, *after)} - {before[0]["attempt"]}):
-        said.append(f"attempt {attempt} began meanwhile: what a restart does by itself is in the difference")
+        said.append(f"attempt {attempt} began in between: the difference includes the effect of the restart")
     first, last = (before[0]["attempt"], before[0]["step"]), (after[-1]["attempt"], after[-1]["step"])
     for event in events:
         if event["kind"] not in QUIET_EVENTS and first <= (event["attempt"], event["step"]) <= last:
@@ -190,13 +190,13 @@ def _caveats(
         said.append(f"the learning rate went from {old:.3g} to {new:.3g}")
     ranks = before[-1]["num_ranks"], after[-1]["num_ranks"]
     if ranks[0] != ranks[1]:
-        said.append(f"{ranks[0]} ranks reported before, {ranks[1]} after: batch and speed differ with them")
+        said.append(f"{ranks[0]} ranks reported before, {ranks[1]} after: batch size and speed change with them")
     for incident in incidents:
         began = (incident["attempt"], incident["onset_step"])
         ended = incident["closed_step"]
         was_open = began <= moment and (ended is None or (incident["attempt"], ended) >= moment)
         if was_open and ({m["rule"] for m in incident["members"]} & set(LOSS_RULES)):
-            said.append(f"{incident['id']} ({incident['rule']}) was open then: a loss may come back by itself")
+            said.append(f"{incident['id']} ({incident['rule']}) was open then: the loss may recover without the change")
     return said
 
 

@@ -1,13 +1,13 @@
-"""Which alert keeps silent while which other one fires: one cause, one page, in every Alertmanager that is set up here.
+"""Which alert is inhibited while another one fires: one cause, one page, in every Alertmanager configured here.
 
 Design
 ------
 Read by `caboose stack`, and written from here into dashboards/alertmanager and deploy/alertmanager (`make docs`). They
-go by labels and not by the names of alerts, as any rule may lead an incident: pages on incidents have a `rule`, pages
-on rollback have none. An Alertmanager is shared with others, whose teams and severities may be called alike, and takes
-a label that both sides lack for an equal one: so both sides of every rule name alerts of ours, and what is compared is
-a label that they have. No two alerts may silence each other, or nobody would be told: of the pages on a job, those on
-incidents (but rank_silent) go before those on rollback, and these before rank_silent.
+match labels, not alert names, as any rule may lead an incident: pages on incidents have a `rule`, pages on rollback
+have none. An Alertmanager may be shared with other teams that use the same team and severity names, and it treats a
+label that both sides lack as equal: so both sides of every rule match Caboose's alerts, and only labels that both have
+are compared. No two alerts may inhibit each other, or neither would notify: of the pages on a job, those on incidents
+(except rank_silent) win over those on rollback, and these over rank_silent.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Inhibition:
-    """While `source` fires, `target` is not told."""
+    """While `source` fires, `target` does not notify."""
 
     why: str
     source: tuple[str, ...]
@@ -24,7 +24,7 @@ class Inhibition:
     equal: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
-        """As Alertmanager's configuration has it."""
+        """The rule in Alertmanager's configuration."""
         rule: dict[str, Any] = {"source_matchers": list(self.source), "target_matchers": list(self.target)}
         return {**rule, "equal": list(self.equal)} if self.equal else rule
 
@@ -35,32 +35,32 @@ TICKET = (OURS, 'team="training"', 'severity="warning"', 'training_job!=""')
 
 INHIBITIONS = (
     Inhibition(
-        "One cause, one page: while an incident pages, its ticket says nothing more. Without a `rule`, a page on"
-        " rollback silences the tickets on rollback by the same.",
+        "One cause, one page: while an incident pages, its ticket does not notify. Without a `rule`, a page on"
+        " rollback inhibits the tickets on rollback in the same way.",
         PAGE,
         TICKET,
         ("training_job", "rule"),
     ),
     Inhibition(
-        "Somebody is called to the run already: that going back does not help, or failed, is a part of it.",
+        "An incident of the run pages already: a rollback that failed or did not help is part of it.",
         (*PAGE, 'rule!=""', 'rule!="rank_silent"'),
         (*PAGE, 'rule=""'),
         ("training_job",),
     ),
     Inhibition(
-        "A run that was stopped, or could not go back, ends with errors on its ranks: that they are gone is no news.",
+        "A run that was stopped, or could not roll back, ends with errors on its ranks: they are gone as expected.",
         (*PAGE, 'rule=""'),
         (*PAGE, 'rule="rank_silent"'),
         ("training_job",),
     ),
     Inhibition(
-        "A run whose command failed has stopped with it: that nothing is left to try either is no second page.",
+        "A run whose command failed has stopped: that no rollback is left is no second page.",
         ('alertname="CabooseRollbackFailed"',),
         ('alertname="CabooseRollbackExhausted"',),
         ("training_job",),
     ),
     Inhibition(
-        "A job that nobody watches is also one of which parts are not seen.",
+        "A job that no daemon watches is also one with parts that are not observed.",
         ('alertname="CabooseJobUnwatched"',),
         ('alertname=~"CabooseMonitorBlind|CabooseReportsLost|CabooseReportsLate|CabooseStepsIncomplete"',),
         ("training_job",),
@@ -72,19 +72,19 @@ INHIBITIONS = (
         ("instance",),
     ),
     Inhibition(
-        "A daemon that falls behind is slow somewhere.",
+        "A daemon that falls behind also reports what is slow.",
         ('alertname="CabooseLoopLagging"',),
         ('alertname=~"CabooseLoopSlow|CabooseRulesSlow"',),
         ("instance",),
     ),
     Inhibition(
-        "It is late with everything, too; that is told of a job, wherever its daemon runs.",
+        "A daemon that falls behind is also late with reports; that alert is per job, on any daemon.",
         ('alertname="CabooseLoopLagging"',),
         ('alertname="CabooseReportsLate"',),
         ("job",),
     ),
     Inhibition(
-        "No daemon at all: what it said of itself last is old.",
+        "No daemon at all: its last values are old.",
         ('alertname="CabooseAbsent"',),
         (OURS, 'team="platform"', 'severity="warning"'),
     ),
