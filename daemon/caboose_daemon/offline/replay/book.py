@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.rounds import visit
+from caboose_daemon.diagnosis.weighing import diagnose_due
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog, Moment
@@ -52,7 +52,7 @@ class Book:
 
     def _tell(self, news: Iterable[Incident]) -> None:
         step = self._recent[-1].step if self._recent else 0
-        for incident in visit(self._log, news, step, self._case):
+        for incident in diagnose_due(self._log, news, step, self._case):
             self._last[incident.number] = incident
 
     def _moment(self) -> Moment:
