@@ -2,10 +2,9 @@
 
 Design
 ------
-Read-only, and made when an incident opens, changes or has lasted: never while a step is processed. The same class
-serves a live job and a replayed log; what a log does not contain is None or empty, and causes yield no evidence about
-it. All curves are those of the incident's attempt, in order, within what the daemon keeps (the last two thousand
-steps).
+Read-only, and made when an incident opens, changes or has lasted: never on a step's way. The same class serves a live
+job and a replayed log; what a log does not hold is None or empty, and causes stay silent about it. All curves are those
+of the incident's attempt, in order, as far as the daemon keeps them (the last two thousand steps).
 """
 
 import math
@@ -33,25 +32,26 @@ from caboose_wire.fields import Scalar
 
 Floats = NDArray[np.float64]
 ONSET_POINTS = 10
-"""Points by which a rule's onset of a rise may be too late."""
+"""Points by which a rule may name the onset of a rise too late."""
 NEAR_CHANCE = 0.03
-"""Relative distance from chance up to which a loss is at chance."""
+"""Share by which a loss may lie off chance and still be at it."""
 LUCKY = 0.05
-"""Excess over 1 / num_classes that a guess's accuracy may have by luck."""
+"""By which the accuracy of a guess may lie above one in so many classes."""
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory at a sampled step, of the rank that uses most; None where no rank reported it."""
+    """Memory at a closer look, of the rank that uses most; None where no rank told."""
 
     attempt: int
     step: int
     host: int | None = None
-    """Peak bytes of host memory."""
+    """The most it ever had of the host's."""
     device: int | None = None
 
     @classmethod
     def of(cls, step: AlignedStep) -> "MemoryUse":
+        """As the ranks of a step tell."""
         host = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
         device = max((report.device_bytes or 0 for report in step.reports.values()), default=0)
         return cls(step.attempt, step.step, host or None, device or None)
@@ -59,7 +59,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Case:
-    """An incident and everything that is known around it."""
+    """An incident and everything around it."""
 
     incident: Incident
     recent: Sequence[StepSummary]
@@ -74,32 +74,33 @@ class Case:
     events: Sequence[Event] = ()
     visible: frozenset[str] = frozenset()
     abstaining: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Rules that could not judge, with what they need."""
+    """Rules that could not judge, with what they missed."""
     sampled: AlignedStep | None = None
-    """The last sampled step, without the ranks' arrays: their reports, and `layer_values`."""
+    """The last step with a closer look, without the ranks' arrays: what they said, and `layer_values`."""
     is_on: Callable[[str], bool] = lambda rule: True
-    """Whether a rule is enabled."""
+    """Whether a rule is switched on at all."""
     memory_use: Sequence[MemoryUse] = ()
-    """At the sampled steps so far, oldest first."""
+    """At the closer looks so far, oldest first."""
 
     # What was found
 
     @property
     def step(self) -> int:
-        """The last step."""
+        """The last step that was seen."""
         return self.recent[-1].step if self.recent else self.incident.last_step
 
     @property
     def onset(self) -> int:
+        """The step the incident began at."""
         return self.incident.onset_step
 
     @cached_property
-    def reported_rules(self) -> tuple[str, ...]:
-        """The rules of the members above info, each once, in the order they joined."""
+    def told_rules(self) -> tuple[str, ...]:
+        """The rules whose members are worth a ticket, each once, in the order they joined."""
         return tuple(dict.fromkeys(member.rule for member in self.incident.told))
 
     def member(self, rule: str) -> Episode | None:
-        """The last episode of this rule in the incident, infos included."""
+        """The last episode of this rule in the incident, signs on the side included."""
         return next((m for m in reversed(self.incident.members) if m.rule == rule), None)
 
     def found(self, *rules: str) -> bool:
@@ -107,24 +108,24 @@ class Case:
         return any(self.member(rule) is not None for rule in rules)
 
     def finding(self, rule: str) -> Finding | None:
-        """This rule's worst finding."""
+        """What this rule said at its worst."""
         member = self.member(rule)
         return None if member is None else member.worst
 
     def value(self, rule: str, key: str) -> float | None:
-        """A number of this rule's worst finding; None where it is missing or not finite."""
+        """A number of this rule's worst finding; None where there is none or it is not finite."""
         finding = self.finding(rule)
         value = None if finding is None else finding.values.get(key)
         return value if value is not None and math.isfinite(value) else None
 
     def most(self, rule: str, key: str) -> float | None:
-        """The largest number under a key in this rule's first, worst and last findings."""
+        """The largest number that any of this rule's findings had under a key, as far as they are kept."""
         findings = [f for m in self.incident.members if m.rule == rule for f in (m.first, m.worst, m.last)]
         values = [value for f in findings if math.isfinite(value := f.values.get(key, math.nan))]
         return max(values, default=None)
 
     def who(self, rule: str) -> str:
-        """The first rank that this rule names, with its host where that is known; "a rank" where it names none."""
+        """The first rank this rule names, with its host where that is known; "a rank" where it names none."""
         finding, witness = self.finding(rule), self.incident.witness
         if finding is None or not finding.ranks:
             return "a rank"
@@ -134,25 +135,25 @@ class Case:
 
     @cached_property
     def hunts(self) -> tuple[Hunted, ...]:
-        """What the ranks' NaN hunts found about it."""
+        """What the ranks' hunts found about it: the first bad number."""
         return tuple(hunts.of(self.events, self.onset, self.step))
 
     def is_quiet(self, rule: str) -> bool:
-        """Whether this rule could judge the run and found nothing, which is evidence as well."""
+        """Whether this rule could judge the run and has nothing to say: evidence as good as a finding."""
         return not self.found(rule) and rule not in self.abstaining and self.is_on(rule)
 
     def sees(self, what: str) -> bool:
-        """Whether the agent (or the log) reports this."""
+        """Whether the agent (or the log) shows this."""
         return what in self.visible
 
     # Settings
 
     def setting(self, name: str) -> float | None:
-        """A number that the user set at attach, or the agent found."""
+        """A number the user gave at attach, or the agent found, under this name."""
         return number(name, self.config, self.facts)
 
     def fact(self, name: str) -> str:
-        """A text that the user set at attach, or the agent found; empty where there is none."""
+        """A text the agent found; empty where there is none."""
         value = self.config.get(name, self.facts.get(name))
         return value if isinstance(value, str) else ""
 
@@ -171,30 +172,30 @@ class Case:
 
     @property
     def batch(self) -> float | None:
-        """Samples per step over all ranks; None where unknown."""
+        """How many samples all ranks together see in a step; None where the loader does not tell."""
         batch = self.setting("batch_size")
         return batch * self.world if batch else None
 
     @property
     def dropout(self) -> float | None:
-        """The largest dropout of the model; None where the modules are unknown, 0 where it has none."""
+        """The largest dropout of the model; None where the model's modules are not known, 0 where it has none."""
         if "num_parameters" not in self.facts:
             return None
         return max((float(p) for p in self.fact("dropout").split(",") if p.strip()), default=0.0)
 
     @property
     def samples_per_parameter(self) -> float | None:
-        """Training samples per trained parameter."""
+        """Samples in the training data for each parameter that is trained."""
         size, trained = self.setting("dataset_length"), self.setting("num_trainable")
         return size / trained if size and trained else None
 
     @property
     def epochs_seen(self) -> float | None:
-        """Epochs so far; None where batch or dataset size is unknown."""
+        """How often the data has been seen, where batch and dataset size are known."""
         return self.epochs_at(self.step)
 
     def epochs_at(self, step: int) -> float | None:
-        """Epochs up to a step; None where batch or dataset size is unknown."""
+        """How often the data had been seen at a step."""
         batch, size = self.setting("batch_size"), self.setting("dataset_length")
         return step * batch * self.world / size if batch and size else None
 
@@ -218,17 +219,17 @@ class Case:
         return {}
 
     def accuracies(self) -> list[float]:
-        """The accuracy of every evaluation that has one, oldest first."""
-        found = (evaluation.accuracy for evaluation in of_events(self.events))
-        return [value for value in found if value is not None]
+        """The accuracy of every evaluation that gave one, oldest first."""
+        told = (found.accuracy for found in of_events(self.events))
+        return [value for value in told if value is not None]
 
     def memory(self, kind: Literal["host", "device"]) -> list[tuple[int, float]]:
-        """Step and bytes of the rank that used most, at the sampled steps; the first step is not representative."""
-        found = ((use.step, use.host if kind == "host" else use.device) for use in self.memory_use if use.step > 1)
-        return [(step, float(used)) for step, used in found if used is not None]
+        """Step and bytes of the rank that used most, at the closer looks that told; the first step is no measure."""
+        told = ((use.step, use.host if kind == "host" else use.device) for use in self.memory_use if use.step > 1)
+        return [(step, float(used)) for step, used in told if used is not None]
 
     def memory_share(self, kind: Literal["host", "device"]) -> float | None:
-        """Used over total memory; None where either is unknown. Ranks on one host share its memory."""
+        """What is used of all there is; None where either is not known. Ranks that share a host share its memory."""
         used, total = self.memory(kind), self.setting(f"{kind}_memory_bytes")
         ranks = self.setting("ranks_per_host") or 1.0 if kind == "host" else 1.0
         return min(1.0, used[-1][1] * ranks / total) if used and total else None
@@ -245,14 +246,14 @@ class Case:
 
     @property
     def usual_step_seconds(self) -> float | None:
-        """The median duration of a step; None where unknown."""
+        """How long a step takes, in the middle; None where that was not seen."""
         seconds = self.curve("step_seconds")
         seconds = seconds[np.isfinite(seconds)]
         return float(np.median(seconds)) if len(seconds) else None
 
     @property
     def gap(self) -> int:
-        """The usual distance of two reported steps: 1, except in logs that write one step in many."""
+        """The usual distance of two reported steps: 1 but for logs, which write one in many."""
         gaps = np.diff(self.steps)
         return max(1, int(np.median(gaps))) if len(gaps) else 1
 
@@ -273,14 +274,14 @@ class Case:
 
     @property
     def lr_peak(self) -> float | None:
-        """The highest learning rate of the curve and of the optimizer's settings."""
+        """The highest learning rate in sight (the settings' own initial rate included)."""
         values = [float(v) for v in self.curve("lr") if math.isfinite(v)]
         values += [v for v in (self.hyper("initial_lr"), self.hyper("lr")) if v is not None]
         return max(values, default=None)
 
     @property
     def recent_trend(self) -> tuple[float, float] | None:
-        """Change of the loss over the last half of the curve, and its error, as shares of its level."""
+        """How the loss changed over the last half of what is in sight, with its error, as shares of its level."""
         values = self.curve("loss")
         values = values[np.isfinite(values)]
         values = values[len(values) // 2 :]
@@ -292,9 +293,9 @@ class Case:
 
     @cached_property
     def validations(self) -> tuple[tuple[int, Validation], ...]:
-        """The evaluations with a finite loss among the kept events, with their steps, oldest first."""
-        all_found = ((event.step, found) for event in self.events for found in of_events((event,)))
-        return tuple((step, found) for step, found in all_found if math.isfinite(found.loss))
+        """The evaluations that gave a loss, with their steps, oldest first; as far as events are kept."""
+        told = ((event.step, found) for event in self.events for found in of_events((event,)))
+        return tuple((step, found) for step, found in told if math.isfinite(found.loss))
 
     def train_at(self, step: int) -> float | None:
         """The training loss at a step: the median of the last twenty reports up to it."""
@@ -304,21 +305,20 @@ class Case:
 
     @property
     def update_ratio(self) -> float | None:
-        """The median update-to-weight ratio of the weight matrices at the last sampled step."""
+        """By which share of itself the typical weight matrix moved on the last step that was looked at closely."""
         return None if self.sampled is None else Updates().of(self.sampled, self.layers)
 
     @property
     def chance(self) -> float | None:
-        """The loss of a uniform guess, where the number of classes is known."""
+        """The loss of a guess among all classes, where their number is known."""
         classes = self.setting("num_classes")
         return None if classes is None else math.log(classes)
 
     @property
     def is_guessing(self) -> bool | None:
-        """Whether no evaluation had a better loss than a guess; None without evaluations, or where chance is unknown.
+        """Whether no evaluation gave a better loss than a guess; None where there was none, or chance is not known.
 
-        A loss can be that bad though most answers are right, if the model is over-confident on the others. Accuracy
-        excludes that.
+        A loss can be that bad though most answers are right, by being too sure of the others: then it is no guess.
         """
         losses = [found.loss for _, found in self.validations]
         best = self.value("overfitting", "best")  # older than the events that are kept, in a long run
@@ -330,14 +330,14 @@ class Case:
 
     @property
     def level(self) -> float | None:
-        """The recent level of the loss: the median of the last tenth of the curve, at least 20 points."""
+        """Where the loss has lain of late: the median of the last tenth in sight, of 20 points at least."""
         values = self.curve("loss")
         values = values[np.isfinite(values)]
         return float(np.median(values[-max(20, len(values) // 10) :])) if len(values) else None
 
     @cached_property
     def jump(self) -> tuple[float, float, float] | None:
-        """The rise of the loss at the onset: level before, level after, and the largest share of it in a single step.
+        """How the loss rose at the onset: level before, level after, and the largest share of it in a single step.
 
         None where it did not rise by a tenth and by more than its scatter.
         """
@@ -355,8 +355,8 @@ class Case:
         return before, after, min(1.0, float(np.diff(around).max()) / (after - before))
 
     @cached_property
-    def recovered_share(self) -> float | None:
-        """Share of the loss's rise that is gone again, from its peak; None without a rise, or too soon after."""
+    def regained(self) -> float | None:
+        """Share of the loss' jump that is gone again, from its top; None without one, or too soon after."""
         later = self.since("loss")
         if self.jump is None or len(later) < ONSET_POINTS // 2:
             return None
@@ -370,5 +370,5 @@ class Case:
 
     @property
     def began_early(self) -> bool:
-        """Whether it began in the first hundred steps of the run."""
+        """Whether it began in the first hundred steps that were ever taken."""
         return self.onset <= 100 and "resume" not in self.incident.regimes

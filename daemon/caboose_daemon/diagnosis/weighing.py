@@ -89,7 +89,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
     """The evidence and the log-odds; nothing where the cause explains none of the reported rules."""
-    rules = case.reported_rules
+    rules = case.told_rules
     if not any(rule in cause.explains for rule in rules):
         return
     try:
@@ -105,7 +105,7 @@ def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
 
 def _missing(case: Case) -> Iterator[str]:
     """A line for each thing that was not visible and matters for the incident's rules, with the way to report it."""
-    rules = set(case.reported_rules)
+    rules = set(case.told_rules)
     if rules & (STANDS_STILL | {"metric_divergence"}) and case.setting("num_classes") is None:
         yield "number of classes: attach(..., num_classes=N), to compare the loss with chance"
     if rules & STANDS_STILL and not case.has_validation:

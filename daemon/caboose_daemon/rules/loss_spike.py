@@ -159,7 +159,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         episode.is_reported = True
         severity = episode.worst = max(episode.worst, self._severity(episode), key=lambda s: s.rank)
         norm = "; the gradient norm jumped too" if episode.has_norm_jump else ""
-        summary = f"loss spike: {loss:.4g} against {episode.level:.4g} before step {episode.onset:,}{norm}"
+        summary = f"loss high: {loss:.4g} against {episode.level:.4g} before step {episode.onset:,}{norm}"
         return self._finding(episode, step, loss, severity, self._triage(episode, step, loss), summary)
 
     def _is_usual(self, episode: _Episode) -> bool:

@@ -38,7 +38,7 @@ class DataChanged(Cause):
             yield supports(weight, f"loss rose from {before:.3g} to {after:.3g}, {100 * share:.0f} % of it in one step")
         elif share < GRADUAL:
             yield opposes(FAIR, f"loss rose gradually: at most {100 * share:.0f} % of the rise in one step")
-        gone = case.recovered_share
+        gone = case.regained
         if gone is not None and gone > RECOVERS and len(later) < LONG:
             yield opposes(FAIR, f"loss recovers: {100 * gone:.0f} % of the rise gone after {len(later)} points")
         if len(later) >= LONG:

@@ -38,8 +38,8 @@ class OutlierBatch(Cause):
             num = sum(member.rule == spike.rule for member in case.incident.told)
             if num >= MANY:
                 yield opposes(FAIR, f"{num} times within this incident")
-        if case.recovered_share is not None and case.recovered_share > RECOVERS and not case.found("divergence"):
-            yield supports(FAIR, f"loss recovers: {100 * case.recovered_share:.0f} % of its rise is gone")
+        if case.regained is not None and case.regained > RECOVERS and not case.found("divergence"):
+            yield supports(FAIR, f"loss recovers: {100 * case.regained:.0f} % of its rise is gone")
         norms = case.before("grad_norm")
         if len(norms) >= 20:
             grown = float(np.median(norms[-5:]) / max(np.median(norms), 1e-30))
