@@ -148,7 +148,7 @@ def be_a_rank(directory: Path) -> None:
             Command(
                 number=number,
                 kind="snapshot",
-                incarnation=group.nonce,
+                group=group.nonce,
                 world=world,
                 boundary=boundary,
                 expires=time.time() + 60,

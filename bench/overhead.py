@@ -29,7 +29,7 @@ from peers import QUICK, settled_governor, variants
 from tables import NOTES, Result, goals, machine, table, verdict
 from timing import compare, step_seconds
 
-from caboose.settings import SAMPLE_EVERY
+from caboose.settings.environment import SAMPLE_EVERY
 from support.processes import DaemonProcess, clean_environment, running_daemon
 
 BLOCK_SECONDS = 2.0

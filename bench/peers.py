@@ -31,7 +31,7 @@ from models import Calls, Workload
 import caboose
 import caboose_drills
 from caboose.governor import Governor
-from caboose.settings import SAMPLE_EVERY
+from caboose.settings.environment import SAMPLE_EVERY
 
 OWNERS = (__file__, str(Path(caboose.__file__).parent) + os.sep, f"{os.sep}wandb{os.sep}")
 DRILLS = str(Path(caboose_drills.__file__).parent) + os.sep  # the transformer is from there, and is nobody's cost
@@ -111,8 +111,7 @@ def watched(
         workload.optimizer,
         job=f"{workload.name}-{next(_number)}",
         endpoint=endpoint,
-        sample_every=sample_every,
-        overhead_budget=NO_GOVERNOR,
+        sampling=caboose.Sampling(sample_every, overhead_budget=NO_GOVERNOR),
     )
     if governor is not None:
         monitor._governor.adopt(governor)

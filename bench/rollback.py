@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from caboose_daemon.ops.processes import end, start, start_daemon, tail
+from caboose_daemon.out.api.client import Client, job_path
 
 BAD_STEPS = 8
 SNAPSHOT_EVERY = 20
@@ -105,7 +105,8 @@ def _run(kind: str, sharding: str, ranks: int, seed: int, options: argparse.Name
             sys.exit(f"{kind} run failed:\n{tail(directory / 'job.log')}")
         results = [json.loads((directory / f"result.{rank}").read_text()) for rank in range(ranks)]
         time.sleep(1.0)  # the last reports are put together
-        decisions = [d for d in _get(url, f"/api/v1/jobs/{JOB}/decisions")["decisions"] if d["state"] == "committed"]
+        rows = Client(url, timeout=10.0).get(job_path(JOB, "/decisions"))["decisions"]
+        decisions = [row for row in rows if row["state"] == "committed"]
     finally:
         end(daemon)
     return _outcome(results, decisions)
@@ -126,11 +127,6 @@ def _outcome(results: list[dict[str, Any]], decisions: list[dict[str, Any]]) -> 
         seconds=results[0]["seconds"],
         decision_seconds=first.get("seconds"),
     )
-
-
-def _get(url: str, path: str) -> Any:
-    with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:  # noqa: S310 - our own daemon
-        return json.load(answer)
 
 
 def _table(

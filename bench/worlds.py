@@ -107,7 +107,7 @@ def rank_main(out: Path, url: str, steps: int) -> None:
     dist.init_process_group("gloo")
     workload = build("transformer")
     workload.model = DistributedDataParallel(workload.model)
-    monitor = caboose.attach(workload.model, workload.optimizer, overhead_budget=NO_GOVERNOR)
+    monitor = caboose.attach(workload.model, workload.optimizer, sampling=caboose.Sampling(overhead_budget=NO_GOVERNOR))
     own = OwnSeconds(monitor)
     time.sleep(2 * SETTLE_SECONDS)
     dist.barrier()

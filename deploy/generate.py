@@ -1,8 +1,8 @@
-"""Writes what in deploy/ follows from other files: caboose.example.toml from the configuration's dataclasses, the
-PrometheusRule from dashboards/alerts.
+"""Writes the generated files in deploy/: caboose.example.toml from the configuration dataclasses, the PrometheusRule
+from dashboards/alerts.
 
     python deploy/generate.py             # or: make deploy
-    python deploy/generate.py --check     # exit 1 if anything is not current
+    python deploy/generate.py --check     # exit 1 if a file is out of date
 """
 
 import argparse
@@ -23,13 +23,13 @@ from caboose_daemon.rules.parts.describe import describe, field_docs
 
 DEPLOY = Path(__file__).parent
 HEAD = """\
-# Every key of caboose.toml with its default, and what it means: a file like this one changes nothing.
-# `make deploy` writes it from the code. Unknown keys are refused, so a misspelt one is noticed.
+# Every key of caboose.toml with its default value and its meaning. Used unchanged, this file has no effect.
+# Generated from the code by `make deploy`. The daemon refuses unknown keys, so a misspelt key is an error.
 """
 
 
 def example() -> str:
-    """The whole configuration, as it is without a file."""
+    """The complete default configuration."""
     lines = [HEAD]
     config = Config()
     for name in SECTIONS:
@@ -49,12 +49,12 @@ def example() -> str:
 
 
 def comment(text: str) -> Iterator[str]:
-    """Prose as comments."""
+    """Text as comment lines."""
     return (f"# {line}" for line in textwrap.wrap(text, 116))
 
 
 def toml(value: Any) -> str:
-    """A default as it stands in the file."""
+    """A default value in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -65,7 +65,7 @@ def toml(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml ships no types
-    """Texts of several lines as people write them."""
+    """YAML with multi-line texts as blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -77,7 +77,7 @@ _Dumper.add_representer(str, _text)
 
 
 def prometheus_rule() -> str:
-    """All alerting and recording rules as the Prometheus operator takes them."""
+    """All alerting and recording rules as one resource of the Prometheus operator."""
     groups = [group for path in assets.alerts() for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -86,7 +86,7 @@ def prometheus_rule() -> str:
         "spec": {"groups": groups},
     }
     text = yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
-    return f"# Made from dashboards/alerts by `make deploy`; change them there.\n{text}"
+    return f"# Generated from dashboards/alerts by `make deploy`; do not edit.\n{text}"
 
 
 MADE: Mapping[str, Callable[[], str]] = {
@@ -96,9 +96,9 @@ MADE: Mapping[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Writes the files, or says which are not current."""
+    """Writes the files, or lists those that are out of date."""
     parser = argparse.ArgumentParser(description="Writes the generated files of deploy/.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is out of date")
     given = parser.parse_args()
     is_stale = False
     for name, make in MADE.items():
@@ -107,7 +107,7 @@ def main() -> int:
             continue
         if given.check:
             is_stale = True
-            sys.stderr.write(f"{path} is not what it is made from; run: make deploy\n")
+            sys.stderr.write(f"{path} is out of date; run: make deploy\n")
         else:
             path.write_text(text, encoding="utf-8")
     return int(is_stale)

@@ -1,10 +1,10 @@
-"""Writes the tables in docs/ from the code: thresholds (rules.md), metrics, causes, alerts. Prose is left alone.
+"""Writes the tables in docs/ from the code: thresholds (rules.md), metrics, causes, alerts. Other text is kept.
 
     make docs                             # or: python docs/generate.py
-    python docs/generate.py --check       # exit 1 if anything is not current
+    python docs/generate.py --check       # exit 1 if a page is out of date
 
-A table stands between two comments. Where they are missing, a table written by hand is replaced, or a new one is put
-before *What to do*; a rule without a section gets one at the end, with its own sentence to begin from.
+A table is between two comments. If they are missing, an existing table is replaced, or a new one is put before
+*What to do*. A rule without a section gets one at the end, with its first sentence.
 """
 
 import argparse
@@ -46,14 +46,14 @@ def table(rule: Description) -> str:
         ("Muted in", rule.muted_in),
         ("Starts over after", rule.forgets_after),
     ]
-    said = [f"{title}: {', '.join(f'`{name}`' for name in names)}." for title, names in facts if names]
-    if said:
-        lines += ["", " ".join(said)]
+    listed = [f"{title}: {', '.join(f'`{name}`' for name in names)}." for title, names in facts if names]
+    if listed:
+        lines += ["", " ".join(listed)]
     return "\n".join([*lines, "", END, ""])
 
 
 def toml(value: object) -> str:
-    """A default as it would stand in caboose.toml."""
+    """A default value in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -64,12 +64,12 @@ def toml(value: object) -> str:
 
 
 def cell(text: str) -> str:
-    """Prose that may stand in a table."""
+    """Text for a table cell."""
     return text.replace("|", "\\|").rstrip(".")
 
 
 def updated(text: str) -> str:
-    """The page with every rule's generated part current."""
+    """The page with the generated part of every rule up to date."""
     for rule in map(describe, RULES):
         heading = f"## {rule.name}\n"
         before, found, after = f"\n{text}".partition(f"\n{heading}")
@@ -82,7 +82,7 @@ def updated(text: str) -> str:
 
 
 def placed(section: str, made: str) -> str:
-    """One section with its generated part in its place."""
+    """One section with its generated part replaced or inserted."""
     for pattern in (GENERATED, BY_HAND):
         match = pattern.search(section)
         if match is not None:
@@ -94,13 +94,13 @@ def placed(section: str, made: str) -> str:
 
 
 def whole(text: str, made: str) -> str:
-    """A page of which everything after the first comment is generated."""
+    """A page in which everything after the first comment is generated."""
     return f"{text.partition(WHOLE)[0].rstrip()}\n\n{WHOLE}\n\n{made}"
 
 
 def metrics(section: Section) -> str:
     """One section of the table of metrics."""
-    columns = ("metric", "type", "unit", "labels", "what it is", "what it tells")
+    columns = ("metric", "type", "unit", "labels", "meaning", "how to read it")
     lines = [f"## {section.title}", "", section.about, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for entry in section.entries:
         labels = ", ".join(f"`{name}`" for name in entry.labels)
@@ -120,18 +120,18 @@ def causes() -> str:
 
 
 def alerts(file: str, title: str) -> str:
-    """The alerts of one file: what each says, and how long it waits."""
-    said: dict[str, str] = {}
+    """The alerts of one file: the summary of each, and how long it waits."""
+    summaries: dict[str, str] = {}
     waits: dict[str, list[str]] = {}
     groups: list[dict[str, Any]] = yaml.safe_load((ALERTS / file).read_text(encoding="utf-8"))["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
         name = rule["alert"]
-        said[name] = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", rule["annotations"]["summary"])
-        said[name] = re.sub(r"\{\{ \$value .*?\}\}", "…", said[name])
+        summaries[name] = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", rule["annotations"]["summary"])
+        summaries[name] = re.sub(r"\{\{ \$value .*?\}\}", "…", summaries[name])
         after = f"after {rule['for']}" if "for" in rule else "at once"
         waits.setdefault(name, []).append(f"{rule['labels']['severity']} {after}")
-    lines = [f"### {title}", "", "| alert | what it says | how soon |", "|---|---|---|"]
-    for name, text in said.items():
+    lines = [f"### {title}", "", "| alert | summary | fires |", "|---|---|---|"]
+    for name, text in summaries.items():
         link = f"[{name}](../dashboards/runbooks/{name}.md)"
         lines.append(f"| {link} | {cell(text.removeprefix('*training_job*: '))} | {', '.join(waits[name])} |")
     return "\n".join([*lines, ""])
@@ -145,9 +145,9 @@ PAGES: Mapping[str, Callable[[str], str]] = {
         text,
         "\n".join(
             (
-                alerts("training.yml", "On a job"),
-                alerts("rollback.yml", "On rollback"),
-                alerts("caboose.yml", "On Caboose itself"),
+                alerts("training.yml", "Training jobs"),
+                alerts("rollback.yml", "Rollback"),
+                alerts("caboose.yml", "Caboose itself"),
             )
         ),
     ),
@@ -155,10 +155,12 @@ PAGES: Mapping[str, Callable[[str], str]] = {
 
 
 def main() -> int:
-    """Writes the pages, or says which are not current."""
+    """Writes the pages, or lists those that are out of date."""
     parser = argparse.ArgumentParser(description="Writes the generated parts of docs/.")
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="by default all; known by their names")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
+    parser.add_argument(
+        "pages", nargs="*", type=Path, metavar="PAGE", help="page to write, by file name (default: all)"
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     given = parser.parse_args()
     is_stale = False
     for page in given.pages or [DOCS / name for name in PAGES]:
@@ -168,7 +170,7 @@ def main() -> int:
             continue
         if given.check:
             is_stale = True
-            sys.stderr.write(f"{page} is not what the code says; run: make docs\n")
+            sys.stderr.write(f"{page} is out of date; run: make docs\n")
         else:
             page.write_text(new, encoding="utf-8")
     return int(is_stale)

@@ -43,7 +43,7 @@ def main() -> None:
         optimizer,
         scheduler=scheduler,
         rollback="auto",
-        checkpoint_dir=options.checkpoints,
+        checkpoints=options.checkpoints,
         start_step=step,
         config={"total_steps": options.steps},
     )

@@ -28,7 +28,7 @@ class Counting(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def main() -> None:
-    """Trains a tiny GPT-2 made on the spot: nothing is downloaded."""
+    """Trains a tiny GPT-2 with random weights: nothing is downloaded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rollback", choices=("off", "advise", "auto"), default="advise")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A training script that does not know of Caboose, watched without a line changed.
+# Watches an unchanged training script.
 #
 #     caboose daemon &
 #     examples/no_code.sh                                   # train.py, beside this file

@@ -1,4 +1,4 @@
-"""One process, a plain loop: the least there is to change.
+"""One process, a plain loop: three lines to add.
 
     caboose daemon &
     python examples/plain_loop.py

@@ -1,7 +1,7 @@
-"""A training script as anybody has one: it does not know of Caboose.
+"""A training script without Caboose.
 
-examples/no_code.sh                         watched without a line changed
-python -m caboose examples/train.py         the same by hand
+examples/no_code.sh                         watched, unchanged
+python -m caboose examples/train.py         the same without the script
 """
 
 import argparse
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def main() -> None:
-    """Trains a small network to tell points inside a ball from points outside."""
+    """Trains a small network to separate points inside a ball from points outside."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--lr", type=float, default=3e-3)

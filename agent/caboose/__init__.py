@@ -1,6 +1,6 @@
-"""What enters the training process: `caboose.attach(model, optimizer)` and the monitor it returns.
+"""The agent: `caboose.attach(model, optimizer)` and the monitor it returns.
 
-Importing this package needs no torch; attaching does. The tools for before the run are imported when first asked for.
+Importing this package needs no torch; attaching does. The tools for before the run are imported on first use.
 """
 
 import importlib
@@ -11,6 +11,7 @@ from caboose.checkpoints.plan import ResumePlan, resume_plan
 from caboose.checkpoints.resuming import load_checkpoint
 from caboose.monitor import Monitor
 from caboose.rollback.errors import RollbackFailed, RollbackInDoubt
+from caboose.settings.options import Checkpoints, Rollback, Sampling, Snapshots
 from caboose.version import __version__
 
 if TYPE_CHECKING:
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
     from caboose.trials.sharpness import sharpness
 
 __all__ = [
+    "Checkpoints",
     "Monitor",
     "ResumePlan",
+    "Rollback",
     "RollbackFailed",
     "RollbackInDoubt",
+    "Sampling",
+    "Snapshots",
     "__version__",
     "attach",
     "find_lr",
@@ -43,7 +48,7 @@ _BEFORE_THE_RUN = {
     "preflight": "caboose.checklist.running",
     "sharpness": "caboose.trials.sharpness",
 }
-"""Where each lives; all of them need torch."""
+"""Their modules; all of them need torch."""
 
 
 def __getattr__(name: str) -> Any:

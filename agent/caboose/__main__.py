@@ -2,10 +2,10 @@
 
 Design
 ------
-The script gets a `__main__` module of its own, which stays in `sys.modules` until the process ends: what it pickles,
-spawns or registers for the exit finds what it would find without us. For `-m`, runpy does exactly what `python -m`
-does. When an exception ends the script, our frames are left out of the traceback that is shown; exit
-codes, signals and `sys.exit` are the interpreter's own business.
+The script gets its own `__main__` module, which stays in `sys.modules` until the process ends: what it pickles, spawns
+or registers for the exit finds the same as without us. For `-m`, runpy does exactly what `python -m` does. When an
+exception ends the script, our frames are removed from the traceback; exit codes, signals and `sys.exit` are not
+touched.
 """
 
 import io
@@ -41,11 +41,11 @@ WATCHING_FILES = frozenset(
     os.path.join(os.path.dirname(__file__), *name)
     for name in (("attachment", "no_code.py"), ("attachment", "discovery.py"), ("observe", "losses.py"))
 )
-"""Where the functions live that stand in for torch's own; they are no part of the script's story."""
+"""Files whose functions replace torch's; their frames are not part of the script."""
 
 
 def main() -> None:
-    """Reads our own few options, then becomes the script."""
+    """Reads our few options, then runs the script."""
     first, *rest = sys.argv[1:] or [""]
     if first in ("-h", "--help"):
         sys.stdout.write(USAGE)
@@ -91,7 +91,7 @@ def _run_script(path: str, arguments: list[str]) -> None:
     module.__loader__ = SourceFileLoader("__main__", name)
     vars(module)["__cached__"] = None
     code = compile(source, name, "exec", dont_inherit=True)
-    exec(code, vars(module))  # noqa: S102 - to run the script is what we are asked for
+    exec(code, vars(module))  # noqa: S102 - running the script is the purpose
 
 
 def _run_directory(path: str, arguments: list[str]) -> None:
@@ -122,7 +122,7 @@ def _new_main() -> ModuleType:
 
 
 def _hide_own_frames() -> None:
-    """Shows the traceback that is about to end the process as it would be without us."""
+    """Shows the traceback that ends the process as it would be without us."""
     shown = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -137,7 +137,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if name == __file__:
-            frames.clear()  # with it goes what led here
+            frames.clear()  # and what led here
         elif name not in WATCHING_FILES:
             frames.append(trace)
         trace = trace.tb_next

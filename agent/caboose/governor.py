@@ -1,18 +1,18 @@
-"""Keeps the agent within its budget: measures its own share of the step, and looks less often when over it.
+"""Keeps the agent within its budget: measures its share of the step, and samples less often above it.
 
 Design
 ------
 The share is the agent's time on the training thread and its sender's CPU time over the step's wall time, over whole
-sampling periods, so that a sampled step is no breach by itself. Over budget, what costs most is done half as often:
-closer looks (`sample_every`), or the norms of all gradients (`norm_every`: between those steps only the loss, the
-learning rate, phases and what a clipper computed itself are seen, which costs next to nothing). Well under budget
-for several periods, it goes back by half, never below what was asked for.
+sampling periods, so that one sampled step alone is no breach. Above the budget, the more expensive of two things is
+halved in frequency: samples (`sample_every`), or the norms of all gradients (`norm_every`: between those steps only the
+loss, the learning rate, phases and a clipper's own norm are read, at almost no cost). Well below the budget for several
+periods, one is doubled again, never beyond what was asked for.
 
-What the agent can time is not all it costs (it takes the caches and the interpreter from the step as well), so it
-aims at `AIM` of the budget. A budget of 1, the whole step, is none: whoever gives it wants every look.
+The agent cannot time everything it costs (caches, the interpreter lock), so it aims at `AIM` of the budget. A budget of
+1, the whole step, means no limit.
 
-Both cadences only double and halve, so the steps of ranks with different cadences stay aligned: the coarser one's
-are among the finer one's.
+Both cadences only double and halve, so ranks with different cadences stay aligned: the coarser one's steps are among
+the finer one's.
 """
 
 import math
@@ -33,7 +33,7 @@ class _Period:
 
 
 class Governor:
-    """Decides how often to look, and how closely."""
+    """Decides which steps are sampled, and in which the norms are taken."""
 
     def __init__(self, sample_every: int, budget: float) -> None:
         self._base = sample_every
@@ -42,17 +42,17 @@ class Governor:
         self._period = _Period()
         self._num_calm = 0
         self.norm_every = 1
-        """Every how many steps the norms of all gradients are taken."""
+        """Steps between two readings of all gradient norms."""
         self.share = 0.0
         """The agent's share of the step, over the last whole period."""
 
     @property
     def sample_every(self) -> int:
-        """The cadence of closer looks."""
+        """Steps between two samples."""
         return self._base * self._stretch
 
     def is_sampled(self, step: int) -> bool:
-        """Whether this step, counted from attach on, is looked at closely."""
+        """Whether this step, counted from attach, is sampled."""
         return step % self.sample_every == 0
 
     def takes_norms(self, step: int) -> bool:
@@ -60,7 +60,7 @@ class Governor:
         return step % self.norm_every == 0 or self.is_sampled(step)
 
     def account(self, agent_seconds: float, step_seconds: float, *, was_sampled: bool) -> None:
-        """Takes one step's cost into account."""
+        """Adds one step's cost."""
         period = self._period
         if was_sampled:
             period.sampled += agent_seconds
@@ -91,5 +91,5 @@ class Governor:
                     self._stretch //= 2
 
     def adopt(self, other: "Governor") -> None:
-        """Takes over another's cadences, as a run that goes on where one left off."""
-        self._stretch, self.norm_every = other._stretch, other.norm_every
+        """Takes over another's cadences."""
+        self._stretch, self.norm_every = other._stretch, other.norm_every  # noqa: SLF001 - the same class

@@ -2,14 +2,13 @@
 
 Design
 ------
-Everything the user's loop or torch calls into goes through `Guard.run` or a function wrapped by
-`Guard.protect`. An exception there is counted and logged once per place and kind; after `MAX_FAILURES` of them
-the guard trips: the agent takes its hooks out and from then on does nothing, which the daemon learns from the
-heartbeats. KeyboardInterrupt and SystemExit are the user's and pass.
+Everything that the user's loop or torch calls goes through a function wrapped by `Guard.protect`. An exception there is
+counted, and logged once per place and kind. After `MAX_FAILURES` of them the guard trips: the agent removes its hooks
+and does nothing more; the heartbeats report that to the daemon. KeyboardInterrupt and SystemExit pass.
 
-The guard also keeps the agent's own time on the training thread, because every entry passes here.
+The guard also measures the agent's time on the training thread, because every entry passes here.
 
-Where torch traces what it compiles, hooks are nothing: they could only break the graph, or become part of it.
+While torch traces a graph to compile, hooks do nothing: they could only break the graph, or become part of it.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ MAX_FAILURES = 10
 
 @functools.lru_cache(maxsize=256)
 def left_out(what: str) -> None:
-    """Logs, once, that something cannot be read and is left out of the reports. That is no failure of the agent."""
+    """Logs once that something cannot be read and is left out of the reports. It is not a failure of the agent."""
     logger.warning("caboose: %s cannot be read and is left out", what)
 
 
@@ -45,7 +44,7 @@ class Guard:
         """The longest a single call has taken."""
 
     def protect(self, where: str, function: Callable[..., Any]) -> "Protected":
-        """The same function, harmless: it returns None after a failure, and does nothing once tripped."""
+        """The same function, but it returns None after a failure, and does nothing once tripped."""
         return Protected(self, where, function)
 
     def failed(self, where: str, error: Exception) -> None:
@@ -54,14 +53,14 @@ class Guard:
         kind = (where, type(error))
         if kind not in self._logged:
             self._logged.add(kind)
-            logger.warning("caboose: %s failed, training goes on without it: %r", where, error)
+            logger.warning("caboose: %s failed, training continues without it: %r", where, error)
         if self.num_failures >= MAX_FAILURES and not self.is_tripped:
             self.is_tripped = True
             logger.warning("caboose: switched itself off after %d failures", self.num_failures)
             try:
                 self._on_trip()
             except Exception as trip_error:  # noqa: BLE001 - as above
-                logger.warning("caboose: could not take out its hooks: %r", trip_error)
+                logger.warning("caboose: could not remove its hooks: %r", trip_error)
 
     def take_seconds(self) -> float:
         """Time spent inside since the last call."""
@@ -74,11 +73,10 @@ def _never() -> bool:
 
 
 class Protected:
-    """A function behind the guard, fit to be a hook on someone's model.
+    """A function behind the guard, usable as a hook on a user's model.
 
-    A hook lies inside the module it watches, and so inside its copies and its pickles. There it must be nothing:
-    pickled or copied, it becomes the exit of a null context, which takes anything and does nothing, and needs no
-    Caboose where it is loaded.
+    A hook is part of the module that it watches, and so of its copies and pickles. There it must do nothing: pickled or
+    copied, it becomes the exit of a null context, which accepts anything, and needs no Caboose where it is loaded.
     """
 
     __slots__ = ("_function", "_guard", "_is_compiling", "_where")

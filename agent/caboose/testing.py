@@ -1,12 +1,12 @@
-"""For tests of programs that use Caboose: a stand-in for the daemon that keeps what it is sent.
+"""For tests of programs that use Caboose: a stand-in for the daemon that keeps the messages.
 
     with caboose.testing.recording() as record:
         train()                                    # attaches as it always does
     assert [step.loss for step in record.steps] == ...
 
-Needs no daemon and no torch. A ROUTER socket on a free loopback port is read by a thread of its own; the environment
-leads every agent of this process and its children there while the block lasts. An agent gives its last reports only a
-moment to leave, which a busy machine may miss; in this process, and during the block, they get `PATIENCE_SECONDS`.
+Needs no daemon and no torch. A thread reads a ROUTER socket on a free loopback port; within the block the environment
+directs every agent of this process and its children there. An agent gives its last reports only a moment, which a busy
+machine may miss; in this process, within the block, they get `PATIENCE_SECONDS`.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from caboose_wire import Bye, Event, Hello, Message, StepReport, WireError, deco
 __all__ = ["Recording", "recording"]
 
 PATIENCE_SECONDS = 5.0
-"""How long the end of the block waits for agents that are on their way."""
+"""How long the end of the block waits for agents to finish."""
 QUIET_SECONDS = 0.5
-"""Agents that have said something, but nothing for so long, are not waited for: nobody closes them."""
+"""Agents that sent something, but nothing for so long, are not waited for: nothing closes them."""
 OVERRULED = ("CABOOSE_DISABLED", "CABOOSE_SERVER_KEY", "CABOOSE_AGENT_KEY")
 
 
 class Recording:
-    """What agents have sent so far; made by `recording`."""
+    """The messages received so far; made by `recording`."""
 
     def __init__(self) -> None:
         self._context = zmq.Context()
@@ -38,7 +38,7 @@ class Recording:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind("tcp://127.0.0.1:0")
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        """Where this listens; `CABOOSE_ENDPOINT` is set to it."""
+        """The address; `CABOOSE_ENDPOINT` is set to it."""
         self._received: list[tuple[bytes, Message]] = []
         self._arrived = threading.Condition()
         self._stopping = threading.Event()
@@ -58,29 +58,29 @@ class Recording:
 
     @property
     def hello(self) -> Hello:
-        """How the first agent introduced itself: job, rank, layers, parameter groups; LookupError if none did yet."""
+        """The first agent's Hello: job, rank, layers, parameter groups; LookupError if there is none yet."""
         for _, message in list(self._received):
             if isinstance(message, Hello):
                 return message
-        raise LookupError("no agent has introduced itself; was caboose.attach called inside the recording?")
+        raise LookupError("no agent has sent a Hello; was caboose.attach called inside the recording?")
 
     @property
     def hellos(self) -> list[Hello]:
-        """Every introduction."""
+        """Every Hello."""
         return [message for _, message in list(self._received) if isinstance(message, Hello)]
 
     @property
     def events(self) -> list[Event]:
-        """Every declared event: validations, checkpoints, and the program's own."""
+        """Every event: validations, checkpoints, and the program's own."""
         return [message for _, message in list(self._received) if isinstance(message, Event)]
 
     @property
     def byes(self) -> list[Bye]:
-        """Every good-bye; its `error` names the exception that ended the run, if one did."""
+        """Every Bye; its `error` names the exception that ended the run, if one did."""
         return [message for _, message in list(self._received) if isinstance(message, Bye)]
 
     def wait_for_steps(self, count: int, timeout: float = 10.0) -> list[StepReport]:
-        """The step reports, once there are `count` of them; TimeoutError if they do not come within so many seconds."""
+        """The step reports, once there are `count` of them; TimeoutError after `timeout` seconds."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(self.steps) >= count, timeout):
                 raise TimeoutError(f"{len(self.steps)} of {count} step reports came within {timeout:g} s")
@@ -119,7 +119,7 @@ class Recording:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
-    """Listens in the daemon's place while the block lasts; what came can be looked at during it and after it."""
+    """Receives in the daemon's place within the block; the result can be read during it and after it."""
     record = Recording()
     names = ("CABOOSE_ENDPOINT", *OVERRULED)
     before = {name: os.environ.get(name) for name in names}
@@ -135,5 +135,5 @@ def recording() -> Iterator[Recording]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        record._close()
+        record._close()  # noqa: SLF001 - only the block that opened it closes it
         sender.FLUSH_SECONDS = usual

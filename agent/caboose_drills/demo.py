@@ -56,10 +56,12 @@ def main() -> None:
         optimizer,
         scheduler=scheduler,
         num_classes=VOCABULARY,
-        rollback=options.rollback,
-        rollback_cooldown=options.rollback_cooldown,
-        checkpoint_dir=options.checkpoint_dir or None,
-        snapshot_every=options.snapshot_every,
+        rollback=caboose.Rollback(
+            options.rollback,
+            cooldown_steps=options.rollback_cooldown,
+            snapshots=caboose.Snapshots(every=options.snapshot_every),
+        ),
+        checkpoints=options.checkpoint_dir or None,
     )
     for step, tokens in zip(range(1, options.steps + 1), monitor.watch(stream), strict=False):
         step_began = time.perf_counter()

@@ -58,7 +58,7 @@ class DrillRun:
         for before in self._monitors:
             _wait_for(before, 0)  # attaching lets it go
         monitor = caboose.attach(
-            model, optimizer, job=self.job, sample_every=sample_every, overhead_budget=1.0, **options
+            model, optimizer, job=self.job, sampling=caboose.Sampling(sample_every, overhead_budget=1.0), **options
         )
         self._monitors.append(monitor)
         return monitor

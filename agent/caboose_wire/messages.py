@@ -65,7 +65,6 @@ layer_fingerprint   24 bits of the parameter's fingerprint, to find the layer wh
 
 MODULE_ARRAYS = frozenset(
     {
-        "activation_mean",
         "activation_std",
         "activation_max",
         "activation_zero_fraction",
@@ -78,7 +77,7 @@ MODULE_ARRAYS = frozenset(
 """Arrays with one row per module of Hello, on sampled steps.
 
 activation_order      position in the order of execution, from 0; -1: not called, and its other rows mean nothing
-activation_mean, _std, _zero_fraction, _saturated (share of units on their flat ends; -1: of no such kind), _histogram
+activation_std, _zero_fraction, _saturated (share of units on their flat ends; -1: of no such kind), _histogram
 activation_max        largest magnitude over all elements: not finite if any element is
 activation_dead       share of units silent for every sample over the window; -1: of no such kind, or window not full
 """
@@ -172,7 +171,6 @@ class Clipping(msgspec.Struct, frozen=True, array_like=True):
     max_norm: float | None = None
     total_norm: float | None = None
     """Global norm before clipping, as the clipper itself computed it."""
-    max_value: float | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -217,8 +215,6 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lr: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_GROUPS)] = ()
     phases: Phases | None = None
     metrics: Scalars = {}
-    grad_norm: float | None = None
-    """L2 norm over the layers in this report, before clipping."""
     local_grad_norm: float | None = None
     """L2 norm of this rank's own gradient before the reduction; only on sampled steps."""
     agent_seconds: float = 0.0
@@ -233,8 +229,6 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The cadence of closer looks in force; the agent stretches it when it costs too much."""
     norm_every: Count = 1
     """Every how many steps the gradients' norms are taken; more than 1 only when each step would cost too much."""
-    settings: dict[Name, tuple[float, ...]] = {}
-    """Momentum, betas, weight decay of each group; sent when they changed, and on sampled steps."""
     num_scheduler_steps: Count | None = None
     clipping: Clipping | None = None
     scaler: Scaler | None = None
@@ -262,9 +256,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process lives, whether or not it finishes steps."""
 
-    attempt: Count
     step: Count
-    time: Time
     since_step_seconds: float = 0.0
     num_dropped: Count = 0
     num_failures: Count = 0
@@ -279,16 +271,12 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Bye(msgspec.Struct, frozen=True, kw_only=True):
     """The rank leaves on purpose; `error` names the exception when it leaves because of one."""
 
-    attempt: Count
     step: Count
-    time: Time
     error: Text = ""
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
     """The daemon does not know this peer (it was restarted, or the peer is new) and asks for its Hello."""
-
-    daemon_version: Name = ""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,9 +40,6 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rank could go back to and what it would allow; sent when that changes, and after each Hello."""
 
-    attempt: Count
-    step: Count
-    time: Time
     group: Nonce
     """Made by rank 0 at attach and equal on all ranks; a command names it, so an old one is never obeyed."""
     last_number: Count = 0
@@ -57,7 +54,6 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget_left: Count = 0
     cool_until: Count = 0
     """No rollback is accepted at a boundary before this step."""
-    num_rollbacks: Count = 0
     can_skip: bool = False
     """Whether a loader is watched, so that batches can be skipped."""
     can_checkpoint: bool = False
@@ -71,8 +67,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: Count
     """Strictly increasing within a group."""
     kind: CommandKind
-    incarnation: Nonce
-    """The group it is for (`Holdings.group`)."""
+    group: Nonce = msgspec.field(name="incarnation")
+    """The group it is for (`Holdings.group`); on the wire it is called `incarnation`."""
     world: Count = 0
     boundary: Count = 0
     """The step after which all act."""
@@ -83,8 +79,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skip: Count = 0
     """Steps whose batches are dropped afterwards."""
     lr_scale: float = 1.0
-    lr: Literal["keep", "rewind"] = "keep"
-    """Whether the schedule goes on where it is, or goes back with the weights."""
     expires: Time = 0.0
     reason: Name = ""
     mac: Annotated[bytes, msgspec.Meta(max_length=64)] = b""

@@ -1,14 +1,14 @@
-"""What a pager says of each rule: one line on what is wrong, the fix to try first, and how patient a ticket is.
+"""The texts of the alerts on training, by rule: what is wrong, what to do first, what not to do, and the ticket's wait.
 
 Design
 ------
-Every rule has both severities, also those that never page by themselves: an incident is as severe as the worst of its
-members, and is named after the one that leads it.
+Every rule has both severities, also the rules that never page alone: an incident is as severe as its worst episode and
+carries the name of its lead rule.
 
-Pages do not wait: what is critical has lasted, or has a second witness, before the daemon calls it so. A ticket waits
-until the matter can be expected to stay: most incidents that end by themselves (a spike that comes back) end before
-that and make none. What is over in a moment and still wants a look (`EVENT`) has to be quicker than the two minutes for
-which every incident is exported.
+Pages do not wait. The daemon calls an incident critical only after it has persisted or a second signal confirms it. A
+ticket waits until the problem can be expected to last: most incidents that resolve without action (a spike that
+recovers) end before that and make no ticket. A short event that still needs attention (`EVENT`) must fire within the
+two minutes for which every incident is exported.
 """
 
 from dataclasses import dataclass
@@ -20,176 +20,218 @@ SLOW = "30m"
 
 
 @dataclass(frozen=True)
-class Words:
-    """One rule, on a pager."""
+class AlertText:
+    """The annotations of one rule's alerts."""
 
-    wrong: str
-    """Goes on after the job's name and a colon."""
-    fix: str
-    """One or two short sentences: what to try first."""
+    summary: str
+    """What is wrong. Follows the job's name and a colon."""
+    first_fix: str
+    """What to do first, in one or two sentences."""
+    avoid: str
+    """What not to do, in one sentence."""
     ticket_after: str
     """`for` of the ticket."""
 
 
-CATALOGUE: dict[str, Words] = {
-    "non_finite": Words(
-        "NaN or infinity in loss, gradients or weights",
-        "Stop, go back to a checkpoint from before the onset, and look at the named rank's batch and layer.",
+CATALOGUE: dict[str, AlertText] = {
+    "non_finite": AlertText(
+        "loss, gradients or weights are NaN or infinite",
+        "Stop the job. Restart from a checkpoint saved before the onset step and skip the batches around it.",
+        "Do not restart unchanged: the same NaN comes again.",
         EVENT,
     ),
-    "gradient_explosion": Words(
-        "the gradient norm has left its level upwards",
-        "If the loss holds, clip at 1.0 and go on; if not, go back before the onset with a third of the learning rate.",
+    "gradient_explosion": AlertText(
+        "the gradient norm is far above its usual level",
+        "If the loss is stable, clip gradients at 1.0 and continue. If the loss has risen, restart from before the"
+        " onset step with a third of the learning rate.",
+        "Do not replay the same batches at the same learning rate.",
         SOON,
     ),
-    "gradient_vanishing": Words(
-        "gradients vanish on their way to the input layers",
-        "Add residual connections or norm layers, or replace sigmoid and tanh by ReLU or GELU.",
+    "gradient_vanishing": AlertText(
+        "gradients shrink towards the input; the first layers get almost none",
+        "In the next run, add residual connections or norm layers, or replace sigmoid and tanh with ReLU or GELU.",
+        "Do not raise the learning rate: it applies to the last layers too.",
         STATE,
     ),
-    "dead_units": Words(
-        "many units of a layer fire for no sample",
-        "Lower the learning rate and look at the biases of the named layer; to revive units that died, go back.",
+    "dead_units": AlertText(
+        "many units of a ReLU layer are dead: they output 0 for every sample",
+        "Lower the learning rate and check the biases of the named layer. To recover dead units, restart from before"
+        " they died.",
+        "Do not wait: dead units do not recover.",
         STATE,
     ),
-    "saturation": Words(
-        "most units of a layer stand on the flat ends of their activation",
-        "Smaller initial weights, or a norm layer before the named activation.",
+    "saturation": AlertText(
+        "most units of a sigmoid or tanh layer are saturated",
+        "Use smaller initial weights, or add a norm layer before the named activation.",
+        "Do not raise the learning rate: it saturates more units.",
         STATE,
     ),
-    "activation_collapse": Words(
-        "a layer's output has shrunk to nothing or blown up",
-        "Look at what changed at the onset (spike, learning rate, data) and go back before it.",
+    "activation_collapse": AlertText(
+        "the output of a layer has become almost constant, or far wider than before",
+        "Check what changed at the onset step: loss spike, learning rate, data. If the loss is worse, restart from"
+        " before the onset.",
+        "Do not continue from collapsed weights with a lower learning rate: they rarely recover.",
         STATE,
     ),
-    "loss_scale_collapse": Words(
-        "the loss scale of mixed precision keeps falling, so steps are skipped",
-        "Use bfloat16 where the device has it; else find what overflows and clamp it.",
+    "loss_scale_collapse": AlertText(
+        "the loss scale of mixed precision keeps falling; steps are skipped",
+        "Use bfloat16 if the device supports it. Otherwise find the value that overflows and clamp it.",
+        "Do not set a fixed scale: the overflow stays and becomes NaN.",
         SOON,
     ),
-    "loss_spike": Words(
-        "the loss has jumped far above its level",
-        "If it is coming back, leave it alone; if not, go back before the onset and skip the batches around it.",
+    "loss_spike": AlertText(
+        "the loss is far above its recent level",
+        "If the loss is recovering, wait. If not, restart from before the onset step and skip the batches around it.",
+        "Do not roll back at once: most spikes recover.",
         SOON,
     ),
-    "divergence": Words(
-        "the loss has left its basin and does not come back",
-        "Stop, go back to a checkpoint from before the onset, with a third of the learning rate.",
+    "divergence": AlertText(
+        "the loss has diverged and is not recovering",
+        "Stop the job. Restart from a checkpoint saved before the onset step, with a third of the learning rate.",
+        "Do not use the newest checkpoint without checking its step.",
         SOON,
     ),
-    "not_learning": Words(
-        "the loss has not moved since the run began",
-        "Try to overfit a single batch; if that fails, look for frozen parameters, eval mode or a detached graph.",
+    "not_learning": AlertText(
+        "the loss has not fallen since the run started",
+        "Try to overfit a single batch. If that fails, check for frozen parameters, eval mode or a detached graph.",
+        "Do not add epochs.",
         SLOW,
     ),
-    "plateau": Words(
-        "the run has stopped learning before its end",
-        "Compare learning rate and peak: restart a schedule that has decayed away, else raise the rate.",
+    "plateau": AlertText(
+        "the loss has stopped falling before the end of the run",
+        "Compare the learning rate with its peak. If it has decayed to almost 0, restart the schedule; otherwise raise"
+        " the learning rate.",
+        "Do not change the optimizer first.",
         SLOW,
     ),
-    "oscillation": Words(
-        "the loss swings to and fro and does not settle",
-        "A third of the learning rate, or a larger batch.",
+    "oscillation": AlertText(
+        "the loss oscillates and does not settle",
+        "Divide the learning rate by 3, or use a larger batch.",
+        "Do not hide it by smoothing the curve.",
         SLOW,
     ),
-    "overfitting": Words(
-        "validation gets worse while training still improves",
-        "Keep the checkpoint nearest the best validation; regularise or stop there.",
+    "overfitting": AlertText(
+        "validation gets worse while the training loss still falls",
+        "Keep the checkpoint nearest the best validation. Then stop, or continue from it with more regularisation.",
+        "Do not delete old checkpoints.",
         SLOW,
     ),
-    "underfitting": Words(
+    "underfitting": AlertText(
         "training and validation loss are both high and flat",
-        "Check that a small subset can be overfitted; then a larger model or less regularisation.",
+        "Check that the model can overfit a small subset. Then try a larger model or less regularisation.",
+        "Do not add epochs: the loss is flat.",
         SLOW,
     ),
-    "metric_divergence": Words(
-        "validation loss and validation metric tell different stories",
-        "Check what the evaluation feeds to the metric before trusting either number.",
+    "metric_divergence": AlertText(
+        "validation loss and validation metric disagree",
+        "Check what the evaluation passes to the metric: logits, labels, padding.",
+        "Do not choose a checkpoint by either number before you know which one is right.",
         SLOW,
     ),
-    "lr_too_high": Words(
+    "lr_too_high": AlertText(
         "the learning rate is too high: updates are too large for the weights",
-        "A tenth of the learning rate, with a warm-up; from the start, if it was so from the start.",
+        "Divide the learning rate by 10 and add a warm-up. If it was too high from the start, start the run again.",
+        "Do not add clipping instead: it hides the learning rate.",
         SOON,
     ),
-    "lr_too_low": Words(
-        "the learning rate is too low: weights hardly move",
-        "Raise the learning rate ten times and look at the update ratio again; about 1e-3 is usual.",
+    "lr_too_low": AlertText(
+        "the learning rate is too low: the weights hardly change",
+        "Multiply the learning rate by 10 and check the update ratio again; about 1e-3 is normal.",
+        "Do not add steps instead.",
         STATE,
     ),
-    "clipping": Words(
-        "most steps are clipped, so the clipper and not the learning rate sets their length",
-        "Compare the norm with the clipper's bound: raise the bound, or lower the rate if the norms have grown.",
+    "clipping": AlertText(
+        "most steps are clipped: the clipping bound, not the learning rate, sets the step size",
+        "Compare the gradient norm with the clipping bound. Raise the bound, or lower the learning rate if the norm"
+        " has grown.",
+        "Do not turn clipping off in a running job.",
         SLOW,
     ),
-    "frozen_parameters": Words(
+    "frozen_parameters": AlertText(
         "parameters that should learn get no gradient or no update",
-        "Check that the named layer is used in the forward and that the optimizer holds it.",
+        "Check that the forward pass uses the named layer and that the optimizer holds its parameters.",
+        "Do not set find_unused_parameters=True to hide it.",
         STATE,
     ),
-    "eval_mode": Words(
+    "eval_mode": AlertText(
         "training steps run in eval mode",
         "Call model.train() after every evaluation.",
+        "Do not use an older checkpoint than the newest one: its weights are usable.",
         SOON,
     ),
-    "bad_batch": Words(
-        "a batch that is itself odd has sent the loss up",
-        "Look at the samples behind the named batches; filter them or clamp the inputs.",
+    "bad_batch": AlertText(
+        "the loss jumped on an abnormal batch",
+        "Inspect the samples of the named batches; filter them or clamp the inputs.",
+        "Do not change the learning rate for one bad batch.",
         EVENT,
     ),
-    "config_advice": Words(
-        "settings that are known to cause trouble",
-        "Read the list with caboose diagnose; nothing needs to be done if the run does well.",
+    "config_advice": AlertText(
+        "the run uses settings that often cause failures",
+        "Read the list. No action is needed if the run does well.",
+        "Do not restart a healthy run for it.",
         SLOW,
     ),
-    "lr_schedule": Words(
-        "the learning rate does what its schedule would not",
-        "After a resume, load the scheduler's state together with the model's.",
+    "lr_schedule": AlertText(
+        "the learning rate left its schedule: it jumped, was reset, is 0, or never changes",
+        "After a resume, load the scheduler state together with the model state.",
+        "Do not let a run continue at a higher learning rate than before its resume.",
         EVENT,
     ),
-    "batch_size": Words(
-        "the batch is far too small for this gradient noise",
+    "batch_size": AlertText(
+        "the batch is far too small for the gradient noise",
         "Accumulate gradients, or lower the learning rate.",
+        "Do not change the batch size during warm-up.",
         SLOW,
     ),
-    "replica_desync": Words(
-        "the replicas of the model are no longer equal",
-        "Stop; check memory and device of the named host; restart from before the last step at which all were equal.",
+    "replica_desync": AlertText(
+        "the replicas of the model are no longer identical",
+        "Stop the job. Check memory and device of the named host. Restart from a checkpoint saved before the last"
+        " step at which all replicas were equal.",
+        "Do not continue because the loss looks normal.",
         SOON,
     ),
-    "rank_outlier": Words(
-        "one rank's loss or gradient stays apart from its peers",
-        "Look at what the named rank reads; move it to another host and see whether the outlier moves too.",
+    "rank_outlier": AlertText(
+        "the loss or gradient of one rank stays different from all other ranks",
+        "Check the data of the named rank. Then move the rank to another host and see whether the outlier moves too.",
+        "Do not ignore it because the mean over ranks looks normal.",
         STATE,
     ),
-    "straggler": Words(
-        "one rank is slower than the others, and all wait for it",
-        "Look at the named host: loader, clocks, temperature, other processes; cordon it if it stays.",
+    "straggler": AlertText(
+        "one rank is slow and all other ranks wait for it",
+        "Check the named host: data loader, clocks, temperature, other processes. If it stays slow, cordon it.",
+        "Do not restart now: wait for the next checkpoint.",
         STATE,
     ),
-    "rank_silent": Words(
-        "a rank has stopped talking, never showed up, or left with an error",
-        "Look at the named host: is the process there, stopped, or killed for memory? The others wait for it.",
+    "rank_silent": AlertText(
+        "a rank sends no heartbeat, never started, or exited with an error",
+        "On the named host, check whether the process runs, is stopped, or was killed for memory. The other ranks wait"
+        " for it.",
+        "Do not wait for the collective to time out.",
         EVENT,
     ),
-    "job_stalled": Words(
-        "every process lives, but no step ends",
-        "py-spy dump on the named rank, else on any: all wait in the same collective but for the one to look for.",
+    "job_stalled": AlertText(
+        "all processes are alive, but no step completes",
+        "Run py-spy dump on the named rank, or on several ranks: the one that is not in the same collective as the"
+        " others is the cause.",
+        "Do not kill the job before you have the dumps.",
         SOON,
     ),
-    "data_starved": Words(
-        "the job waits for its data",
-        "More num_workers, pin_memory and prefetch_factor; look at the disk.",
+    "data_starved": AlertText(
+        "a large share of every step is spent waiting for data",
+        "Raise num_workers and prefetch_factor, set pin_memory, and check the disk.",
+        "Do not restart for this alone: change it at the next restart.",
         STATE,
     ),
-    "throughput_regression": Words(
-        "the job has become slower than it was",
-        "Look at the phase that grew: data is the loader, backward the network or a straggler.",
+    "throughput_regression": AlertText(
+        "throughput is well below the best this job has sustained",
+        "Find the phase that grew: data means the loader, backward means the network or a straggler.",
+        "Do not restart to see whether it helps: that resets the baseline.",
         STATE,
     ),
-    "monitor_blind": Words(
-        "Caboose does not see all of this job: agents are off, or reports are lost",
-        "Read the log of the named rank for why its agent is off; for lost reports see the load of the daemon.",
+    "monitor_blind": AlertText(
+        "Caboose sees only part of this job: agents are off, or reports are lost",
+        "Agent off: read the log of the named rank. Reports lost: check the load of the daemon.",
+        "Do not restart a training job only for its monitor.",
         STATE,
     ),
 }

@@ -1,9 +1,10 @@
 """Writes training.yml and its promtool tests from the catalogue, and the inhibitions into both Alertmanager files.
 
     make docs                                        # or: python dashboards/alerts/generate.py
-    python dashboards/alerts/generate.py --check     # exit 1 if a file is not what the code says
+    python dashboards/alerts/generate.py --check     # exit 1 if a file is out of date
 
-The other files here, alerts on Caboose itself and recording rules, say each thing once and are written by hand.
+The other files here (alerts on Caboose itself, alerts on rollback, recording rules) have no repetition and are edited
+directly.
 """
 
 import argparse
@@ -34,10 +35,9 @@ BLOCK = re.compile(r"(?<=^inhibit_rules:\n).*?(?=^receivers:)", re.DOTALL | re.M
 
 
 class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # it ships no types
-    """YAML as a person would write it: texts of several lines as blocks, nothing by reference."""
+    """Readable YAML: multi-line texts as blocks, no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """The same text twice is written twice."""
         return True
 
 
@@ -49,33 +49,32 @@ Dumper.add_representer(str, _text)
 
 
 def written(content: Mapping[str, object]) -> str:
-    """A file's text."""
     return HEAD + str(yaml.dump(content, Dumper=Dumper, sort_keys=False, width=10_000, allow_unicode=True))
 
 
 def inhibited(text: str) -> str:
-    """An Alertmanager configuration with the inhibitions in their place; what is around them stays."""
+    """An Alertmanager configuration with its inhibition rules replaced; the rest is unchanged."""
     lines = ["# Written by `make docs` from daemon/caboose_daemon/ops/stack/inhibitions.py; do not edit."]
     for one in INHIBITIONS:
         lines += [f"# {line}" for line in textwrap.wrap(one.why, 116)]
         for start, (key, values) in zip(("- ", "  ", "  "), one.config().items(), strict=False):
-            said = ", ".join(values if key == "equal" else (f"'{value}'" for value in values))
-            lines.append(f"{start}{key}: [{said}]")
+            listed = ", ".join(values if key == "equal" else (f"'{value}'" for value in values))
+            lines.append(f"{start}{key}: [{listed}]")
     block = "\n".join(lines) + "\n\n"
     made, num = BLOCK.subn(lambda _: block, text)
-    assert num == 1, "the file has one place for them, before its receivers"
+    assert num == 1, "the file has exactly one inhibit_rules block, before its receivers"
     return made
 
 
 def main() -> int:
-    """Writes the files, or says which are not current."""
+    """Writes the files, or lists those that are out of date."""
     parser = argparse.ArgumentParser(description="Writes the generated alerts and their tests.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is out of date")
     given = parser.parse_args()
     names = [rule.name for rule in RULES]
     odd = sorted(set(names) ^ set(CATALOGUE))
     if odd:
-        sys.stderr.write(f"dashboards/alerts/catalogue.py and the rules differ in: {', '.join(odd)}\n")
+        sys.stderr.write(f"dashboards/alerts/catalogue.py and the rules list different rules: {', '.join(odd)}\n")
         return 1
     is_stale = False
     made = {HERE / name: written(make()) for name, make in FILES.items()}
@@ -85,7 +84,7 @@ def main() -> int:
             continue
         if given.check:
             is_stale = True
-            sys.stderr.write(f"{path} is not what the code says; run: make docs\n")
+            sys.stderr.write(f"{path} is out of date; run: make docs\n")
         else:
             path.write_text(text, encoding="utf-8")
     return int(is_stale)

@@ -2,39 +2,42 @@
 
 Design
 ------
-An alert's labels are its identity: whatever changes in them makes a new page for an old cause. So they are the job, the
-lead rule (fixed when the incident opens), the severity and the team, and nothing of where a daemon runs (`instance` and
-`pod` change when it is moved) or of what is found out later. Culprit and cause are asked for by the annotations.
+An alert's labels are its identity: a label that changes makes a second page for the same cause. So the labels are the
+job, the lead rule (fixed when the incident opens), the severity and the team. They contain nothing about where the
+daemon runs (`instance` and `pod` change when it moves) and nothing that is found out later. The annotations query
+culprit and cause.
 
-A ticket is silent for an hour after a page on the same job and rule: an incident that was critical and is on the mend
-has been told already.
+A ticket is silent for one hour after a page on the same job and rule: an incident that was critical and is recovering
+has already been notified.
 
-What is out of sight for less than five minutes is not over: the daemon was restarted or moved to another address, or
-what healed comes again, which to the daemon is the same incident. A page bridges that in its expression and not by
-`keep_firing_for`, because it must end at once when somebody takes the incident in hand (the series stands at 0): what
-was last said, at every address, has to be that it is open. A ticket cannot, as its `for` would count what is over; it
-keeps firing, which wakes nobody.
+An incident whose series is missing for less than five minutes is not over: the daemon restarted or moved to another
+address, or the problem came back, which the daemon treats as the same incident. A page bridges that gap in its
+expression and not with `keep_firing_for`, because it must end at once when the incident is acknowledged (the series is
+0): the last value at every address has to be 1. A ticket cannot do that, as its `for` would count time in which the
+incident was over. It uses `keep_firing_for`, which pages no one.
 """
 
 from collections.abc import Mapping
 
-from catalogue import CATALOGUE, Words
+from catalogue import CATALOGUE, AlertText
 
 from caboose_daemon.rules.parts.describe import alert_name
 
 RUNBOOKS = "https://runbooks.example/caboose"
-"""Stands for the place where your people find dashboards/runbooks; docs/alerts.md says how to change it."""
+"""A placeholder for the address of dashboards/runbooks at your site; docs/alerts.md describes how to change it."""
 TEAM = "training"
 BRIDGED = "5m"
-"""How long an incident may be out of sight and still be the same alert; the resolve comes later by as much."""
+"""How long the series of an incident may be missing without ending its alert. The resolve is late by as much."""
 PAGED_LATELY = "1h"
+
+DETAILS = "Evidence and exact change: caboose diagnose {{ $labels.training_job }}"
 
 _INFO = "caboose_incident_info{training_job=%[1]q,rule=%[2]q,severity=%[3]q}"
 _INCIDENTS = (
     f'query (printf "{_INFO} or on (training_job, rule, severity) last_over_time({_INFO}[{BRIDGED}])"'
     " $labels.training_job $labels.rule $labels.severity)"
 )
-"""Those that are open; while none is in sight, those that were last."""
+"""The open incidents; if there are none, those of the last five minutes."""
 _PLACE = (
     "{{ if .Labels.rank }}rank {{ .Labels.rank }}{{ if .Labels.host }} on {{ .Labels.host }}{{ end }}"
     "{{ else }}no single rank{{ end }}"
@@ -60,11 +63,11 @@ PAGE = (
     "{{ end }}"
     "{{ else }}the live page of the daemon{{ end }}"
 )
-"""The daemon's own page, at the address under which Prometheus scrapes it, open at the incident."""
+"""The daemon's live page, opened at the incident, at the address that Prometheus scrapes."""
 
 
 def open_incident(rule: str, severity: str) -> str:
-    """PromQL that holds while such an incident is open and in nobody's hand."""
+    """PromQL that is true while such an incident is open and not acknowledged."""
     return f"max without (instance, pod) ({_series(rule, severity)}) == 1"
 
 
@@ -72,20 +75,20 @@ def _series(rule: str, severity: str) -> str:
     return f'caboose_incident_open{{rule="{rule}",severity="{severity}"}}'
 
 
-def annotations(rule: str, words: Words) -> dict[str, str]:
-    """What is written on the page; the same for both severities."""
+def annotations(rule: str, text: AlertText) -> dict[str, str]:
+    """The annotations, the same for both severities."""
     return {
-        "summary": f"{{{{ $labels.training_job }}}}: {words.wrong}",
+        "summary": f"{{{{ $labels.training_job }}}}: {text.summary}",
         "culprit": CULPRIT,
         "cause": CAUSE,
-        "first_fix": f"{words.fix} The line to change: caboose diagnose {{{{ $labels.training_job }}}}",
+        "first_fix": f"{text.first_fix} {text.avoid} {DETAILS}",
         "runbook_url": f"{RUNBOOKS}/{alert_name(rule)}.md",
         "dashboard": PAGE,
     }
 
 
-def page(rule: str, words: Words) -> dict[str, object]:
-    """The alert that wakes somebody."""
+def page(rule: str, text: AlertText) -> dict[str, object]:
+    """The critical alert of a rule."""
     return {
         "alert": alert_name(rule),
         "expr": (
@@ -93,30 +96,30 @@ def page(rule: str, words: Words) -> dict[str, object]:
             f"or min without (instance, pod) (last_over_time({_series(rule, 'critical')}[{BRIDGED}])) == 1"
         ),
         "labels": {"severity": "critical", "team": TEAM},
-        "annotations": annotations(rule, words),
+        "annotations": annotations(rule, text),
     }
 
 
-def ticket(rule: str, words: Words) -> dict[str, object]:
-    """The alert that is read in the morning."""
+def ticket(rule: str, text: AlertText) -> dict[str, object]:
+    """The warning of a rule."""
     return {
         "alert": alert_name(rule),
         "expr": (
             f"{open_incident(rule, 'warning')}\n"
             f"unless ignoring (severity, instance, pod) max_over_time({_series(rule, 'critical')}[{PAGED_LATELY}]) == 1"
         ),
-        "for": words.ticket_after,
+        "for": text.ticket_after,
         "keep_firing_for": BRIDGED,
         "labels": {"severity": "warning", "team": TEAM},
-        "annotations": annotations(rule, words),
+        "annotations": annotations(rule, text),
     }
 
 
 def training() -> Mapping[str, object]:
-    """The whole of training.yml: one group for pages, one for tickets."""
+    """The content of training.yml: one group for pages, one for tickets."""
     kinds = (("caboose-training-pages", page), ("caboose-training-tickets", ticket))
     return {
         "groups": [
-            {"name": name, "rules": [make(rule, words) for rule, words in CATALOGUE.items()]} for name, make in kinds
+            {"name": name, "rules": [make(rule, text) for rule, text in CATALOGUE.items()]} for name, make in kinds
         ]
     }

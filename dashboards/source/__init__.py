@@ -1,4 +1,4 @@
-"""The Grafana dashboards, one file each, as one explicit tuple. `make dashboards` writes their JSON."""
+"""The Grafana dashboards, one file each, in one tuple. `make dashboards` writes their JSON."""
 
 from dashboards.source.fleet import fleet
 from dashboards.source.itself import itself

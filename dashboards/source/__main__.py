@@ -1,7 +1,7 @@
 """Writes dashboards/grafana/*.json from the code.
 
 make dashboards                        # or, in the root: python -m dashboards.source
-python -m dashboards.source --check    # exit 1 if any file is not current
+python -m dashboards.source --check    # exit 1 if any file is out of date
 """
 
 import argparse
@@ -18,10 +18,10 @@ FOLDER = Path(__file__).parents[1] / "grafana"
 
 
 def main() -> int:
-    """Writes the files, or says which are not current."""
+    """Writes the files, or lists those that are out of date."""
     parser = argparse.ArgumentParser(description="Writes the Grafana dashboards from the code.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is not current")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files are (%(default)s)")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is out of date")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the JSON files (default: %(default)s)")
     given = parser.parse_args()
     made = {}
     for dashboard in DASHBOARDS:
@@ -32,7 +32,7 @@ def main() -> int:
     for name in stale:
         path = given.folder / name
         if given.check:
-            sys.stderr.write(f"{path} is not what the code says; run: make dashboards\n")
+            sys.stderr.write(f"{path} is out of date; run: make dashboards\n")
         elif name in made:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made[name], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The frame of a dashboard: its variables, the incidents as annotations, and the links to the others."""
+"""The frame of a dashboard: variables, incidents as annotations, and links to the other dashboards."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,29 +14,27 @@ from dashboards.source.panels import Panel
 from dashboards.source.queries import WINDOW, select
 
 RUNBOOKS_URL = "https://runbooks.example/caboose"
-"""A placeholder, the same as the alerts': each site says where its people read dashboards/runbooks."""
+"""A placeholder, the same as in the alerts: replace it with the address of dashboards/runbooks at your site."""
 TAG = "caboose"
 Rows = Sequence[tuple[str, Sequence[Panel]]]
 Jobs = Literal["", "one", "many"]
 
 
 class Annotation(cogbuilder.Builder[model.AnnotationQuery]):
-    """A query whose series are events while their value is above 0, as Prometheus' data source reads it."""
+    """A Prometheus query whose series are events while their value is above 0."""
 
     def __init__(self, name: str, expression: str, title: str, text: str, tags: str, color: str) -> None:
-        told = {"titleFormat": title, "textFormat": text, "tagKeys": tags, "useValueForTime": False}
-        self._query = _Told(told, name=name, datasource=SOURCE, expr=expression, icon_color=color)
+        extra = {"titleFormat": title, "textFormat": text, "tagKeys": tags, "useValueForTime": False}
+        self._query = _PrometheusAnnotation(extra, name=name, datasource=SOURCE, expr=expression, icon_color=color)
 
     def build(self) -> model.AnnotationQuery:
-        """What Grafana is given."""
         return self._query
 
 
 class Posted(cogbuilder.Builder[model.AnnotationQuery]):
-    """What the daemon and `caboose grafana push` have posted to Grafana about the chosen job, by its tags."""
+    """Annotations that the daemon and `caboose grafana push` have posted to Grafana for the chosen job."""
 
     def build(self) -> model.AnnotationQuery:
-        """What Grafana is given."""
         tags = [annotations.COMMON, f"{JOB}:$job"]
         return model.AnnotationQuery(
             name="Posted to Grafana",
@@ -46,22 +44,22 @@ class Posted(cogbuilder.Builder[model.AnnotationQuery]):
         )
 
 
-class _Told(model.AnnotationQuery):
-    """With what the data source adds to Grafana's own fields."""
+class _PrometheusAnnotation(model.AnnotationQuery):
+    """Adds the fields of the Prometheus data source."""
 
-    def __init__(self, told: dict[str, object], **fields: Any) -> None:
+    def __init__(self, extra: dict[str, object], **fields: Any) -> None:
         super().__init__(**fields)
-        self._told = told
+        self._extra = extra
 
     def to_json(self) -> dict[str, object]:
-        return {**super().to_json(), **self._told}
+        return {**super().to_json(), **self._extra}
 
 
 def incidents() -> list[cogbuilder.Builder[model.AnnotationQuery]]:
-    """Open incidents of the chosen job, steps that were not finite, and rollbacks: they explain gaps and drops."""
+    """Open incidents of the chosen job, non-finite steps, and rollbacks: they explain gaps and drops."""
     severities = (("Critical incidents", "critical", PAGED), ("Other incidents", "warning|info", WARNED))
     where = "cause {{cause}}; rank {{rank}} {{host}}; layer {{layer}}; {{phase}}"
-    told: list[cogbuilder.Builder[model.AnnotationQuery]] = [
+    made: list[cogbuilder.Builder[model.AnnotationQuery]] = [
         Annotation(
             name,
             select("caboose_incident_info", f'severity=~"{severity}"'),
@@ -73,21 +71,21 @@ def incidents() -> list[cogbuilder.Builder[model.AnnotationQuery]]:
         for name, severity, color in severities
     ]
     lost = f"sum by ({JOB}) (increase({select('caboose_non_finite_steps_total')}[{WINDOW}])) > 0"
-    text = "The loss or the gradient was NaN or infinite: curves have a gap here."
+    text = "The loss or the gradient is NaN or infinite: the curves have a gap here."
     done = select("caboose_decisions_total", 'action="rollback"', 'reason="committed"')
     back = f"sum by ({JOB}) (increase({done}[{WINDOW}])) > 0"
-    told += [
+    made += [
         Annotation("Not finite", lost, "Not finite", text, JOB, PAGED),
         Annotation("Rolled back", back, "Rolled back", "All ranks went back to a snapshot.", JOB, GREEN),
         Posted(),
     ]
-    return told
+    return made
 
 
 def chosen(
     name: str, label: str, query: str, *, is_many: bool, about: str, is_number: bool = False
 ) -> build.QueryVariable:
-    """A variable filled from the data source."""
+    """A variable with values from the data source."""
     variable = build.QueryVariable(name).label(label).description(about).datasource(SOURCE).query(query)
     variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
     variable.sort(model.VariableSort.NUMERICAL_ASC if is_number else model.VariableSort.ALPHABETICAL_ASC)
@@ -108,7 +106,7 @@ def board(
     since: str = "now-6h",
     refresh: str = "30s",
 ) -> build.Dashboard:
-    """A dashboard. `jobs`: whether one job is chosen, or several, or none."""
+    """A dashboard. `jobs`: whether one job, several or none can be chosen."""
     made = build.Dashboard(f"Caboose / {title}").uid(UIDS[name]).description(about).tags([TAG]).editable()
     made.time(since, "now").refresh(refresh).timezone("browser").tooltip(model.DashboardCursorSync.CROSSHAIR)
     made.with_variable(build.DatasourceVariable("datasource").label("Data source").type("prometheus"))
@@ -132,7 +130,7 @@ def board(
 
 
 def as_json(made: build.Dashboard) -> dict[str, Any]:
-    """What Grafana is given; the rows get numbers after the panels'."""
+    """The JSON for Grafana. Rows get ids from 1000 on, after the panels."""
     built = made.build()
     rows = [panel for panel in built.panels or [] if isinstance(panel, model.RowPanel)]
     for number, row in enumerate(rows, 1000):

@@ -1,4 +1,4 @@
-"""Fleet: all jobs, health at a glance. For whoever comes on duty and asks: is anything wrong, and where?"""
+"""Fleet: the health of all jobs on one page. Start here when you come on duty."""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
@@ -32,51 +32,84 @@ def _columns() -> dict[str, Column]:
         "speed": Column("steps/s", rate("caboose_job_steps_total", JOB, job=ANY_JOB), decimals=2),
         "loss": Column("loss", loss, "short", decimals=3),
         "world": Column("ranks", _of("caboose_job_world_ranks")),
-        "missing": Column("ranks missing", _of("caboose_job_missing_ranks"), steps=((1, WARNED),)),
+        "missing": Column("missing ranks", _of("caboose_job_missing_ranks"), steps=((1, WARNED),)),
         "attempt": Column("attempt", _of("caboose_job_attempt"), steps=((2, NOTED), (5, WARNED))),
         "samples": Column("samples/s", _of("caboose_samples_per_second"), "short"),
-        "disabled": Column("agents off", _of("caboose_agents_disabled"), steps=((1, WARNED),)),
-        "hidden": Column("names left out", _of("caboose_names_hidden"), steps=((1, WARNED),)),
+        "disabled": Column("disabled agents", _of("caboose_agents_disabled"), steps=((1, WARNED),)),
+        "hidden": Column("hidden names", _of("caboose_names_hidden"), steps=((1, WARNED),)),
     }
 
 
 def fleet() -> build.Dashboard:
-    """The dashboard."""
     up = f"sum({_of('caboose_job_up')})"
     glance = [
-        number("Jobs running", up, unit="none", about="Jobs of which any rank is live."),
-        number("Critical", _with_severity(3), unit="none", steps=((1, PAGED),), about="Somebody is paged for these."),
-        number("Warning", _with_severity(2), unit="none", steps=((1, WARNED),), about="Look at these today."),
-        number("Failed", f"sum({_of('caboose_job_failed')})", unit="none", steps=((1, PAGED),)),
-        number("Ranks live", f"sum({_of('caboose_job_live_ranks')})", unit="none"),
         number(
-            "Jobs not shown",
+            "Jobs running",
+            up,
+            unit="none",
+            about="Jobs with at least one live rank. Compare it with the number of jobs you started.",
+        ),
+        number(
+            "Critical jobs",
+            _with_severity(3),
+            unit="none",
+            steps=((1, PAGED),),
+            about="Jobs with an open critical incident. 0 is normal; each one pages.",
+        ),
+        number(
+            "Jobs with warnings",
+            _with_severity(2),
+            unit="none",
+            steps=((1, WARNED),),
+            about="Jobs whose worst open incident is a warning. 0 is normal; check them today.",
+        ),
+        number(
+            "Failed jobs",
+            f"sum({_of('caboose_job_failed')})",
+            unit="none",
+            steps=((1, PAGED),),
+            about="Jobs in which a rank exited with an error. 0 is normal.",
+        ),
+        number(
+            "Live ranks",
+            f"sum({_of('caboose_job_live_ranks')})",
+            unit="none",
+            about="Ranks of all jobs that have not exited and have reported recently. All ranks is normal.",
+        ),
+        number(
+            "Hidden jobs",
             "sum(caboose_jobs_hidden)",
             unit="none",
             steps=((1, WARNED),),
         ),
     ]
-    jobs = table("Jobs", _columns(), about="The worst first; a job's name opens its run.", sort="health")
+    jobs = table(
+        "Job overview",
+        _columns(),
+        about="One row per job, the worst first; the name opens its run. Coloured cells need attention.",
+        sort="health",
+    )
     info = f"max by ({JOB}, wrapper, optimizer, precision) ({select('caboose_job_info', job=ANY_JOB)})"
     kinds = table(
-        "What the jobs are",
+        "Job configuration",
         {
             JOB: Column("job", link=RUN),
             "wrapper": Column("wrapper"),
             "optimizer": Column("optimizer"),
             "precision": Column("precision"),
             "value": Column(
-                "other launches refused",
+                "launches refused",
                 f"{info} * on ({JOB}) group_left () {_of('caboose_job_duplicates_refused_total')}",
                 steps=((1, WARNED),),
             ),
         },
-        about="Wrapper, optimizer and precision; how often a second launch claimed the job's name and was refused.",
+        about="Wrapper, optimizer and precision of each job, and launches refused because their name was in use. 0"
+        " refused is normal.",
         rules=("CabooseJobNameTaken", "CabooseJobNameShared"),
         size=(12, 8),
     )
-    restless = table(
-        "Incidents so far",
+    incidents = table(
+        "Incidents per job",
         {
             JOB: Column("job", link=RUN),
             "rule": Column("rule"),
@@ -86,31 +119,33 @@ def fleet() -> build.Dashboard:
                 steps=((10, WARNED),),
             ),
         },
-        about="How restless each job has been since the daemon knows it, by the rule that led.",
+        about="Incidents of each job since the daemon first saw it, by lead rule. High counts point to an unstable"
+        " job.",
         size=(12, 8),
         sort="count",
-        none="no incident so far",
+        none="no incidents",
     )
     return board(
         "fleet",
         "Fleet",
-        "All jobs at a glance: which are ill, which are slow, which have lost ranks.",
+        "All jobs on one page: which are failing, which are slow, which have lost ranks.",
         [
             ("Now", [*glance, jobs]),
             (
                 "Health over time",
                 [
                     states(
-                        "Health",
+                        "Job health",
                         _of("caboose_job_severity"),
                         legend=f"{{{{{JOB}}}}}",
-                        about="The worst open incident of each job.",
+                        about="Severity of the worst open incident of each job. Fine is normal.",
                     ),
                     states(
                         "Open incidents by rule",
                         by_severity("caboose_incident_open", JOB, "rule", job=ANY_JOB),
                         legend=f"{{{{{JOB}}}}}: {{{{rule}}}}",
-                        about="When each job had which incident open; one that somebody has acknowledged is in hand.",
+                        about="Open incidents of each job by lead rule, over time. None is normal; acknowledged ones"
+                        " are grey.",
                         mappings=INCIDENTS,
                     ),
                 ],
@@ -119,9 +154,10 @@ def fleet() -> build.Dashboard:
                 "Progress",
                 [
                     curves(
-                        "Loss",
+                        "Training loss",
                         Curve(gauge("caboose_loss", JOB, where=('stat="mean"',), job=ANY_JOB), f"{{{{{JOB}}}}}"),
                         unit="short",
+                        about="Mean loss of the last step of each job. A slow fall is normal; a rise is not.",
                         log=10,
                         rules=("divergence", "not_learning"),
                         is_open_ended=True,
@@ -130,22 +166,22 @@ def fleet() -> build.Dashboard:
                         "Steps per second",
                         Curve(rate("caboose_job_steps_total", JOB, job=ANY_JOB), f"{{{{{JOB}}}}}"),
                         unit="short",
-                        about="A job at 0 that is running is stalled.",
+                        about="Aligned steps per second of each job. Stable is normal; a running job at 0 is stalled.",
                         rules=("job_stalled", "throughput_regression"),
                         is_open_ended=True,
                     ),
                     curves(
-                        "Ranks missing",
+                        "Missing ranks",
                         Curve(_columns()["missing"].expression, f"{{{{{JOB}}}}}"),
                         unit="none",
-                        about="Of jobs that run: one that has ended misses nobody.",
+                        about="Ranks that should report and do not. 0 is normal, also after the end of a job.",
                         steps=((1, WARNED),),
                         rules=("rank_silent",),
                         least=0,
                         is_open_ended=True,
                     ),
                     curves(
-                        "Steps that were not finite",
+                        "Non-finite steps",
                         Curve(increase("caboose_non_finite_steps_total", JOB, job=ANY_JOB), f"{{{{{JOB}}}}}"),
                         unit="none",
                         steps=((1, PAGED),),
@@ -154,7 +190,7 @@ def fleet() -> build.Dashboard:
                         is_open_ended=True,
                     ),
                     kinds,
-                    restless,
+                    incidents,
                 ],
             ),
         ],

@@ -1,4 +1,4 @@
-"""Caboose itself: can its silence be believed? Ingest, rules, journal, and what the agents cost and lose."""
+"""Caboose itself: is it working? Ingest, rules, journal, exports, cost and losses of the agents."""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
@@ -11,21 +11,20 @@ from dashboards.source.queries import ANY_JOB, gauge, increase, rate, select
 SCRAPE_SECONDS = 0.15
 TURN_SECONDS = 1.0
 OVERHEAD = 0.01
-"""What is promised of a scrape, of the receiving loop, and of the agent's share of a step."""
+"""Limits on a scrape, on a turn of the receiving loop, and on the agent's share of a step."""
 DAEMON = "{{instance}}"
 
 
 def itself() -> build.Dashboard:
-    """The dashboard."""
     return board(
         "itself",
         "Caboose itself",
-        "Whether Caboose can be believed: does it hear all ranks, keep up, judge, and write?",
+        "Health of Caboose: does it receive all ranks, keep up, run its rules, and write its journal?",
         [
             ("Now", _now()),
-            ("Taking in", _ingest()),
-            ("Judging", _rules()),
-            ("Keeping", _journal()),
+            ("Ingest", _ingest()),
+            ("Rules", _rules()),
+            ("Journal and exports", _journal()),
             ("Agents", _agents()),
         ],
         jobs="many",
@@ -35,7 +34,7 @@ def itself() -> build.Dashboard:
                 "Daemon",
                 "label_values(caboose_daemon_info, instance)",
                 is_many=True,
-                about="The daemons, by the address Prometheus scrapes.",
+                about="The daemons, by the address that Prometheus scrapes.",
             )
         ],
         since="now-12h",
@@ -47,16 +46,17 @@ def _now() -> list[Panel]:
     up_for = f"time() - {gauge('caboose_daemon_start_time_seconds')}"
     return [
         number(
-            "Daemons seen",
+            "Running daemons",
             f"count({select('caboose_daemon_info')})",
             unit="none",
+            about="Daemons that Prometheus scrapes. Fewer than usual: a daemon is down.",
             rules=("CabooseDown", "CabooseAbsent", "CabooseWatchdog"),
         ),
         number(
-            "Youngest has been up for",
+            "Shortest daemon uptime",
             up_for,
             unit="s",
-            about="Falls to 0 when a daemon restarts.",
+            about="Uptime of the daemon that started last. It falls to 0 when a daemon restarts.",
             rules=("CabooseRestarting",),
         ),
         number(
@@ -67,29 +67,30 @@ def _now() -> list[Panel]:
             rules=("CabooseJournalUnwritable",),
         ),
         number(
-            "Jobs not shown",
+            "Hidden jobs",
             gauge("caboose_jobs_hidden", operator="sum"),
             unit="none",
             steps=((1, WARNED),),
             rules=("CabooseJobsHidden",),
         ),
         number(
-            "Rules that raised, last hour",
+            "Rule failures, last hour",
             increase("caboose_rule_failures_total", window="1h"),
             unit="none",
+            about="Exceptions raised by rules in the last hour. 0 is normal: each one is a bug.",
             decimals=0,
             steps=((1, PAGED),),
             rules=("CabooseRuleFailing",),
         ),
         number(
-            "Agents off",
+            "Disabled agents",
             f"sum({gauge('caboose_agents_disabled', JOB, job=ANY_JOB)})",
             unit="none",
             steps=((1, WARNED),),
             rules=("CabooseJobUnwatched", "monitor_blind"),
         ),
         table(
-            "Daemons",
+            "Daemon overview",
             {
                 "instance": Column("daemon"),
                 "version": Column("version"),
@@ -101,7 +102,8 @@ def _now() -> list[Panel]:
                     "scrape", gauge("caboose_scrape_seconds", "instance"), "s", steps=((SCRAPE_SECONDS, WARNED),)
                 ),
             },
-            about="One line per daemon: what it runs, how much it holds, and how long a scrape of it takes.",
+            about="One row per daemon: version, jobs, ranks, journal size and scrape time. Coloured cells are above"
+            " their limit.",
             size=(24, 5),
         ),
     ]
@@ -110,9 +112,11 @@ def _now() -> list[Panel]:
 def _ingest() -> list[Panel]:
     return [
         curves(
-            "Ingest",
+            "Ingest rate",
             Curve(rate("caboose_received_bytes_total", "instance"), DAEMON),
             unit="Bps",
+            about="Bytes per second received from agents. Steady while jobs run is normal; 0 means that no agent"
+            " reports.",
             size=(8, 8),
             is_open_ended=True,
             least=0,
@@ -124,38 +128,42 @@ def _ingest() -> list[Panel]:
             log=10,
             size=(8, 8),
             is_open_ended=True,
-            about="Per second.",
+            about="Messages accepted per second, by type. Steady while jobs run is normal.",
         ),
         curves(
-            "Refused",
+            "Refused messages",
             Curve(rate("caboose_messages_refused_total", "reason"), "{{reason}}"),
             unit="short",
             size=(8, 8),
             is_open_ended=True,
             least=0,
-            about="Per second, by reason.",
+            about="Messages refused per second, by reason. 0 is normal.",
             rules=("CabooseMessagesRefused",),
         ),
         curves(
-            "Ranks connected and jobs known",
+            "Connected ranks, known jobs",
             Curve(gauge("caboose_peers_connected", operator="sum"), "ranks"),
             Curve(gauge("caboose_jobs_known", operator="sum"), "jobs"),
             unit="none",
+            about="Ranks registered with the daemons, and jobs in memory. A sudden fall of ranks: a job ended or lost"
+            " its connection.",
             size=(8, 8),
             least=0,
         ),
         curves(
-            "Is it keeping up",
-            Curve(gauge("caboose_loop_lag_seconds"), "age of the report judged last"),
-            Curve(gauge("caboose_loop_turn_seconds"), "a turn of the loop"),
+            "Loop lag and duration",
+            Curve(gauge("caboose_loop_lag_seconds"), "age of the last judged report"),
+            Curve(gauge("caboose_loop_turn_seconds"), "duration of a turn"),
             unit="s",
+            about="Age of the last judged report, and duration of one turn of the loop. Turns below 1 s are normal; a"
+            " growing age means overload.",
             steps=((TURN_SECONDS, WARNED),),
             size=(8, 8),
             least=0,
             rules=("CabooseLoopLagging", "CabooseLoopSlow"),
         ),
         curves(
-            "Scrape",
+            "Scrape duration",
             Curve(gauge("caboose_scrape_seconds", "instance"), DAEMON),
             unit="s",
             steps=((SCRAPE_SECONDS, WARNED),),
@@ -172,23 +180,24 @@ def _rules() -> list[Panel]:
     spent = rate("caboose_rule_seconds_total", "rule")
     return [
         curves(
-            "What the rules cost",
+            "CPU share by rule",
             Curve(f"topk(10, {spent})", "{{rule}}"),
             unit="percentunit",
-            about="Seconds per second, which is the share of one core; the ten dearest.",
+            about="Share of one core that each rule takes, the ten most expensive. A sum below 50 % is normal.",
             is_open_ended=True,
             least=0,
             rules=("CabooseRulesSlow",),
         ),
         curves(
-            "What one run of a rule costs",
+            "Time per rule run",
             Curve(f"topk(10, {spent} / ({runs} > 0))", "{{rule}}"),
             unit="s",
+            about="Mean time of one run of each rule, the ten slowest. Stable is normal.",
             is_open_ended=True,
             least=0,
         ),
         curves(
-            "Rules that raised",
+            "Rule failures",
             Curve(increase("caboose_rule_failures_total", "rule"), "{{rule}}"),
             unit="none",
             steps=((1, PAGED),),
@@ -198,10 +207,11 @@ def _rules() -> list[Panel]:
             rules=("CabooseRuleFailing",),
         ),
         curves(
-            "Findings opened",
+            "Findings by rule",
             Curve(f"sum by (rule) ({select('caboose_findings_total', job=ANY_JOB)})", "{{rule}}"),
             unit="none",
-            about="Since each job was first seen; a line that climbs all day is a rule to tune.",
+            about="Episodes that each rule has opened since each job was first seen. A line that climbs all day: the"
+            " thresholds of the rule may need tuning.",
             is_open_ended=True,
             least=0,
         ),
@@ -211,36 +221,38 @@ def _rules() -> list[Panel]:
 def _journal() -> list[Panel]:
     return [
         curves(
-            "Journal",
+            "Journal size",
             Curve(gauge("caboose_journal_size_bytes", "instance"), DAEMON),
             unit="bytes",
             is_open_ended=True,
             least=0,
         ),
         curves(
-            "Journal in trouble",
+            "Journal failures",
             Curve(increase("caboose_journal_failures_total"), "failed writes"),
-            Curve(increase("caboose_journal_lost_rows_total"), "rows given up"),
+            Curve(increase("caboose_journal_lost_rows_total"), "rows dropped"),
             unit="none",
+            about="Failed writes to the journal, and rows dropped. 0 is normal; dropped rows leave gaps in the"
+            " history.",
             steps=((1, PAGED),),
             is_counted=True,
             least=0,
             rules=("CabooseJournalLosingRows", "CabooseJournalUnwritable"),
         ),
         curves(
-            "Handed on",
+            "Exported items",
             Curve(rate("caboose_exports_total", "target"), "{{target}}"),
             unit="short",
-            about="To Grafana and the mirrors, per second.",
+            about="Items exported per second to Grafana and the mirrors. Steady while jobs run is normal.",
             is_open_ended=True,
             least=0,
         ),
         curves(
-            "Not handed on",
+            "Failed and dropped exports",
             Curve(increase("caboose_exports_dropped_total", "target"), "dropped: {{target}}"),
             Curve(increase("caboose_export_failures_total", "target"), "failed: {{target}}"),
             unit="none",
-            about="A slow or failing mirror has holes; what is above has not.",
+            about="Exports that failed or were dropped. 0 is normal; otherwise only the data at that target has gaps.",
             steps=((1, WARNED),),
             is_counted=True,
             least=0,
@@ -253,7 +265,7 @@ def _agents() -> list[Panel]:
     name = f"{{{{{JOB}}}}}"
     return [
         curves(
-            "The agent's share of a step",
+            "Agent overhead",
             Curve(gauge("caboose_agent_overhead_ratio", JOB, job=ANY_JOB), name),
             unit="percentunit",
             steps=((OVERHEAD, WARNED),),
@@ -262,7 +274,7 @@ def _agents() -> list[Panel]:
             least=0,
         ),
         curves(
-            "The agent's time in the last step",
+            "Agent time per step",
             Curve(gauge("caboose_agent_step_seconds", JOB, job=ANY_JOB), name),
             unit="s",
             size=(8, 8),
@@ -270,7 +282,7 @@ def _agents() -> list[Panel]:
             least=0,
         ),
         curves(
-            "Reports that never arrived",
+            "Lost reports",
             Curve(increase("caboose_reports_missed_total", JOB, job=ANY_JOB), name),
             unit="none",
             steps=((1, WARNED),),
@@ -287,13 +299,14 @@ def _agents() -> list[Panel]:
                 "stat": Column("cannot see"),
                 "value": Column("", gauge("caboose_blind", JOB, "stat", job=ANY_JOB), width=40),
             },
-            about="What the agents of each job cannot see; the rules that need it abstain.",
+            about="Quantities that the agents of each job cannot see; the rules that need them abstain. None is"
+            " normal.",
             rules=("monitor_blind", "CabooseJobBlind", "config_advice"),
             size=(12, 7),
-            none="everything is seen",
+            none="no blind spots",
         ),
         table(
-            "Rules that abstain",
+            "Abstaining rules",
             {
                 JOB: Column("job"),
                 "value": Column("rules", gauge("caboose_rules_abstaining", JOB, job=ANY_JOB), steps=((10, NOTED),)),

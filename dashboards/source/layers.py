@@ -1,4 +1,4 @@
-"""Layers: where in the model. Which layers explode, vanish, die, saturate, or stand still?"""
+"""Layers: one job by layer. Which layers explode, vanish, die, saturate, or do not learn?"""
 
 from collections.abc import Iterator
 
@@ -17,13 +17,13 @@ from dashboards.source.queries import gauge
 DEAD, SATURATED = DeadUnitsConfig(), SaturationConfig()
 TITLES = {
     "gradient_norm": "Gradient norm",
-    "update_ratio": "Size of updates",
-    "activation_std": "Spread of activations",
+    "update_ratio": "Update size",
+    "activation_std": "Activation spread",
     "weight_norm": "Weight norm",
     "dead_units_ratio": "Dead units",
     "saturated_units_ratio": "Saturated units",
 }
-assert TITLES.keys() == LAYER_STATISTICS.keys(), "every statistic has its panels"
+assert TITLES.keys() == LAYER_STATISTICS.keys(), "every statistic has a panel title"
 SHARES = ("dead_units_ratio", "saturated_units_ratio")
 RULES = {
     "gradient_norm": ("gradient_vanishing", "gradient_explosion"),
@@ -39,21 +39,20 @@ STEPS: dict[str, Steps] = {
     "saturated_units_ratio": ((SATURATED.share, WARNED),),
 }
 BASES = {"update_ratio": NOTED}
-"""Below the first threshold all is fine, but for an update that is too small."""
+"""The colour below the first threshold, where that is not normal: an update can be too small."""
 OF_ACTIVATIONS = ("dead_units_ratio", "saturated_units_ratio", "activation_std")
 SMALLEST = "1e-12"
-"""Below it a logarithm is not taken: a layer without any gradient would stretch the scale for all."""
+"""Smaller values are raised to this before the logarithm: a layer without gradient would stretch the scale."""
 
 
 def layers() -> build.Dashboard:
-    """The dashboard."""
     return board(
         "layers",
         "Layers",
-        "Where in the model: every statistic over depth and time, and the layers that stand out, by name.",
+        "One job by layer: every statistic over depth and time, and the worst layers by name.",
         [
-            ("The worst by name", [*_worst(), *_offenders()]),
-            ("Depth and time", list(_maps())),
+            ("Worst layers by name", [*_worst(), *_offenders()]),
+            ("By depth over time", list(_maps())),
             ("Over all layers", list(_spreads())),
         ],
         jobs="one",
@@ -72,7 +71,7 @@ def _worst() -> Iterator[Panel]:
             base=BASES.get(name, FINE),
             size=(6, 4),
         )
-    yield number("Layers unseen", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(6, 4))
+    yield number("Unmeasured layers", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(6, 4))
 
 
 def _offenders() -> Iterator[Panel]:
@@ -85,15 +84,16 @@ def _offenders() -> Iterator[Panel]:
             base = BASES.get(name, FINE)
             columns[name] = Column(TITLES[name].lower(), expression, unit, STEPS.get(name, ()), base)
         yield table(
-            f"Top offenders: {what}",
+            f"Worst layers: {what}",
             columns,
-            about="The ten worst of each kind. A cell is empty where a layer is not among the worst of that kind.",
+            about="The ten worst layers of each statistic; coloured cells need attention. An empty cell means that"
+            " the layer is not among the ten worst.",
             size=(12, 9),
             sort=names[0],
         )
     for name in ("gradient_norm", *SHARES):
         yield curves(
-            f"{TITLES[name]} of the worst",
+            f"{TITLES[name]}, ten worst layers",
             Curve(gauge(f"caboose_worst_layer_{name}", "layer"), "{{layer}}"),
             unit="percentunit" if name in SHARES else "short",
             log=0 if name in SHARES else 10,
@@ -110,11 +110,14 @@ def _maps() -> Iterator[Panel]:
     for name, title in TITLES.items():
         expression = gauge(f"caboose_depth_{name}", "depth")
         if name in SHARES:
-            yield heat(title, expression, unit="percentunit", rules=RULES[name], least=0, most=1)
+            yield heat(f"{title} by depth", expression, unit="percentunit", rules=RULES[name], least=0, most=1)
         else:
-            about = "As a power of ten: -3 is 0.001. A layer enters at the bottom of the scale when it has nothing."
+            about = (
+                "Base-10 logarithm of the median at each depth: -3 means 0.001. A smooth change over depth is normal;"
+                " a value of 0 is shown at the bottom of the scale."
+            )
             logarithm = f"log10(clamp_min({expression}, {SMALLEST}))"
-            yield heat(f"{title} (power of ten)", logarithm, unit="short", about=about, rules=RULES[name])
+            yield heat(f"{title} by depth (log10)", logarithm, unit="short", about=about, rules=RULES[name])
 
 
 def _spreads() -> Iterator[Panel]:

@@ -1,10 +1,10 @@
-"""The look that all dashboards share: colours, severities, thresholds, links.
+"""The style that all dashboards share: colours, severities, thresholds, links.
 
 Design
 ------
-Colours are those of Okabe and Ito, which people with any colour blindness can tell apart, and nothing is said by
-colour alone: health is a word, a threshold is a line. Where the number of curves has no bound (ranks, layers, jobs) a
-curve is coloured by its value from blue over yellow to red, so that the one apart is seen among five hundred.
+Colours are those of Okabe and Ito, which people with any colour blindness can distinguish. Colour is never the only
+signal: health is also a word, a threshold is also a line. Where the number of curves has no limit (ranks, layers,
+jobs), a curve is coloured by its value from blue over yellow to red, so that one outlier is visible among five hundred.
 """
 
 import re
@@ -20,23 +20,23 @@ from caboose_daemon.rules import RULES
 BLUE, ORANGE, GREEN, YELLOW = "#0072B2", "#E69F00", "#009E73", "#F0E442"
 SKY, VERMILLION, PURPLE, GREY = "#56B4E9", "#D55E00", "#CC79A7", "#999999"
 CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILLION, BLUE, GREY)
-"""In the order in which they are given out; the first is what a panel is about."""
+"""In the order in which curves get them; the first is the main curve of a panel."""
 FINE, NOTED, WARNED, PAGED = BLUE, SKY, ORANGE, VERMILLION
 PLAIN = "transparent"
-"""What is fine in a table: only what is not is coloured, or nobody looks after the first day."""
+"""The colour of normal table cells: only cells that need attention are coloured."""
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RUNBOOKS = "${runbooks}"
-"""A hidden variable of every dashboard, so that a site may keep its own copy of the runbooks."""
+"""A hidden variable of every dashboard, so that a site can use its own copy of the runbooks."""
 UIDS = {
     name: f"caboose-{name}" for name in ("fleet", "run", "layers", "ranks", "rollbacks", "itself")
-}  # what links point at; never change one
+}  # links use them; never change one
 KEPT = "${datasource:queryparam}&${__url_time_range}"
-"""What a link from one dashboard to another takes along."""
+"""Parameters that a link keeps: data source and time range."""
 METRIC = re.compile(r"\bcaboose_\w+")
 
 
 def alert_name(rule: str) -> str:
-    """The alert of a rule, after which its runbook is named."""
+    """The name of a rule's alert and runbook."""
     return "Caboose" + "".join(word.capitalize() for word in rule.split("_"))
 
 
@@ -44,7 +44,7 @@ ALERTS = {rule.name: alert_name(rule.name) for rule in RULES}
 
 
 def runbooks(*names: str) -> list[cogbuilder.Builder[model.DashboardLink]]:
-    """Links from a panel to what a tired person should read: by rule, or by alert for those on Caboose itself."""
+    """Links from a panel to runbooks, by the name of a rule or of an alert on Caboose itself."""
     return [
         build.DashboardLink(f"Runbook: {name}")
         .type(model.DashboardLinkType.LINK)
@@ -55,19 +55,19 @@ def runbooks(*names: str) -> list[cogbuilder.Builder[model.DashboardLink]]:
 
 
 def to_dashboard(title: str, name: str, **variables: str) -> build.DashboardLink:
-    """A link to another dashboard with its variables set, over the same time."""
+    """A link to another dashboard with its variables set and the same time range."""
     chosen = "&".join(f"var-{key}={value}" for key, value in variables.items())
     return build.DashboardLink(title).url(f"/d/{UIDS[name]}?{chosen}&{KEPT}")
 
 
 def thresholds(*steps: tuple[float, str], base: str = FINE) -> build.ThresholdsConfig:
-    """`base` below the first value, then each colour from its value on."""
+    """The colour `base` below the first value, then each colour from its value on."""
     values = [model.Threshold(value=None, color=base), *(model.Threshold(value=v, color=c) for v, c in steps)]
     return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(values)
 
 
 def words(**meanings: tuple[str, str]) -> list[model.ValueMapping]:
-    """Numbers said as words: `_0=("fine", FINE)`."""
+    """Numbers shown as words: `_0=("fine", FINE)`."""
     options = {
         key.removeprefix("_"): model.ValueMappingResult(text=text, color=color, index=index)
         for index, (key, (text, color)) in enumerate(meanings.items())
@@ -76,7 +76,7 @@ def words(**meanings: tuple[str, str]) -> list[model.ValueMapping]:
 
 
 def mapped(**texts: str) -> list[model.ValueMapping]:
-    """Words said as other words, or in a colour of the palette."""
+    """Words shown as other words, or in a colour of the palette."""
     options = {
         key: model.ValueMappingResult(color=value, index=index)
         if value.startswith("#")
@@ -87,7 +87,7 @@ def mapped(**texts: str) -> list[model.ValueMapping]:
 
 
 HEALTH = words(_0=("fine", FINE), _1=("info", NOTED), _2=("warning", WARNED), _3=("CRITICAL", PAGED))
-INCIDENTS = words(_0=("in hand", GREY), _1=("info", NOTED), _2=("warning", WARNED), _3=("CRITICAL", PAGED))
+INCIDENTS = words(_0=("acknowledged", GREY), _1=("info", NOTED), _2=("warning", WARNED), _3=("CRITICAL", PAGED))
 YES_IS_GOOD = words(_0=("no", PAGED), _1=("yes", FINE))
 YES_IS_BAD = words(_0=("no", FINE), _1=("YES", PAGED))
 RUNNING = words(_0=("ended", GREY), _1=("running", FINE))
@@ -96,10 +96,8 @@ RUNNING_CELL = words(_0=("ended", PLAIN), _1=("running", PLAIN))
 
 
 def described(text: str, expressions: Iterable[str]) -> str:
-    """What a panel shows and what it tells, in the words of the table of metrics."""
+    """The description of a panel: its own text, else that of its metrics; then the metrics and their units."""
     names = dict.fromkeys(name for expression in expressions for name in METRIC.findall(expression))
-    told = dict.fromkeys(f"{ENTRIES[name].help}. {ENTRIES[name].tells.rstrip('.')}." for name in names)
-    paragraphs = [text] if text else []
-    if len(told) <= 4:
-        paragraphs += told
-    return "\n\n".join([*paragraphs, "Metrics: " + ", ".join(names)])
+    paragraphs = [text] if text else [f"{ENTRIES[name].help}. {ENTRIES[name].tells.rstrip('.')}." for name in names]
+    units = ", ".join(f"{name} ({ENTRIES[name].unit})" for name in names)
+    return "\n\n".join([*paragraphs, f"Metrics: {units}"])

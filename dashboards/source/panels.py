@@ -1,4 +1,4 @@
-"""The kinds of panels, each in the shared look: curves, numbers, tables, heat maps over depth, states over time."""
+"""The kinds of panels in the shared style: curves, numbers, tables, heat maps over depth, states over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ Steps = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True)
 class Curve:
-    """One query of a panel; its legend is also the name its colour goes by."""
+    """One query of a panel, and its legend."""
 
     expression: str
     legend: str
     is_thin: bool = False
-    """Drawn finely and without fill: the edge of a band, a peak."""
+    """Drawn as a thin dashed line: the edge of a band, a peak."""
 
 
 def _target(expression: str, number: int, legend: str = "") -> prometheus.Dataquery:
@@ -57,9 +57,9 @@ def curves(
     least: float | None = None,
     most: float | None = None,
 ) -> timeseries.Panel:
-    """Curves over time. Gaps stay gaps: a NaN is never bridged.
+    """Curves over time. A NaN is a gap and is never bridged.
 
-    `is_open_ended`: one query gives any number of curves, coloured by value. `is_counted`: bars, for events.
+    `is_open_ended`: one query returns any number of curves, coloured by value. `is_counted`: bars, for events.
     """
     panel = _dressed(timeseries.Panel(), title, about, [c.expression for c in shown], rules, size)
     panel.unit(unit).span_nulls(False).line_width(2).fill_opacity(0).show_points(common.VisibilityMode.AUTO)
@@ -93,7 +93,7 @@ def curves(
 
 
 def _line(color: str, is_thin: bool) -> list[dashboard.DynamicConfigValue]:
-    # One query may give several curves (a group each): shades keep them apart and their query's.
+    # One query may return several curves (one per group): they get shades of one colour.
     made = [dashboard.DynamicConfigValue("color", {"mode": "shades", "fixedColor": color})]
     if is_thin:
         made.append(dashboard.DynamicConfigValue("custom.lineWidth", 1))
@@ -102,7 +102,7 @@ def _line(color: str, is_thin: bool) -> list[dashboard.DynamicConfigValue]:
 
 
 def named(panel: timeseries.Panel, *names: str) -> timeseries.Panel:
-    """Gives the curves of one query that are known by name a colour each."""
+    """Gives each named curve of one query its own colour."""
     for number, name in enumerate(names):
         panel.override_by_name(name, _line(CURVES[number % len(CURVES)], False))
     return panel
@@ -121,10 +121,10 @@ def number(
     legend: str = "",
     size: tuple[int, int] = (4, 4),
     decimals: float | None = None,
-    none: str = "not known",
+    none: str = "no data",
     is_name: bool = False,
 ) -> stat.Panel:
-    """One number, as it stands now; `is_name` shows the legend instead of it."""
+    """The current value of one number; `is_name` shows the legend instead."""
     panel = _dressed(stat.Panel(), title, about, [expression], rules, size)
     panel.unit(unit).thresholds(thresholds(*steps, base=base)).mappings(list(mappings)).no_value(none)
     panel.color_scheme(build.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS))
@@ -139,7 +139,7 @@ def number(
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: a query's value, or, without a query, a label."""
+    """One column of a table: the value of a query, or a label if there is no query."""
 
     title: str
     expression: str = ""
@@ -160,12 +160,12 @@ def table(
     rules: Sequence[str] = (),
     size: tuple[int, int] = (24, 9),
     sort: str = "",
-    none: str = "nothing",
+    none: str = "no data",
     hidden: Sequence[str] = (),
 ) -> tables.Panel:
-    """Instant queries joined by the labels they share.
+    """Instant queries joined by their common labels.
 
-    `columns` by label for those that are labels, by any other word for values; in the order they are shown.
+    The keys of `columns` are label names, or any other word for values. They are shown in this order.
     """
     values = {key: column for key, column in columns.items() if column.expression}
     panel = _dressed(tables.Panel(), title, about, [c.expression for c in values.values()], rules, size)
@@ -235,7 +235,7 @@ def heat(
     least: float | None = None,
     most: float | None = None,
 ) -> heatmap.Panel:
-    """A row per part of the depth, input below, output above; the value is the colour."""
+    """One row per part of the depth, input at the bottom, output at the top. The colour is the value."""
     panel = _dressed(heatmap.Panel(), title, about, [expression], rules, size)
     colors = heatmap.HeatmapColorOptions().mode(heatmaps.HeatmapColorMode.SCHEME).scheme("Cividis").steps(64)
     colors.exponent(0.5).fill(CURVES[0]).reverse(False)
@@ -249,7 +249,7 @@ def heat(
     panel.cell_values(heatmap.CellValues().unit(unit)).unit(unit).thresholds(thresholds())
     panel.y_axis(heatmap.YAxisConfig().axis_label("input → output").unit("none"))
     panel.rows_frame(heatmap.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO).value("value"))
-    panel.filter_values(heatmap.FilterValueRange().le(-1e300))  # nothing is hidden: zeros count
+    panel.filter_values(heatmap.FilterValueRange().le(-1e300))  # hides nothing, also not zeros
     return panel.with_target(_target(expression, 0, legend).range())
 
 
@@ -263,10 +263,10 @@ def states(
     size: tuple[int, int] = (24, 8),
     mappings: Sequence[dashboard.ValueMapping] = HEALTH,
 ) -> statetimeline.Panel:
-    """A bar per rule or job, in words: when it was how bad."""
+    """One bar per rule or job: its severity over time, in words."""
     panel = _dressed(statetimeline.Panel(), title, about, [expression], rules, size)
     panel.mappings(list(mappings)).unit("none").thresholds(thresholds()).merge_values(True).row_height(0.8)
     panel.color_scheme(build.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS)).fill_opacity(90).line_width(0)
-    panel.show_value(common.VisibilityMode.AUTO).no_value("nothing was open")
+    panel.show_value(common.VisibilityMode.AUTO).no_value("nothing open")
     panel.legend(options.VizLegendOptions().show_legend(False).display_mode(common.LegendDisplayMode.HIDDEN))
     return panel.with_target(_target(expression, 0, legend).range())

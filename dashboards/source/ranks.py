@@ -1,4 +1,4 @@
-"""Ranks: which rank, on which host. Who is slow, silent, behind, apart from the others?"""
+"""Ranks: one job by rank and host. Which rank is slow, silent, behind, or different from the others?"""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
@@ -18,7 +18,7 @@ NAME = "rank {{rank}} ({{host}})"
 
 
 def _shown(name: str, operator: str = "max") -> str:
-    """Of the chosen ranks, one by one."""
+    """One series per chosen rank."""
     return gauge(name, "rank", "host", where=SHOWN, operator=operator)
 
 
@@ -27,19 +27,18 @@ def _of_host(name: str, operator: str) -> str:
 
 
 MEDIAN = f"scalar(quantile(0.5, {gauge('caboose_rank_step_seconds', 'rank', 'host')}))"
-"""The usual step time of all ranks, chosen or not."""
+"""The median step time of all ranks, chosen or not."""
 SLOWNESS = f"{_shown('caboose_rank_step_seconds')} / {MEDIAN}"
 BEHIND = f"scalar({gauge('caboose_rank_step')}) - {_shown('caboose_rank_step')}"
 
 
 def ranks() -> build.Dashboard:
-    """The dashboard."""
     return board(
         "ranks",
         "Ranks",
-        "Which rank on which host: stragglers, silent ranks, replicas that came apart, a loss unlike the others'."
-        " Above 512 ranks, the ten worst of each kind.",
-        [("Now", _now()), ("Over time", _over_time()), ("Agreement and reports", _agreement())],
+        "One job by rank and host: stragglers, silent ranks, replicas that differ, a loss unlike the others."
+        " Above 512 ranks, the ten worst of each metric.",
+        [("Now", _now()), ("Over time", _over_time()), ("Replicas and reports", _agreement())],
         jobs="one",
         extra=[
             chosen(
@@ -64,9 +63,9 @@ def ranks() -> build.Dashboard:
 
 def _now() -> list[Panel]:
     return [
-        number("Ranks live", gauge("caboose_job_live_ranks"), unit="none"),
+        number("Live ranks", gauge("caboose_job_live_ranks"), unit="none"),
         number(
-            "Ranks missing",
+            "Missing ranks",
             gauge("caboose_job_missing_ranks"),
             unit="none",
             steps=((1, WARNED),),
@@ -80,37 +79,37 @@ def _now() -> list[Panel]:
             rules=("rank_silent",),
         ),
         number(
-            "Slowest over usual",
+            "Slowest rank ratio",
             f"max({SLOWNESS})",
             unit="short",
             decimals=2,
             steps=LAGS,
             rules=("straggler",),
-            about="How many times the median step time the slowest rank takes.",
+            about="Step time of the slowest rank divided by the median of all ranks. Near 1 is normal.",
         ),
         number(
-            "Farthest behind",
+            "Largest step lag",
             f"max({BEHIND})",
             unit="none",
             steps=((10, WARNED), (100, PAGED)),
-            about="In steps; a few are reports on their way.",
+            about="Steps that the last rank is behind the first. A few are normal: their reports are on the way.",
             rules=("job_stalled",),
         ),
         number(
-            "Replicas differing",
+            "Differing replicas",
             gauge("caboose_replicas_differing"),
             unit="none",
             steps=((1, PAGED),),
             rules=("replica_desync",),
         ),
         table(
-            "Hosts",
+            "Host overview",
             {
                 "host": Column("host"),
                 "ranks": Column("ranks", _of_host("caboose_rank_step", "count")),
                 "seconds": Column("step time, mean", _of_host("caboose_rank_step_seconds", "avg"), "s"),
                 "slowest": Column(
-                    "over usual, slowest rank", f"max by (host) ({SLOWNESS})", "short", steps=LAGS, decimals=2
+                    "x median, slowest rank", f"max by (host) ({SLOWNESS})", "short", steps=LAGS, decimals=2
                 ),
                 "silent": Column(
                     "longest silence", _of_host("caboose_rank_silent_seconds", "max"), "s", steps=SILENCES
@@ -118,21 +117,26 @@ def _now() -> list[Panel]:
                 "behind": Column("steps behind", f"max by (host) ({BEHIND})", steps=((10, WARNED), (100, PAGED))),
                 "loss": Column("loss, highest", _of_host("caboose_rank_loss", "max"), "short", decimals=3),
             },
-            about="One line per host: a host whose ranks are all slow is the host's fault, not the rank's.",
+            about="One row per host; coloured cells need attention. If all ranks of a host are slow, the host is the"
+            " cause.",
             size=(12, 9),
             sort="slowest",
         ),
         table(
-            "Ranks",
+            "Rank overview",
             {
                 "rank": Column("rank", width=60),
                 "host": Column("host"),
-                "slow": Column("over usual", SLOWNESS, "short", steps=LAGS, decimals=2),
+                "slow": Column("x median", SLOWNESS, "short", steps=LAGS, decimals=2),
                 "seconds": Column("step time", _shown("caboose_rank_step_seconds"), "s"),
                 "loss": Column("loss", _shown("caboose_rank_loss"), "short", decimals=3),
-                "behind": Column("behind", BEHIND, steps=((10, WARNED), (100, PAGED))),
-                "silent": Column("silent", _shown("caboose_rank_silent_seconds"), "s", steps=SILENCES),
+                "behind": Column("steps behind", BEHIND, steps=((10, WARNED), (100, PAGED))),
+                "busy": Column("device busy", _shown("caboose_rank_device_utilization_ratio"), "percentunit"),
+                "memory": Column("device memory", _shown("caboose_rank_device_memory_bytes"), "bytes"),
+                "silent": Column("silence", _shown("caboose_rank_silent_seconds"), "s", steps=SILENCES),
             },
+            about="One row per rank. Similar values on all ranks are normal; coloured cells need attention. Device"
+            " numbers are empty on a CPU.",
             size=(12, 9),
             sort="slow",
         ),
@@ -150,11 +154,12 @@ def _over_time() -> list[Panel]:
             size=(12, 9),
         ),
         curves(
-            "Times the usual step time",
+            "Relative step time",
             Curve(SLOWNESS, NAME),
             unit="short",
             steps=LAGS,
-            about="Each rank over the median of all: a straggler stays above the line, a slow moment of all does not.",
+            about="Step time of each rank divided by the median of all ranks. Near 1 is normal; a straggler stays"
+            " above the dashed line.",
             rules=("straggler",),
             is_open_ended=True,
             size=(12, 9),
@@ -163,10 +168,31 @@ def _over_time() -> list[Panel]:
             "Loss by rank",
             Curve(_shown("caboose_rank_loss"), NAME),
             unit="short",
-            about="A rank whose loss stays apart reads other data than its peers. A gap is NaN.",
+            about="Loss of each rank in its last report. Close together is normal; a rank that stays apart reads"
+            " other data, and a gap is NaN.",
             rules=("rank_outlier", "bad_batch"),
             is_open_ended=True,
             size=(12, 9),
+        ),
+        curves(
+            "Device busy by rank",
+            Curve(_shown("caboose_rank_device_utilization_ratio"), NAME),
+            unit="percentunit",
+            about="Share of time in which the device ran kernels. Near 100 % is normal. Low on every rank: data or"
+            " network limit the job. Low on one: that rank waits. No data on a CPU.",
+            is_open_ended=True,
+            size=(12, 9),
+            least=0,
+        ),
+        curves(
+            "Device memory by rank",
+            Curve(_shown("caboose_rank_device_memory_bytes"), NAME),
+            unit="bytes",
+            about="Memory allocated on the device at the last sampled step. Flat is normal. A steady rise ends in an"
+            " out-of-memory error. No data on a CPU.",
+            is_open_ended=True,
+            size=(12, 9),
+            least=0,
         ),
         curves(
             "Silence by rank",
@@ -184,19 +210,22 @@ def _over_time() -> list[Panel]:
 def _agreement() -> list[Panel]:
     return [
         curves(
-            "Replicas",
+            "Replica comparison",
             Curve(gauge("caboose_replicas_compared"), "compared"),
             Curve(gauge("caboose_replicas_differing"), "differing"),
             unit="none",
+            about="Replicas whose fingerprints were compared, and those that differ from the majority. 0 differing is"
+            " normal.",
             steps=((1, NOTED),),
             rules=("replica_desync",),
             size=(8, 8),
             least=0,
         ),
         curves(
-            "Steps behind the first",
+            "Steps behind first rank",
             Curve(BEHIND, NAME),
             unit="none",
+            about="Steps that each rank is behind the first. A few are normal: their reports are on the way.",
             steps=((10, WARNED),),
             rules=("job_stalled",),
             is_open_ended=True,
@@ -204,12 +233,14 @@ def _agreement() -> list[Panel]:
             least=0,
         ),
         curves(
-            "Reports lost or late",
+            "Lost and late reports",
             Curve(increase("caboose_reports_missed_total"), "missed"),
             Curve(increase("caboose_reports_late_total"), "late"),
             Curve(increase("caboose_reports_dropped_total"), "dropped by agents"),
             Curve(increase("caboose_steps_incomplete_total"), "steps without all ranks"),
             unit="none",
+            about="Reports that were missed, late or dropped, and steps without all ranks. 0 is normal; otherwise the"
+            " other curves are incomplete.",
             rules=("CabooseReportsLost", "CabooseReportsLate", "CabooseStepsIncomplete"),
             size=(8, 8),
             is_counted=True,

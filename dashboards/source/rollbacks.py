@@ -1,4 +1,4 @@
-"""Rollbacks: one job. What may be done to it, what was done and what it cost, and what it could go back to."""
+"""Rollbacks: one job. Rollback mode, decisions and their cost, snapshots and checkpoints."""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
@@ -12,15 +12,14 @@ MODES = words(_0=("off", GREY), _1=("advise", NOTED), _2=("auto", FINE))
 
 
 def rollbacks() -> build.Dashboard:
-    """The dashboard."""
     return board(
         "rollbacks",
         "Rollbacks",
-        "One job: what may be done to it, what was decided and what that cost, and what it could go back to.",
+        "One job: what may be done to it, what was decided, what it cost, and what it can go back to.",
         [
             ("Now", _now()),
-            ("What was done", _done()),
-            ("What could be gone back to", _saved()),
+            ("Decisions and effects", _done()),
+            ("Snapshots and checkpoints", _saved()),
         ],
         jobs="one",
     )
@@ -32,9 +31,30 @@ def _mode(whose: str) -> str:
 
 def _now() -> list[Panel]:
     return [
-        number("Mode in force", _mode("effective"), unit="none", mappings=MODES),
-        number("The run allows", _mode("job"), unit="none", mappings=MODES, size=(3, 4)),
-        number("The daemon allows", _mode("daemon"), unit="none", mappings=MODES, size=(3, 4)),
+        number(
+            "Effective rollback mode",
+            _mode("effective"),
+            unit="none",
+            mappings=MODES,
+            about="The lower of what job and daemon allow: off, advise or auto. On auto, runs are rolled back without"
+            " a person.",
+        ),
+        number(
+            "Mode allowed by job",
+            _mode("job"),
+            unit="none",
+            mappings=MODES,
+            size=(3, 4),
+            about="The rollback mode that the owner of the job allows: off, advise or auto.",
+        ),
+        number(
+            "Mode allowed by daemon",
+            _mode("daemon"),
+            unit="none",
+            mappings=MODES,
+            size=(3, 4),
+            about="The rollback mode that the daemon allows: off, advise or auto.",
+        ),
         number(
             "Rollbacks left today",
             gauge("caboose_rollback_budget_left"),
@@ -43,15 +63,15 @@ def _now() -> list[Panel]:
             base=WARNED,
             rules=("CabooseRollbackExhausted",),
         ),
-        number("Cool-down, steps", gauge("caboose_rollback_cooldown_steps"), unit="locale", size=(3, 4)),
+        number("Cool-down steps left", gauge("caboose_rollback_cooldown_steps"), unit="locale", size=(3, 4)),
         number(
-            "Nothing left to try",
+            "Rollback exhausted",
             gauge("caboose_rollback_exhausted"),
             unit="none",
             mappings=YES_IS_BAD,
             rules=("CabooseRollbackExhausted",),
         ),
-        number("Attempt now", gauge("caboose_job_attempt"), unit="none", size=(3, 4)),
+        number("Current attempt", gauge("caboose_job_attempt"), unit="none", size=(3, 4)),
     ]
 
 
@@ -59,28 +79,30 @@ def _done() -> list[Panel]:
     decided = gauge("caboose_decisions_total", "action", "reason")
     return [
         curves(
-            "Loss",
+            "Training loss",
             Curve(gauge("caboose_loss", where=('stat="mean"',)), "mean over ranks"),
-            Curve(peak("caboose_loss", where=('stat="max"',)), "highest rank, at its highest", is_thin=True),
-            Curve(trough("caboose_loss", where=('stat="min"',)), "lowest rank, at its lowest", is_thin=True),
+            Curve(peak("caboose_loss", where=('stat="max"',)), "highest rank, peak", is_thin=True),
+            Curve(trough("caboose_loss", where=('stat="min"',)), "lowest rank, minimum", is_thin=True),
             unit="short",
-            about="From a mark named *Rolled back* on, the weights are those of an earlier step; the data goes on.",
+            about="Loss over the ranks; a slow fall is normal. After a mark *Rolled back*, the weights are those of"
+            " an earlier step and the data moves on.",
             rules=("CabooseRolledBack", "loss_spike", "divergence"),
             size=(16, 10),
         ),
         curves(
-            "Steps taken, and steps in the weights",
-            Curve(gauge("caboose_job_step"), "steps taken"),
-            Curve(gauge("caboose_model_step"), "steps in the weights"),
+            "Job step and model step",
+            Curve(gauge("caboose_job_step"), "job step"),
+            Curve(gauge("caboose_model_step"), "model step"),
             unit="locale",
-            about="The loop's own step never goes back. The gap between the two is what rollbacks have undone.",
+            about="Steps that the loop has taken, and updates contained in the weights. Equal is normal; the gap is"
+            " what rollbacks undid.",
             size=(8, 10),
         ),
         curves(
-            "Attempts",
+            "Attempt number",
             Curve(gauge("caboose_job_attempt"), "attempt"),
             unit="none",
-            about="It rises with every rollback, and with every restart.",
+            about="Number of the current attempt. Flat is normal; it rises with every rollback and restart.",
             size=THIRD,
             least=0,
         ),
@@ -88,7 +110,8 @@ def _done() -> list[Panel]:
             "Decisions by outcome",
             Curve(increase("caboose_decisions_total", "action", "reason"), "{{action}} {{reason}}"),
             unit="none",
-            about="What was proposed, by the daemon or by hand (`caboose rollback`), once its outcome is known.",
+            about="Decisions, automatic or requested with `caboose rollback`, counted when their outcome is known."
+            " None is normal.",
             rules=("CabooseRolledBack", "CabooseRollbackFailed"),
             size=THIRD,
             is_counted=True,
@@ -96,17 +119,18 @@ def _done() -> list[Panel]:
             least=0,
         ),
         table(
-            "Decisions so far",
+            "All decisions",
             {
                 "action": Column("action"),
-                "reason": Column("what became of it"),
+                "reason": Column("outcome"),
                 "count": Column("decisions", f"{decided} > 0"),
             },
-            about="Since the daemon knows the job. Why each was made is on the job's page.",
+            about="Decisions since the daemon first saw the job; none is normal. The page of the job gives the reason"
+            " of each.",
             rules=("CabooseRollbackFailed",),
             size=THIRD,
             sort="count",
-            none="nothing was decided",
+            none="no decisions",
         ),
         curves(
             "Steps lost to rollbacks",
@@ -116,17 +140,18 @@ def _done() -> list[Panel]:
             least=0,
         ),
         number(
-            "The last rollback took",
+            "Last rollback duration",
             gauge("caboose_rollback_seconds"),
             unit="s",
-            none="none yet",
+            none="no rollback",
             size=THIRD,
         ),
         curves(
-            "Updates left out by skip_step",
+            "Updates skipped by skip_step",
             Curve(increase("caboose_skipped_updates_total"), "updates"),
             unit="none",
-            about="The lowest rung: a step whose gradient is not finite, or an outlier, changes nothing.",
+            about="Updates left out because the gradient was not finite or an outlier. A few are normal; many point"
+            " to the data or the learning rate.",
             rules=("bad_batch",),
             size=THIRD,
             is_counted=True,
@@ -138,17 +163,18 @@ def _done() -> list[Panel]:
 def _saved() -> list[Panel]:
     return [
         curves(
-            "Age of the newest snapshot",
+            "Newest snapshot age",
             Curve(gauge("caboose_snapshot_age_steps"), "steps ago"),
-            Curve(gauge("caboose_snapshot_every_steps"), "cadence", is_thin=True),
+            Curve(gauge("caboose_snapshot_every_steps"), "interval", is_thin=True),
             unit="locale",
-            about="What a rollback would cost now, at least. It grows while something is wrong: none is taken then.",
+            about="Steps since the newest usable snapshot: the minimum cost of a rollback now. It grows while an"
+            " incident is open, because no snapshots are taken then.",
             rules=("CabooseNoWayBack",),
             size=THIRD,
             least=0,
         ),
         curves(
-            "Snapshots ready",
+            "Usable snapshots",
             Curve(gauge("caboose_snapshots_ready"), "on all ranks"),
             unit="none",
             steps=((1, FINE),),
@@ -157,13 +183,13 @@ def _saved() -> list[Panel]:
             least=0,
         ),
         curves(
-            "What a snapshot takes",
+            "Snapshot duration",
             Curve(gauge("caboose_snapshot_seconds"), "on the training thread"),
             unit="s",
             size=(4, 8),
             least=0,
         ),
-        number("Size of a snapshot", gauge("caboose_snapshot_size_bytes"), unit="bytes", none="none kept", size=(4, 8)),
+        number("Snapshot size", gauge("caboose_snapshot_size_bytes"), unit="bytes", none="no snapshot", size=(4, 8)),
         named(
             curves(
                 "Checkpoints by health",
@@ -179,10 +205,11 @@ def _saved() -> list[Panel]:
         ),
         named(
             curves(
-                "Steps of the checkpoints that matter",
+                "Checkpoint steps",
                 Curve(gauge("caboose_checkpoint_step", "stat"), "{{stat}}"),
                 unit="locale",
-                about="A restart resumes from the newest healthy one. The best is by validation.",
+                about="Steps of the newest, the newest healthy, and the best checkpoint by validation. A restart"
+                " resumes from the newest healthy one.",
             ),
             "newest",
             "best",

@@ -1,4 +1,4 @@
-"""Run: one job. Is it learning, what is wrong with it, and what does it spend its time on?"""
+"""Run: one job. Is it learning, what is wrong with it, and where does its time go?"""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
@@ -27,21 +27,20 @@ from dashboards.source.queries import by_severity, gauge, increase, peak, rate, 
 
 THIRD = (8, 8)
 OVERHEAD = 0.01
-"""The share of a step that the agent promises to stay below."""
+"""The default limit on the share of a step that the agent takes."""
 
 
 def run() -> build.Dashboard:
-    """The dashboard."""
     return board(
         "run",
         "Run",
-        "One job: its health and the likely cause of what is wrong, its curves, and where its time goes.",
+        "One job: its health, the likely cause of its incidents, its curves, and where its time goes.",
         [
             ("Now", _now()),
             ("Learning", _learning()),
-            ("Numbers", _numbers()),
+            ("Numerics", _numbers()),
             ("Speed", _speed()),
-            ("What is not seen", _sight()),
+            ("Blind spots", _sight()),
         ],
         jobs="one",
     )
@@ -51,20 +50,35 @@ def _now() -> list[Panel]:
     live = f"{gauge('caboose_job_live_ranks')} / {gauge('caboose_job_world_ranks')}"
     cause = f"max by (cause) ({select('caboose_incident_info')})"
     return [
-        number("Health", gauge("caboose_job_severity"), unit="none", mappings=HEALTH),
+        number("Job health", gauge("caboose_job_severity"), unit="none", mappings=HEALTH),
         number(
-            "Likely cause", cause, unit="none", legend="{{cause}}", is_name=True, none="nothing is open", size=(8, 4)
+            "Likely cause",
+            cause,
+            unit="none",
+            legend="{{cause}}",
+            is_name=True,
+            none="no open incident",
+            size=(8, 4),
+            about="The likely cause of each open incident. No open incident is normal.",
         ),
-        number("State", gauge("caboose_job_up"), unit="none", mappings=RUNNING, size=(3, 4)),
-        number("Failed", gauge("caboose_job_failed"), unit="none", mappings=YES_IS_BAD, size=(3, 4)),
-        number("Ranks live", live, unit="percentunit", steps=((1, FINE),), base=WARNED, size=(3, 4)),
-        number("Attempt", gauge("caboose_job_attempt"), unit="none", size=(3, 4)),
+        number("Job state", gauge("caboose_job_up"), unit="none", mappings=RUNNING, size=(3, 4)),
+        number("Job failed", gauge("caboose_job_failed"), unit="none", mappings=YES_IS_BAD, size=(3, 4)),
+        number(
+            "Live ranks",
+            live,
+            unit="percentunit",
+            steps=((1, FINE),),
+            base=WARNED,
+            size=(3, 4),
+            about="Share of the ranks of the job that are live. 100 % is normal; less means that a rank is gone.",
+        ),
+        number("Current attempt", gauge("caboose_job_attempt"), unit="none", size=(3, 4)),
         _incidents(),
         states(
-            "Findings",
+            "Findings by rule",
             by_severity("caboose_finding_open", "rule"),
             legend="{{rule}}",
-            about="What each rule found, and for how long: the parts of which incidents are made.",
+            about="Open findings of each rule over time. None is normal; incidents consist of findings.",
             size=(24, 7),
         ),
     ]
@@ -80,7 +94,7 @@ def _incidents() -> Panel:
     rank = to_dashboard("Open the ranks", "ranks", job="${job}", rank="${__data.fields.rank}")
     layers = to_dashboard("Open the layers", "layers", job="${job}")
     return table(
-        "Incidents and their diagnosis",
+        "Open incidents",
         {
             "incident": Column("incident", width=140),
             "severity": Column("severity", mappings=mapped(critical=PAGED, warning=WARNED, info=NOTED), width=90),
@@ -93,9 +107,10 @@ def _incidents() -> Panel:
             "phase": Column("phase"),
             "runbook": Column("runbook", mappings=mapped(**ALERTS), link=runbook),
         },
-        about="One line per cause. `caboose diagnose JOB` says how sure it is, on what evidence, and what to do first.",
+        about="One row per open incident; none is normal. `caboose diagnose JOB` shows evidence, confidence and first"
+        " fix.",
         size=(24, 6),
-        none="nothing is open",
+        none="no open incident",
         hidden=(JOB,),
     )
 
@@ -104,21 +119,23 @@ def _learning() -> list[Panel]:
     mean = ('stat="mean"',)
     return [
         curves(
-            "Loss",
+            "Training loss",
             Curve(gauge("caboose_loss", where=mean), "mean over ranks"),
-            Curve(peak("caboose_loss", where=('stat="max"',)), "highest rank, at its highest", is_thin=True),
-            Curve(trough("caboose_loss", where=('stat="min"',)), "lowest rank, at its lowest", is_thin=True),
+            Curve(peak("caboose_loss", where=('stat="max"',)), "highest rank, peak", is_thin=True),
+            Curve(trough("caboose_loss", where=('stat="min"',)), "lowest rank, minimum", is_thin=True),
             unit="short",
-            about="A gap is a loss that was NaN or infinite, or a job that was not seen; a mark says which.",
+            about="Loss over the ranks. A slow fall is normal; a gap with the mark *Not finite* is NaN or infinite, a"
+            " gap without it means that there was no data.",
             rules=("loss_spike", "divergence", "not_learning", "plateau", "oscillation"),
             size=(16, 10),
         ),
         curves(
-            "Training and validation",
+            "Training and validation loss",
             Curve(gauge("caboose_loss", where=mean), "training"),
             Curve(gauge("caboose_validation_loss"), "validation"),
             unit="short",
-            about="A validation loss that rises while training falls: overfitting. Both high and flat: underfitting.",
+            about="Both falling together is normal. Validation rising while training falls is overfitting; both high"
+            " and flat is underfitting.",
             rules=("overfitting", "underfitting"),
             size=(8, 10),
         ),
@@ -132,21 +149,22 @@ def _learning() -> list[Panel]:
         curves(
             "Gradient norm",
             Curve(gauge("caboose_gradient_norm"), "before clipping"),
-            Curve(peak("caboose_gradient_norm"), "at its highest", is_thin=True),
+            Curve(peak("caboose_gradient_norm"), "peak", is_thin=True),
             unit="short",
             log=10,
             rules=("gradient_explosion", "gradient_vanishing"),
             size=THIRD,
         ),
         curves(
-            "Size of updates",
+            "Update size",
             *(
                 Curve(gauge("caboose_layer_update_ratio", where=(f'stat="{stat}"',)), f"{stat} over layers")
                 for stat in STATS
             ),
             unit="sci",
             log=10,
-            about="Between the two lines a learning rate does its work; see Layers for where.",
+            about="Size of an update divided by the size of the weights, over the layers. Between the two dashed"
+            " lines is normal; the Layers dashboard shows each layer.",
             steps=((LrTooLowConfig().min_update, FINE), (LrTooHighConfig().max_update, PAGED)),
             rules=("lr_too_high", "lr_too_low", "frozen_parameters"),
             size=THIRD,
@@ -162,13 +180,14 @@ def _learning() -> list[Panel]:
         curves(
             "Step and last validation",
             Curve(gauge("caboose_job_step"), "step"),
-            Curve(gauge("caboose_validation_step"), "validated at"),
+            Curve(gauge("caboose_validation_step"), "last validation"),
             unit="locale",
-            about="The step goes back when an older checkpoint is resumed. An old validation says little of the model.",
+            about="Current step, and step of the last validation. A large gap means that the validation is old; the"
+            " step falls when an older checkpoint is resumed.",
             size=THIRD,
         ),
         curves(
-            "Gradient noise over batch size",
+            "Gradient noise ratio",
             Curve(gauge("caboose_gradient_noise_ratio"), "noise scale / batch"),
             unit="short",
             log=10,
@@ -186,10 +205,12 @@ def _numbers() -> list[Panel]:
     clipped = f"{rate('caboose_clipped_steps_total')} / ({rate('caboose_job_steps_total')} > 0)"
     return [
         curves(
-            "Steps that were not finite, or skipped",
-            Curve(increase("caboose_non_finite_steps_total"), "not finite"),
+            "Non-finite and skipped steps",
+            Curve(increase("caboose_non_finite_steps_total"), "NaN or infinite"),
             Curve(increase("caboose_skipped_steps_total"), "skipped by the loss scaler"),
             unit="none",
+            about="Steps with a NaN or infinite loss or gradient, and steps that the loss scaler skipped. 0 is"
+            " normal, except for a few skipped steps at the start.",
             rules=("non_finite", "loss_scale_collapse", "bad_batch"),
             steps=((1, WARNED),),
             size=THIRD,
@@ -197,13 +218,14 @@ def _numbers() -> list[Panel]:
             least=0,
         ),
         curves(
-            "Clipping",
-            Curve(gauge("caboose_clip_ratio"), "gradient was multiplied by"),
+            "Gradient clipping",
+            Curve(gauge("caboose_clip_ratio"), "clip factor"),
             Curve(clipped, "share of steps clipped"),
             unit="percentunit",
             rules=("clipping",),
             steps=((ClippingConfig().ruling_share, WARNED),),
-            about="The line is the share of clipped steps at which clipping rules the run.",
+            about="Factor applied to the gradient, and share of clipped steps. Above the dashed line, clipping and"
+            " not the learning rate sets the step size.",
             size=THIRD,
             least=0,
             most=1,
@@ -225,17 +247,18 @@ def _speed() -> list[Panel]:
     share = f"{gauge('caboose_phase_seconds', where=(DATA,))} / {total}"
     return [
         curves(
-            "Throughput",
+            "Training throughput",
             Curve(gauge("caboose_samples_per_second"), "samples/s"),
             Curve(gauge("caboose_tokens_per_second"), "tokens/s"),
             unit="short",
             log=10,
+            about="Samples and tokens per second of all ranks. Stable is normal; a lasting fall is a slowdown.",
             rules=("throughput_regression",),
             size=THIRD,
         ),
         named(
             curves(
-                "Where a step's time goes",
+                "Step time by phase",
                 Curve(gauge("caboose_phase_seconds", "phase", where=('phase!="total"',)), "{{phase}}"),
                 unit="s",
                 rules=("data_starved", "straggler"),
@@ -246,9 +269,11 @@ def _speed() -> list[Panel]:
             *phases,
         ),
         curves(
-            "Waiting for data",
+            "Data wait share",
             Curve(share, "share of the step"),
             unit="percentunit",
+            about="Share of the step spent waiting for data. Below the lower dashed line is normal; above the upper"
+            " one, the wait is severe.",
             steps=((DataStarvedConfig().warn_share, NOTED), (DataStarvedConfig().severe_share, WARNED)),
             rules=("data_starved",),
             size=THIRD,
@@ -258,15 +283,17 @@ def _speed() -> list[Panel]:
             "Steps per second",
             Curve(rate("caboose_job_steps_total"), "steps/s"),
             unit="short",
+            about="Aligned steps per second. Stable is normal; 0 while the job runs is a stall.",
             rules=("job_stalled",),
             least=0,
         ),
         curves(
-            "What Caboose costs",
+            "Agent overhead",
             Curve(gauge("caboose_agent_overhead_ratio"), "share of a step"),
             unit="percentunit",
             steps=((OVERHEAD, WARNED),),
-            about="Of the training thread. It looks less closely by itself when it costs more than it may.",
+            about="Share of the step time that the agent takes on the training thread. Below 1 % is normal; above it,"
+            " the agent samples less often.",
             least=0,
         ),
     ]
@@ -278,26 +305,28 @@ DATA = 'phase="data"'
 def _sight() -> list[Panel]:
     return [
         table(
-            "The agent cannot see",
+            "Agent blind spots",
             {
                 "stat": Column("what"),
                 "value": Column("", gauge("caboose_blind", "stat"), mappings=mapped(**{"1": "blind"})),
             },
-            about="Rules that need it abstain; the job's page says why.",
+            about="Quantities that the agent cannot see; the rules that need them abstain. None is normal; the page"
+            " of the job gives the reason.",
             rules=("monitor_blind",),
             size=(8, 6),
-            none="it sees everything",
+            none="no blind spots",
         ),
-        number("Rules that abstain", gauge("caboose_rules_abstaining"), unit="none", size=(4, 6)),
-        number("Layers unseen", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(4, 6)),
+        number("Abstaining rules", gauge("caboose_rules_abstaining"), unit="none", size=(4, 6)),
+        number("Unmeasured layers", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(4, 6)),
         curves(
-            "Reports lost or late",
+            "Lost and late reports",
             Curve(increase("caboose_reports_missed_total"), "missed"),
             Curve(increase("caboose_reports_late_total"), "late"),
             Curve(increase("caboose_reports_dropped_total"), "dropped by agents"),
             Curve(increase("caboose_steps_incomplete_total"), "steps without all ranks"),
             unit="none",
-            about="Anything here makes the curves above less than the whole truth.",
+            about="Reports that were missed, late or dropped, and steps without all ranks. 0 is normal; otherwise the"
+            " other curves are incomplete.",
             rules=("CabooseReportsLost", "CabooseReportsLate", "CabooseStepsIncomplete"),
             size=(8, 6),
             is_counted=True,

@@ -8,7 +8,7 @@ import torch
 
 import caboose
 from caboose.governor import MAX_NORM_EVERY, MAX_STRETCH, Governor
-from caboose.observe.division import cut
+from caboose.observe.layers import cut
 from caboose_wire import StepReport
 from support.collector import Collector
 
@@ -66,9 +66,9 @@ def test_sampled_steps_of_a_stretched_rank_are_among_the_others() -> None:
 def test_an_expensive_agent_slows_itself_down(
     attach: Callable[..., caboose.Monitor], listening: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caboose.observe.observer.Observer._look_closely", lambda *_: time.sleep(0.02))
+    monkeypatch.setattr("caboose.observe.samples.Samples.add_to", lambda *_: time.sleep(0.02))
     model = torch.nn.Linear(2, 2)
-    monitor = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), endpoint=listening.endpoint, sample_every=2)
+    monitor = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), endpoint=listening.endpoint, sampling=2)
     for _ in range(40):
         time.sleep(0.001)
         monitor.step(1.0)

@@ -43,15 +43,15 @@ PLACES = {
     "forward pre-hook": ("caboose.observe.observer.Observer._before_forward", "model"),
     "forward hook": ("caboose.observe.observer.Observer._after_forward", "model"),
     "gradient norms": ("torch._foreach_norm", "late"),
-    "optimizer post-hook": ("caboose.observe.observer.update_ratio", "late"),
+    "optimizer post-hook": ("caboose.observe.samples.update_ratio", "late"),
     "local sample": ("caboose.observe.gradients.sample", "late"),
-    "weights": ("caboose.observe.observer.sample_weights", "late"),
-    "histogram": ("caboose.observe.observer.histogram", "late"),
+    "weights": ("caboose.observe.samples.sample_weights", "late"),
+    "histogram": ("caboose.observe.samples.histogram", "late"),
     "activations go in": ("caboose.observe.activations.Activations.arm", "late"),
     "an activation": ("caboose.observe.activations.sample_row", "late"),
     "activations come out": ("caboose.observe.activations.Activations.take", "late"),
-    "modes": ("caboose.observe.modes.Modes.look", "late"),
-    "batches": ("caboose.observe.batches.Batches.see", "late"),
+    "modes": ("caboose.observe.forward.Modes.read", "late"),
+    "batches": ("caboose.observe.batches.BatchCounter.see", "late"),
     "learning rates": ("caboose.observe.optimizers.OptimizerState.learning_rates", "late"),
     "governor": ("caboose.governor.Governor.account", "late"),
     "boundary": ("caboose.observe.observer.Observer.take", "late"),
@@ -59,7 +59,7 @@ PLACES = {
     "clock at the boundary": ("caboose.observe.phases.PhaseClock.take", "late"),
     "readback": ("caboose.observe.step_vector.Readback", "late"),
     "queue": ("caboose.report.sender.Sender.put", "late"),
-    "event": ("caboose.monitor.Note", "late"),
+    "event": ("caboose.report.session.Note", "late"),
 }
 
 
@@ -76,7 +76,7 @@ def test_a_failure_in_any_hook_leaves_the_run_as_it_would_have_been(
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     if when == "model":  # bound when the hooks are made
         monkeypatch.setattr(target, broken)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, sampling=1)
     monkeypatch.setattr(target, broken)
     disturbed = train(network, optimizer, monitor, 2 * MAX_FAILURES)
     monkeypatch.undo()

@@ -126,7 +126,7 @@ def test_the_page_follows_changes_of_single_ranks(daemon: DaemonProcess, page: P
         send_steps(ranks[1:2], 4, 4, loss=1.25)
         expect(rows.nth(1).locator("td").nth(3)).to_have_text("1.250")
         expect(rows.nth(0).locator("td").nth(2)).to_have_text("3")
-        ranks[2].send(Bye(attempt=0, step=3, time=1.0, error="CUDA out of memory"))
+        ranks[2].send(Bye(step=3, error="CUDA out of memory"))
         expect(rows.nth(2)).to_contain_text("CUDA out of memory")
         expect(rows.nth(1).locator("td").nth(3)).to_have_text("1.250")
 

@@ -224,7 +224,11 @@ def test_a_run_that_ends_with_an_open_incident_does_not_look_well(daemon: Daemon
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator(".incident .badge")).to_have_text("open")
         for simulated in ranks:
-            simulated.send(Bye(attempt=0, step=32, time=1032.0))
+            simulated.send(
+                Bye(
+                    step=32,
+                )
+            )
         expect(page.locator(".incident .badge")).to_have_text("resolved")
         expect(page.locator(".incident .outcome")).to_have_text("the run ended")
         expect(page.locator(".incident .members .state")).to_have_text("open to the end")

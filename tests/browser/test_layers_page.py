@@ -41,7 +41,7 @@ def test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell(
             send_look(rank, step, activation_std=np.ones(3, dtype=np.float32), activation_dead=dead)
         page.goto(f"{daemon.url}?job={job}")
         page.wait_for_function(DRAWN, arg=2)
-        expect(page.locator("#layers-hint")).to_have_text("gradient norm of 4 layers at 2 closer looks")
+        expect(page.locator("#layers-hint")).to_have_text("gradient norm of 4 layers at 2 samples")
         assert page.evaluate(TRACE, "crosses")["x"] == []
         send_look(rank, 30, bad=2)
         page.wait_for_function(DRAWN, arg=3)
@@ -202,9 +202,7 @@ def test_before_the_first_look_it_says_so_and_what_never_will_be_seen_says_why(
         rank.send(a_report(7, sample_every=100))
         page.goto(f"{daemon.url}?job={job}")
         note = page.locator("#layers-note")
-        expect(note).to_have_text(
-            "No closer look at the layers yet. One is taken every 100 steps; the run is at step 7."
-        )
+        expect(note).to_have_text("No layers sampled yet. One is taken every 100 steps; the run is at step 7.")
         page.get_by_role("button", name="Dead units").click()
         expect(note).to_have_text("Cannot be seen: inside a full-graph compile.")
         send_look(rank, 100)

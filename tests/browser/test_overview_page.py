@@ -40,7 +40,7 @@ def test_two_jobs_are_shown_side_by_side_the_worst_first_and_live(lonely_daemon:
         expect(page).to_have_title("✖ 2 jobs · Caboose")
         send_steps(calm, 31, 40, loss=1.5)
         expect(row(page, "calm").locator(".of-loss b")).to_have_text("1.500")
-        calm[1].send(Bye(attempt=0, step=40, time=1.0, error="out of memory"))
+        calm[1].send(Bye(step=40, error="out of memory"))
         expect(row(page, "calm").locator(".words")).to_contain_text("failed")
         row(page, "calm").get_by_role("link").click()
         expect(page).to_have_url(re.compile(r"\?job=calm$"))

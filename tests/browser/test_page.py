@@ -57,7 +57,7 @@ def test_every_rank_has_a_row_and_one_never_heard_of_is_not_left_out(
 ) -> None:
     with simulated_ranks(daemon.endpoint, 3, {"job": job}) as ranks:
         send_steps(ranks, 1, 3)
-        ranks[2].send(Bye(attempt=0, step=3, time=1003.0, error="CUDA out of memory"))
+        ranks[2].send(Bye(step=3, error="CUDA out of memory"))
         page.goto(f"{daemon.url}?job={job}")
         rows = page.locator("#rank-table tbody tr")
         expect(rows).to_have_count(3)
@@ -200,7 +200,7 @@ def test_text_from_the_network_stays_text(daemon: DaemonProcess, page: Page, job
         send_steps(ranks, 1, 5)
         send_steps(ranks, 6, 7, arrays={"grad_norm": nan})
         ranks[0].send(Event(attempt=0, step=7, time=1.0, kind=MARKUP, fields={MARKUP: MARKUP}))
-        ranks[1].send(Bye(attempt=0, step=7, time=1.0, error=MARKUP))
+        ranks[1].send(Bye(step=7, error=MARKUP))
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator(".incident .where").first).to_contain_text(MARKUP)
         for panel in ("#rank-table", "#sight-list", "#events-list"):

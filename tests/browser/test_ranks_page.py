@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from caboose_wire import Bye, Event, Phases
+from caboose_wire import Bye, Event, Heartbeat, Phases
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, send_steps, simulated_ranks
 
@@ -34,7 +34,7 @@ def slow(seconds: float) -> Any:
 def test_many_ranks_make_a_map_that_names_the_one_in_trouble(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 80, {"job": job}, per_host=8) as ranks:
         send_steps(ranks, 1, 2)
-        ranks[71].send(Bye(attempt=0, step=2, time=1002.0, error="killed"))
+        ranks[71].send(Bye(step=2, error="killed"))
         page.goto(f"{daemon.url}?job={job}")
         expect(page.locator("#ranks-hint")).to_have_text("79 live, 1 failed")
         expect(page.locator("#rank-scroll")).to_be_hidden()
@@ -55,7 +55,7 @@ def test_a_host_of_which_one_thing_is_said_is_one_line(daemon: DaemonProcess, pa
         send_steps(ranks, 1, 2)
         for rank in (*range(24, 32), 40, 42, 71):
             error = "killed" if rank == 71 else "host lost"
-            ranks[rank].send(Bye(attempt=0, step=2, time=1002.0, error=error))
+            ranks[rank].send(Bye(step=2, error=error))
         page.goto(f"{daemon.url}?job={job}")
 
         expect(page.locator("#rank-worst li")).to_have_text(
@@ -151,3 +151,43 @@ def test_checkpoints_are_there_where_rollback_is_off_and_say_when_there_is_none(
         expect(entries.nth(0)).to_contain_text("unproven")
         expect(section).to_contain_text("unproven: too young to tell")
         expect(page.locator("#rollback")).to_be_hidden()
+
+
+# Numbers of the device
+
+
+def test_the_device_of_a_rank_has_columns_and_a_rank_without_one_has_dashes(
+    daemon: DaemonProcess, page: Page, job: str
+) -> None:
+    with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
+        send_steps(ranks, 1, 2)
+        ranks[1].send(a_report(3, device_bytes=61 * 10**9, is_sampled=True))
+        ranks[1].send(Heartbeat(step=3, utilization=0.97))
+        page.goto(f"{daemon.url}?job={job}")
+
+        expect(page.locator("#rank-table thead")).to_contain_text("Device busyDevice memoryLast seen")
+        rows = page.locator("#rank-table tbody tr")
+        expect(rows.nth(1).locator('[data-column="device_utilization"]')).to_have_text("97\u202f%")
+        expect(rows.nth(1).locator('[data-column="device_bytes"]')).to_have_text("61.0\u202fGB")
+        expect(rows.nth(0).locator('[data-column="device_bytes"]')).to_have_text("\u2013")
+
+
+def test_on_a_cpu_there_are_no_columns_of_a_device(daemon: DaemonProcess, page: Page, job: str) -> None:
+    with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
+        send_steps(ranks, 1, 2)
+        page.goto(f"{daemon.url}?job={job}")
+
+        expect(page.locator("#rank-table tbody tr")).to_have_count(2)
+        for cell in page.locator('#rank-table [data-column="device_bytes"]').all():
+            expect(cell).to_be_hidden()
+
+
+def test_a_map_is_coloured_by_device_memory(daemon: DaemonProcess, page: Page, job: str) -> None:
+    with simulated_ranks(daemon.endpoint, 80, {"job": job}, per_host=8) as ranks:
+        for simulated in ranks:
+            used = 70 * 10**9 if simulated.hello.rank == 33 else 40 * 10**9
+            simulated.send(a_report(1, device_bytes=used, is_sampled=True))
+        page.goto(f"{daemon.url}?job={job}")
+        choose_measure(page, "Device memory")
+
+        expect(page.locator("#rank-worst li")).to_have_text(["rank 33node470.0\u202fGB"])

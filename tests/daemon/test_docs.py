@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from caboose.settings import VARIABLES
+from caboose.settings.environment import VARIABLES
 from caboose_daemon.cli import command as named
 from caboose_daemon.config import (
     AlignmentConfig,
@@ -116,7 +116,7 @@ def test_a_table_that_is_not_current_is_told_and_left_alone(tmp_path: Path) -> N
     ended = generate("--check", str(copy))
 
     assert ended.returncode == 1
-    assert ended.stderr == f"{copy} is not what the code says; run: make docs\n"
+    assert ended.stderr == f"{copy} is out of date; run: make docs\n"
     assert copy.read_text() == stale
 
 

@@ -45,7 +45,7 @@ def test_the_demo_finds_the_incident_and_sums_it_up(tmp_path: Path) -> None:
     assert re.search(r"step 180: demo/\d+ lr_schedule", output), output
     assert "300 steps of 2 ranks" in output
     assert re.search(r"demo/\d+: lr_schedule", output)
-    assert "at step 180, on that very step" in output
+    assert "at step 180, on the same step" in output
     found_by = next(line for line in output.splitlines() if "found by" in line)
     assert {"lr_schedule", "loss_spike"} <= set(found_by.replace(",", " ").split()), "one cause, one incident"
     for told in ("cause", "first fix"):
@@ -84,11 +84,11 @@ def test_keep_leaves_the_page_up_until_it_is_interrupted(tmp_path: Path) -> None
         )
         try:
 
-            def says_it_stays() -> bool:
+            def keeps_running() -> bool:
                 log.seek(0)
-                return "The page stays up" in log.read()
+                return "The page keeps running" in log.read()
 
-            assert wait_until(says_it_stays, 90)
+            assert wait_until(keeps_running, 90)
             assert demo.poll() is None
             demo.send_signal(signal.SIGINT)
             assert demo.wait(15) == 130

@@ -12,6 +12,6 @@ STEPS = 160
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
-    """Half a minute of several jobs, one of them real, as Prometheus and VictoriaMetrics have recorded it."""
+    """30 s of several jobs, one of them real, recorded by Prometheus and VictoriaMetrics."""
     with watched_fleet(tmp_path_factory.mktemp("fleet"), seconds=STORY_SECONDS, steps=STEPS) as watched:
         yield watched

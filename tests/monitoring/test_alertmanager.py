@@ -1,4 +1,4 @@
-"""The Alertmanager example: valid, everybody gets theirs in words, and one cause is told once."""
+"""The Alertmanager example: valid, every alert reaches the right receiver with a text, and one cause notifies once."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ from support.processes import end, wait_until
 
 CONFIG = DASHBOARDS / "alertmanager" / "alertmanager.yml"
 NAMES = ("prometheus-alertmanager", "alertmanager")
-"""Debian's, and everybody else's."""
+"""The names of the program in Debian and elsewhere."""
 
 
 def amtool(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -52,16 +52,16 @@ def test_amtool_accepts_it() -> None:
         ),
         pytest.param({"team": "platform", "severity": "critical"}, "platform-pager", id="platform page"),
         pytest.param({"team": "platform", "severity": "warning"}, "platform-chat", id="platform ticket"),
-        pytest.param({"alertname": "SomebodyElses"}, "tickets", id="nobody's"),
+        pytest.param({"alertname": "SomebodyElses"}, "tickets", id="foreign alert"),
     ],
 )
-def test_an_alert_goes_to_whom_it_concerns(labels: dict[str, str], receivers: str) -> None:
+def test_an_alert_goes_to_its_receivers(labels: dict[str, str], receivers: str) -> None:
     given = [f"{name}={value}" for name, value in labels.items()]
 
     assert amtool("config", "routes", "test", f"--config.file={CONFIG}", *given).stdout.strip() == receivers
 
 
-def test_every_alert_reaches_somebody_by_its_severity_and_team() -> None:
+def test_every_alert_has_a_receiver_by_severity_and_team() -> None:
     ends = {"none": "dead-man", "critical": "pager", "warning": "chat"}
     for labels in {tuple(sorted(rule.fields["labels"].items())) for rule in rules() if rule.is_alert}:
         given = [f"{name}={value}" for name, value in labels]
@@ -70,7 +70,7 @@ def test_every_alert_reaches_somebody_by_its_severity_and_team() -> None:
         assert ends[dict(labels)["severity"]] in receiver
 
 
-def test_it_holds_no_secret() -> None:
+def test_it_contains_no_secret() -> None:
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     keys = {
         key
@@ -106,7 +106,7 @@ CONFIGS = {
 }
 
 
-def test_all_of_them_inhibit_alike() -> None:
+def test_all_configurations_have_the_same_inhibitions() -> None:
     by_file = {name: yaml.safe_load(text)["inhibit_rules"] for name, text in CONFIGS.items()}
 
     assert by_file["stack"] == by_file["example"] == by_file["compose"]
@@ -123,7 +123,7 @@ def test_amtool_accepts_each(name: str, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def running(config: dict[str, Any], folder: Path) -> Iterator[str]:
-    """A real Alertmanager; its address."""
+    """Runs a real Alertmanager and yields its address."""
     program = next(name for name in NAMES if shutil.which(name))
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -142,7 +142,7 @@ def running(config: dict[str, Any], folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its address; receivers lead nowhere, and no notification is due while a test runs."""
+    """The address of an Alertmanager that sends no notification while a test runs."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     config["route"]["group_wait"] = "1h"
     for receiver in config["receivers"]:
@@ -177,50 +177,48 @@ FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "sev
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "notified"),
     [
         pytest.param([PAGE, TICKET], [PAGE], id="a page silences its own ticket"),
         pytest.param(
             [PAGE, STRAGGLER],
             [PAGE, STRAGGLER],
-            id="but not another cause",
+            id="a page does not silence another cause",
         ),
         pytest.param(
             [PAGE, alert("CabooseLossSpike", "warning", training_job="other", rule="loss_spike")],
             [PAGE, alert("CabooseLossSpike", "warning", training_job="other", rule="loss_spike")],
-            id="nor another job",
+            id="a page does not silence another job",
         ),
         pytest.param(
             [LOSING, alert("CabooseScrapeSlow", "warning", instance="b:9757", job="caboose")],
             [LOSING, alert("CabooseScrapeSlow", "warning", instance="b:9757", job="caboose")],
-            id="alerts without a job and a rule are not equal for that",
+            id="alerts that both lack job and rule are not equal",
         ),
-        pytest.param(
-            [EXHAUSTED, PAGE, ROLLED], [PAGE], id="whoever was paged for it is not paged again: nothing left to try"
-        ),
+        pytest.param([EXHAUSTED, PAGE, ROLLED], [PAGE], id="an incident page silences rollback exhausted"),
         pytest.param(
             [EXHAUSTED, alert("CabooseLrTooHigh", "critical", training_job="llama", rule="lr_too_high")],
             [alert("CabooseLrTooHigh", "critical", training_job="llama", rule="lr_too_high")],
-            id="whichever rule led it",
+            id="a page of any lead rule silences rollback exhausted",
         ),
-        pytest.param([EXHAUSTED, ROLLED], [EXHAUSTED], id="nothing left to try is told where nobody was paged"),
-        pytest.param([FAILED, GONE], [FAILED], id="ranks that end because a rollback failed are no second page"),
-        pytest.param([FAILED, GONE, PAGE], [PAGE], id="nor a third"),
-        pytest.param([GONE, PAGE], [GONE, PAGE], id="but a rank that is gone is told beside another cause"),
-        pytest.param([PAGE, ROLLED], [PAGE, ROLLED], id="that it was rolled back is told beside what it was for"),
+        pytest.param([EXHAUSTED, ROLLED], [EXHAUSTED], id="rollback exhausted pages if no incident does"),
+        pytest.param([FAILED, GONE], [FAILED], id="a failed rollback silences its silent ranks"),
+        pytest.param([FAILED, GONE, PAGE], [PAGE], id="an incident page silences both"),
+        pytest.param([GONE, PAGE], [GONE, PAGE], id="a silent rank pages beside another cause"),
+        pytest.param([PAGE, ROLLED], [PAGE, ROLLED], id="a rollback ticket is sent beside the page of its incident"),
         pytest.param(
             [alert("CabooseRollbackFailed", "critical", training_job="llama"), EXHAUSTED, STRAGGLER],
             [alert("CabooseRollbackFailed", "critical", training_job="llama"), STRAGGLER],
-            id="a rollback that failed is one page, and silences no other cause",
+            id="a failed rollback is one page and silences no other cause",
         ),
-        pytest.param([LOSING, FULL], [LOSING], id="lost rows are told instead of the full disk"),
+        pytest.param([LOSING, FULL], [LOSING], id="lost rows silence the full disk"),
         pytest.param(
             [alert("CabooseJobUnwatched", "warning", training_job="gpt", job="caboose"), BLIND],
             [alert("CabooseJobUnwatched", "warning", training_job="gpt", job="caboose")],
-            id="a job that nobody watches is told instead of its parts",
+            id="an unwatched job silences its partial alerts",
         ),
-        pytest.param([BLIND], [BLIND], id="which are told alone"),
-        pytest.param([ABSENT, FULL, PAGE], [ABSENT, PAGE], id="without a daemon its last words are old"),
+        pytest.param([BLIND], [BLIND], id="a partial alert alone is sent"),
+        pytest.param([ABSENT, FULL, PAGE], [ABSENT, PAGE], id="an absent daemon silences its old warnings"),
         pytest.param(
             [
                 LAGGING,
@@ -229,21 +227,23 @@ FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "sev
                 alert("CabooseReportsLate", "warning", training_job="llama", job="caboose"),
             ],
             [LAGGING, alert("CabooseRulesSlow", "warning", instance="b:9757", job="caboose")],
-            id="a daemon that falls behind is slow itself, and no other one for that",
+            id="a lagging daemon silences its own slowness, not that of another",
         ),
-        pytest.param([ABSENT, FOREIGN_DISK], [ABSENT, FOREIGN_DISK], id="others' alerts on the platform are theirs"),
+        pytest.param([ABSENT, FOREIGN_DISK], [ABSENT, FOREIGN_DISK], id="foreign platform alerts are not silenced"),
         pytest.param(
             [FOREIGN_PAGE, FOREIGN_TICKET, PAGE, TICKET],
             [FOREIGN_PAGE, FOREIGN_TICKET, PAGE],
-            id="others' tickets are theirs, also where nothing is equal to nothing",
+            id="foreign tickets are not silenced, also if both lack the compared labels",
         ),
         pytest.param(
-            [FOREIGN_OF_A_JOB, ROLLED, GONE], [FOREIGN_OF_A_JOB, ROLLED, GONE], id="others' pages silence none of ours"
+            [FOREIGN_OF_A_JOB, ROLLED, GONE],
+            [FOREIGN_OF_A_JOB, ROLLED, GONE],
+            id="foreign pages silence no Caboose alert",
         ),
-        pytest.param([PAGE, FOREIGN_OF_A_JOB], [PAGE, FOREIGN_OF_A_JOB], id="nor do ours theirs"),
+        pytest.param([PAGE, FOREIGN_OF_A_JOB], [PAGE, FOREIGN_OF_A_JOB], id="Caboose pages silence no foreign alert"),
     ],
 )
-def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
+def test_one_cause_notifies_once(alertmanager: str, sent: list[dict[str, Any]], notified: list[dict[str, Any]]) -> None:
     httpx.post(f"{alertmanager}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
 
     def shown() -> list[dict[str, Any]]:
@@ -251,11 +251,11 @@ def test_one_cause_is_told_once(alertmanager: str, sent: list[dict[str, Any]], t
         return answer
 
     try:
-        # An alert has its status from the moment it is taken in, which is soon after the answer.
+        # Alertmanager sets the status of an alert soon after it has answered the request.
         assert wait_until(lambda: len(shown()) == len(sent), 20)
-        assert wait_until(lambda: _labels(a for a in shown() if not a["status"]["inhibitedBy"]) == _labels(told), 20), (
-            shown()
-        )
+        assert wait_until(
+            lambda: _labels(a for a in shown() if not a["status"]["inhibitedBy"]) == _labels(notified), 20
+        ), shown()
     finally:
         over = [{**one, "endsAt": "2020-01-01T00:00:00Z", "startsAt": "2019-01-01T00:00:00Z"} for one in sent]
         httpx.post(f"{alertmanager}/api/v2/alerts", json=over, timeout=10).raise_for_status()
@@ -266,12 +266,12 @@ def _labels(alerts: Iterable[dict[str, Any]]) -> list[tuple[tuple[str, str], ...
     return sorted(tuple(sorted(one["labels"].items())) for one in alerts)
 
 
-# What people read, from a real Alertmanager
+# The texts that a real Alertmanager sends
 
 
 @pytest.fixture
-def told_by(tmp_path: Path) -> Iterator[tuple[str, Pager]]:
-    """The example with its own texts, and what it sends to PagerDuty and to Slack."""
+def sending(tmp_path: Path) -> Iterator[tuple[str, Pager]]:
+    """The example configuration, and a server that records what it sends to PagerDuty and Slack."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     config["route"]["group_wait"] = "1s"
     (tmp_path / "key").write_text("key")
@@ -287,10 +287,10 @@ def told_by(tmp_path: Path) -> Iterator[tuple[str, Pager]]:
 
 
 def down(instance: str) -> dict[str, Any]:
-    words = {"summary": f"The daemon at {instance} is not scraped", "first_fix": f"Start the one at {instance}"}
+    texts = {"summary": f"The daemon at {instance} is not scraped", "first_fix": f"Start the one at {instance}"}
     return {
         **alert("CabooseDown", "critical", job="caboose", instance=instance),
-        "annotations": {**words, "runbook_url": "https://runbooks.example/caboose/CabooseDown.md"},
+        "annotations": {**texts, "runbook_url": "https://runbooks.example/caboose/CabooseDown.md"},
     }
 
 
@@ -301,29 +301,29 @@ def slow(instance: str) -> dict[str, Any]:
     }
 
 
-def test_two_alerts_without_a_word_in_common_are_told_in_words(told_by: tuple[str, Pager]) -> None:
-    url, pager = told_by
+def test_two_alerts_of_one_group_have_a_summary_without_a_common_one(sending: tuple[str, Pager]) -> None:
+    url, pager = sending
     sent = [down("a:9757"), down("b:9757"), slow("a:9757"), slow("b:9757")]
     httpx.post(f"{url}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
 
     assert wait_until(lambda: len(pager.notifications) == 2, 60)
 
-    (page,) = (told["payload"] for told in pager.notifications if "payload" in told)
-    (line,) = (told["attachments"][0] for told in pager.notifications if "attachments" in told)
+    (page,) = (sent["payload"] for sent in pager.notifications if "payload" in sent)
+    (line,) = (sent["attachments"][0] for sent in pager.notifications if "attachments" in sent)
     assert page["summary"] == "2 x CabooseDown: The daemon at a:9757 is not scraped"
     assert page["custom_details"]["first_fix"] == "Start the one at a:9757"
     assert page["custom_details"]["runbook"] == "https://runbooks.example/caboose/CabooseDown.md"
     assert "The daemon at b:9757 is not scraped" in page["custom_details"]["firing"], "all are listed"
     assert line["title"] == "2 x CabooseLoopSlow: A turn at a:9757 takes 2s"
-    assert [said in line["text"] for said in ("Look at a:9757", "Look at b:9757")] == [True, True]
+    assert [text in line["text"] for text in ("Look at a:9757", "Look at b:9757")] == [True, True]
 
 
-def test_an_alert_alone_is_told_in_its_own_words(told_by: tuple[str, Pager]) -> None:
-    url, pager = told_by
+def test_a_single_alert_is_sent_with_its_own_summary(sending: tuple[str, Pager]) -> None:
+    url, pager = sending
     httpx.post(f"{url}/api/v2/alerts", json=[down("a:9757"), slow("b:9757")], timeout=10).raise_for_status()
 
     assert wait_until(lambda: len(pager.notifications) == 2, 60)
 
-    said = {told["payload"]["summary"] for told in pager.notifications if "payload" in told}
-    said |= {told["attachments"][0]["title"] for told in pager.notifications if "attachments" in told}
-    assert said == {"The daemon at a:9757 is not scraped", "A turn at b:9757 takes 2s"}
+    summaries = {sent["payload"]["summary"] for sent in pager.notifications if "payload" in sent}
+    summaries |= {sent["attachments"][0]["title"] for sent in pager.notifications if "attachments" in sent}
+    assert summaries == {"The daemon at a:9757 is not scraped", "A turn at b:9757 takes 2s"}

@@ -1,4 +1,4 @@
-"""Alerts and recording rules: current, valid, about metrics that exist, and right on both sides of every `for`."""
+"""Alerts and recording rules: generated files are up to date, metrics exist, every alert fires and stops on time."""
 
 import math
 import re
@@ -24,7 +24,7 @@ EVERY = rules()
 EVERY_ALERT = [rule for rule in EVERY if rule.is_alert]
 OF_PROMETHEUS = {"up"}
 SCRAPED = {"job", "instance", "pod"}
-"""Labels that Prometheus adds."""
+"""Labels that Prometheus adds when it scrapes."""
 each_rule = pytest.mark.parametrize("rule", EVERY, ids=str)
 each_alert = pytest.mark.parametrize("alert", EVERY_ALERT, ids=str)
 
@@ -38,16 +38,16 @@ def generate(*arguments: str, script: Path = ALERTS / "generate.py") -> "subproc
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
 
 
-# What is committed
+# The committed files
 
 
-def test_the_generated_files_are_what_the_code_says() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     ended = generate("--check")
 
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_stale_file_is_told_and_left_alone_and_a_rule_without_words_is_named(tmp_path: Path) -> None:
+def test_check_names_a_stale_file_without_changing_it_and_a_rule_without_texts(tmp_path: Path) -> None:
     copy = tmp_path / "dashboards" / "alerts"
     shutil.copytree(ALERTS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("dashboards/alertmanager", "deploy/alertmanager"):
@@ -58,11 +58,11 @@ def test_a_stale_file_is_told_and_left_alone_and_a_rule_without_words_is_named(t
     ended = generate("--check", script=copy / "generate.py")
 
     assert ended.returncode == 1
-    assert ended.stderr == f"{copy / 'training.yml'} is not what the code says; run: make docs\n"
+    assert ended.stderr == f"{copy / 'training.yml'} is out of date; run: make docs\n"
     assert (copy / "training.yml").read_text() == stale
 
-    words = (copy / "catalogue.py").read_text()
-    (copy / "catalogue.py").write_text(words.replace('"loss_spike": Words', '"loss_spikes": Words'))
+    texts = (copy / "catalogue.py").read_text()
+    (copy / "catalogue.py").write_text(texts.replace('"loss_spike": AlertText', '"loss_spikes": AlertText'))
     ended = generate("--check", script=copy / "generate.py")
 
     assert ended.returncode == 1
@@ -77,17 +77,17 @@ def test_every_rule_of_the_catalogue_pages_and_makes_tickets() -> None:
 
 
 @each_alert
-def test_an_alert_has_a_severity_a_team_and_what_a_tired_person_needs(alert: Rule) -> None:
+def test_an_alert_has_a_severity_a_team_and_the_annotations_that_people_need(alert: Rule) -> None:
     fields = alert.fields
-    said = {"summary", "first_fix", "runbook_url"}
+    annotations = {"summary", "first_fix", "runbook_url"}
     if alert.file == "training.yml":
-        said |= {"culprit", "cause", "dashboard"}
+        annotations |= {"culprit", "cause", "dashboard"}
     if alert.file == "rollback.yml":
-        said |= {"dashboard"}
+        annotations |= {"dashboard"}
 
     assert alert.severity in ("critical", "warning", "none")
-    assert set(fields["labels"]) == {"severity", "team"}, "everything else would change the alert's identity"
-    assert set(fields["annotations"]) == said
+    assert set(fields["labels"]) == {"severity", "team"}, "any other label would change the alert's identity"
+    assert set(fields["annotations"]) == annotations
     assert fields["annotations"]["runbook_url"].endswith(f"/{alert.name}.md")
     assert "\n" not in fields["annotations"]["summary"]
 
@@ -98,7 +98,7 @@ def test_pages_do_not_wait_and_the_quickest_ticket_sees_even_the_shortest_incide
 
     assert not [rule for rule in training if rule.severity == "critical" and "for" in rule.fields]
     assert min(waits) + 60.0 <= MetricsConfig().incident_seconds, (
-        "with an evaluation a minute, which is Prometheus' own default"
+        "with one evaluation per minute, the default of Prometheus"
     )
 
 
@@ -155,7 +155,7 @@ def test_recorded_names_are_level_metric_and_operation() -> None:
         rest = level
         for label in sorted(labels, key=len, reverse=True):
             rest = rest.replace(label, "")
-        assert not rest.strip("_"), f"{level} is made of labels"
+        assert not rest.strip("_"), f"{level} consists of labels"
         assert re.fullmatch(r"caboose_[a-z_]+", metric)
         assert re.fullmatch(r"(share|rate5m|avg5m|mean5m|increase1d|[a-z_]+_?[0-9]+[mhd].*)", operation)
 
@@ -170,13 +170,13 @@ def test_promtool_accepts_every_file() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ALERTS / "tests").glob("*.yml")), ids=lambda path: path.stem)
-def test_the_timelines_hold(path: Path) -> None:
+def test_the_timelines_of_promtool_pass(path: Path) -> None:
     ended = promtool("test", "rules", path.name)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_every_alert_is_seen_firing_and_silent() -> None:
+def test_every_alert_is_tested_firing_and_silent() -> None:
     firing: set[tuple[str, str]] = set()
     silent: set[str] = set()
     for path in (ALERTS / "tests").glob("*.yml"):
@@ -186,7 +186,7 @@ def test_every_alert_is_seen_firing_and_silent() -> None:
                 silent |= set() if test["exp_alerts"] else {test["alertname"]}
 
     assert firing == {(alert.name, alert.severity) for alert in EVERY_ALERT}
-    assert silent == {alert.name for alert in EVERY_ALERT} - {"CabooseWatchdog"}, "that one is never silent"
+    assert silent == {alert.name for alert in EVERY_ALERT} - {"CabooseWatchdog"}, "it always fires"
 
 
 def test_every_recorded_series_is_tested() -> None:

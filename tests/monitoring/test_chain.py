@@ -1,10 +1,9 @@
-"""The whole way of a page: a real run with a fault, a daemon, Prometheus, Alertmanager, and somebody's pager."""
+"""A page from end to end: a real run with a fault, a daemon, Prometheus, Alertmanager, and a pager."""
 
 import json
 import subprocess
 import sys
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from caboose_daemon import assets
 from caboose_daemon.ops.drills import catalogue
 from caboose_daemon.ops.drills.through import judged
 from caboose_daemon.ops.stack import stack as stacks
+from caboose_daemon.out.api.client import Client
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
 
 SCRAPE_SECONDS = 0.5
 BRIDGED = "5m"
-"""Of dashboards/alerts/incident_alerts.py: how long an alert goes on."""
+"""BRIDGED of dashboards/alerts/incident_alerts.py: how long an alert keeps firing."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pager() -> Iterator[Pager]:
 
 @pytest.fixture
 def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
-    """All parts, with short times; the rules are the shipped ones, but for what only makes a test wait."""
+    """All parts with short intervals. The rules are the shipped ones, with shorter waits."""
     directory, rules = tmp_path / "stack", []
     directory.mkdir()
     (directory / "caboose.toml").write_text("[metrics]\nincident_seconds = 5.0\n")
@@ -51,9 +51,9 @@ def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
 
 
 def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
-    url = f"{stack.part('prometheus').url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    prometheus = Client(stack.part("prometheus").url, timeout=10.0)
+    answer = prometheus.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+    result: list[dict[str, Any]] = answer["data"]["result"]
     return result
 
 
@@ -68,13 +68,15 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     )
     try:
         paged = wait_until(lambda: pager.alerts("firing", severity="critical"), 120)
-        assert paged, "nobody was paged"
+        assert paged, "no page arrived"
         job.wait(60)
     finally:
         end(job)
     assert wait_until(lambda: pager.alerts("resolved", severity="critical"), 60), "it never resolved"
 
-    assert wait_until(lambda: not ask(stack, 'caboose_incident_open{training_job="chain-0"}'), 60), "nothing is to come"
+    assert wait_until(lambda: not ask(stack, 'caboose_incident_open{training_job="chain-0"}'), 60), (
+        "the incident is still exported"
+    )
 
     assert pager.told(severity="critical") == ["firing", "resolved"], "paged once, and resolved once"
     (page,) = pager.alerts("firing", severity="critical")
@@ -84,7 +86,7 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
         "chain-0",
         "non_finite",
     )
-    assert not {"rank", "host", "layer", "incident"} & set(labels), "a culprit that changes would be another alert"
+    assert not {"rank", "host", "layer", "incident"} & set(labels), "a culprit that changes would make a new alert"
     first = page["annotations"]
     assert "rank 1" in first["culprit"]
     assert first["cause"] == "input_not_finite"
@@ -94,7 +96,7 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
 
 
-def test_status_and_down_know_what_up_started_and_nothing_is_left(tmp_path: Path) -> None:
+def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path: Path) -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = caboose_command("stack", *arguments)
         return subprocess.run(
@@ -116,19 +118,19 @@ def test_status_and_down_know_what_up_started_and_nothing_is_left(tmp_path: Path
     finally:
         ended = run("down")
     assert ended.stdout == "ended: daemon, alertmanager, prometheus\n"
-    assert not any(stacks.answers(part["url"]) for part in parts)
+    assert not any(Client(part["url"]).is_ok("") for part in parts)
     assert run("status").returncode == 2
     assert run("down").returncode == 2
 
 
-def test_without_a_daemon_it_says_what_to_do_and_leaves_nothing(tmp_path: Path) -> None:
+def test_without_a_daemon_the_error_names_the_flag_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(stacks.StackError, match="--with-daemon"):
         stacks.up(tmp_path / "stack", daemon="127.0.0.1:1", rules=[])
     assert not (tmp_path / "stack" / "stack.json").exists()
 
 
 @pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])
-def test_a_directory_that_cannot_be_made_is_one_line(directory: str, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_gives_one_line(directory: str, tmp_path: Path) -> None:
     done = subprocess.run(
         caboose_command("stack", "up", "--with-daemon", "--dir", directory),
         capture_output=True,
@@ -140,22 +142,22 @@ def test_a_directory_that_cannot_be_made_is_one_line(directory: str, tmp_path: P
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"caboose: --dir {directory} cannot be made: ")
+    assert done.stderr.startswith(f"caboose: --dir {directory} cannot be created: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_program_that_does_not_start_is_told_with_its_own_words_and_the_others_end(tmp_path: Path) -> None:
+def test_the_error_of_a_program_that_does_not_start_is_shown_and_the_others_end(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("groups: 3\n")
 
-    with pytest.raises(stacks.StackError, match="prometheus did not start") as told:
+    with pytest.raises(stacks.StackError, match="prometheus did not start") as raised:
         stacks.up(tmp_path / "stack", daemon=None, rules=[broken])
 
-    assert "broken.yml" in str(told.value)
+    assert "broken.yml" in str(raised.value)
     assert stacks.load(tmp_path / "stack") is None
 
 
-def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_program_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(Exception, match="apt-get install prometheus"):
@@ -163,7 +165,7 @@ def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path, monkey
 
 
 @pytest.mark.slow  # a real run, and times of several programs
-def test_a_drill_through_alerts_tells_each_hop_and_that_it_resolved(stack: stacks.Stack, tmp_path: Path) -> None:
+def test_a_drill_through_alerts_times_each_hop_until_the_resolve(stack: stacks.Stack, tmp_path: Path) -> None:
     command = caboose_command("drill", "non_finite", "--through-alerts", str(stack.directory), "--json")
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=clean_environment(), check=False
@@ -184,42 +186,44 @@ def an_alert(rule: str, severity: str, *receivers: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("alerts", "wrong"),
     [
-        pytest.param([an_alert("non_finite", "critical")], [], id="as it should be"),
+        pytest.param([an_alert("non_finite", "critical")], [], id="one page"),
         pytest.param(
             [an_alert("non_finite", "warning")],
-            ["non_finite arrived as warning, the daemon says non_finite (critical)"],
-            id="a page that is a ticket",
+            ["non_finite arrived as warning, the daemon has non_finite (critical)"],
+            id="a ticket instead of a page",
         ),
         pytest.param(
             [an_alert("non_finite", "critical"), an_alert("straggler", "warning")],
             [
-                "one cause is told 2 times: Caboose-non_finite (critical), Caboose-straggler (warning)",
-                "an alert of the rule 'straggler' is not what this drill shows",
+                "2 alerts for one cause: Caboose-non_finite (critical), Caboose-straggler (warning)",
+                "unexpected alert of rule 'straggler' for this drill",
             ],
-            id="two for one cause",
+            id="two alerts for one cause",
         ),
         pytest.param(
-            [{**an_alert("non_finite", "critical"), "receivers": []}], ["Alertmanager tells nobody of it"], id="nobody"
+            [{**an_alert("non_finite", "critical"), "receivers": []}],
+            ["Alertmanager has no receiver for it"],
+            id="no receiver",
         ),
     ],
 )
-def test_what_arrives_is_held_to_what_the_daemon_says(told: list[dict[str, Any]], wrong: list[str]) -> None:
+def test_alerts_are_compared_with_the_incidents_of_the_daemon(alerts: list[dict[str, Any]], wrong: list[str]) -> None:
     drill = catalogue.Drill(name="non_finite", about="", rule="non_finite")
 
-    assert judged(told, {("non_finite", "critical")}, drill) == wrong
+    assert judged(alerts, {("non_finite", "critical")}, drill) == wrong
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_drill_through_nothing_says_where_to_look(tmp_path: Path) -> None:
+def test_a_drill_without_a_stack_names_what_is_missing(tmp_path: Path) -> None:
     stations = tmp_path / "stations.json"
     stations.write_text('{"endpoint": "tcp://127.0.0.1:1"}')
-    for where, says in ((tmp_path, "no stack was started"), (stations, "missing required field `daemon`")):
+    for where, message in ((tmp_path, "no stack was started"), (stations, "missing required field `daemon`")):
         command = caboose_command("drill", "non_finite", "--through-alerts", str(where))
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=clean_environment(), check=False
         )
         assert done.returncode == 2
-        assert says in done.stderr
+        assert message in done.stderr

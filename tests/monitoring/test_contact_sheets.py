@@ -1,4 +1,4 @@
-"""Each dashboard can be looked at without Grafana: one picture, drawn from a real Prometheus, no panel empty."""
+"""Each dashboard can be drawn without Grafana: one picture from a real Prometheus, without an empty panel."""
 
 import html
 from collections.abc import Iterator
@@ -48,5 +48,5 @@ def test_a_dashboard_is_drawn_with_every_panel(uid: str, fleet: WatchedFleet, br
         (float("nan"), {"unit": "short"}, "nan"),
     ],
 )
-def test_values_are_said_as_grafana_says_them(value: float, settings: dict[str, object], text: str) -> None:
+def test_values_are_formatted_as_in_grafana(value: float, settings: dict[str, object], text: str) -> None:
     assert said(value, settings)[0] == text

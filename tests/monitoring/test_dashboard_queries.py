@@ -1,4 +1,4 @@
-"""Every query of every dashboard, asked of real stores that scraped a real daemon, answers with data."""
+"""Every query of every dashboard returns data from real stores that scraped a real daemon."""
 
 import math
 import re
@@ -20,7 +20,7 @@ NOT_IN_THE_REAL_RUN = {
     "caboose_blind": "its agent sees everything",
     "caboose_clip_ratio": "it does not clip",
     "caboose_loss_scale": "it trains in float32",
-    "caboose_tokens_per_second": "it tells samples, not tokens",
+    "caboose_tokens_per_second": "it reports samples, not tokens",
     "caboose_validation_loss": "it does not validate",
     "caboose_validation_metric": "it does not validate",
     "caboose_validation_step": "it does not validate",
@@ -34,18 +34,18 @@ NOT_IN_THE_REAL_RUN = {
     **{f"caboose_{of}_dead_units_ratio": "it has no ReLU" for of in ("layer", "depth", "worst_layer")},
     **{f"caboose_{of}_saturated_units_ratio": "nor a sigmoid" for of in ("layer", "depth", "worst_layer")},
 }
-"""What the small real job has no series of, and why; nor was anything in it not finite, nor was it rolled back."""
+"""Series that the small real job does not have, and why. It also has no non-finite step and no rollback."""
 every_query = pytest.mark.parametrize("query", ALL, ids=str)
 every_store = pytest.mark.parametrize("store", STORES)
 
 
 def ask(fleet: WatchedFleet, store: Store, query: Query, job: str) -> list[dict[str, Any]]:
-    """The series that have a value at any time that was asked for."""
+    """The series with at least one value in the time range."""
     expression = filled(query.expression, chosen(job))
     if query.kind == "variable":
         values = store.label_values(query.label, expression, fleet.start, fleet.stop)
         return [{"metric": {query.label: value}} for value in values]
-    # An instant query is asked at every second: what it answers at one of them is what a person would have seen then.
+    # An instant query is evaluated at every second: a person could have seen each of these answers.
     found = store.over(expression, fleet.start, fleet.stop, 1.0)
     return [series for series in found if any(not math.isnan(float(value)) for _, value in series["values"])]
 
@@ -59,19 +59,19 @@ def test_every_query_returns_data(fleet: WatchedFleet, store: str, query: Query)
     wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
     if query.kind != "annotation":
         for series in found:
-            assert wanted <= series["metric"].keys(), "its legend names a label it does not have"
+            assert wanted <= series["metric"].keys(), "its legend uses a label that the series lacks"
     if query.columns:
         shown = set(query.columns)
-        assert all(series["metric"].keys() & shown for series in found), "a row of a table without any of its labels"
+        assert all(series["metric"].keys() & shown for series in found), "a table row without any of its labels"
 
 
 @every_query
 def test_every_query_returns_data_of_the_real_run(fleet: WatchedFleet, query: Query) -> None:
     names = set(re.findall(r"\bcaboose_\w+", query.expression))
     if query.kind == "annotation" and query.place.endswith("incidents"):
-        return  # of either severity, which is the next test's
-    if query.place == "Decisions so far":
-        return  # whether its spike called for advice is not this test's
+        return  # depends on the severity; checked by the next test
+    if query.place == "All decisions":
+        return  # not certain: depends on whether its spike led to advice
     is_missing = bool(names & NOT_IN_THE_REAL_RUN.keys()) or query.place in ("Not finite", "Rolled back")
 
     assert bool(ask(fleet, fleet.prometheus, query, REAL)) is not is_missing, query.expression
@@ -94,7 +94,7 @@ def test_every_metric_of_the_table_has_been_scraped(fleet: WatchedFleet, store: 
 
 
 def test_a_loss_that_is_nan_is_a_gap_and_marked(fleet: WatchedFleet) -> None:
-    (loss,) = [q for q in ALL if (q.dashboard, q.place, q.ref) == ("caboose-run", "Loss", "A")]
+    (loss,) = [q for q in ALL if (q.dashboard, q.place, q.ref) == ("caboose-run", "Training loss", "A")]
     (mark,) = [q for q in ALL if (q.dashboard, q.place) == ("caboose-run", "Not finite")]
     (series,) = fleet.prometheus.over(filled(loss.expression, chosen(BIG)), fleet.start, fleet.stop, 1.0)
     gap = [time for time, value in series["values"] if math.isnan(float(value))]
@@ -104,8 +104,8 @@ def test_a_loss_that_is_nan_is_a_gap_and_marked(fleet: WatchedFleet) -> None:
     assert set(gap) & {time for time, _ in marked["values"]}
 
 
-def test_the_jobs_are_told_apart_at_a_glance(fleet: WatchedFleet) -> None:
-    (health,) = [q for q in ALL if (q.dashboard, q.place) == ("caboose-fleet", "Health")]
+def test_the_health_of_jobs_differs(fleet: WatchedFleet) -> None:
+    (health,) = [q for q in ALL if (q.dashboard, q.place) == ("caboose-fleet", "Job health")]
     found = fleet.prometheus.now(filled(health.expression, chosen(".*")), fleet.stop)
     severity = {series["metric"]["training_job"]: float(series["value"][1]) for series in found}
 

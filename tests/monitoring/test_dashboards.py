@@ -1,4 +1,4 @@
-"""The dashboards as they are committed: current, complete, readable, and asking only for what there is."""
+"""The committed dashboards: up to date, complete, readable, and with queries on existing metrics only."""
 
 import json
 import re
@@ -21,7 +21,7 @@ RUNBOOKS = ROOT / "dashboards" / "runbooks"
 ALL = list(queries())
 BOARDS = dashboards()
 BY_PROMETHEUS = {"instance"}
-"""Labels that every scraped series has."""
+"""Labels of every scraped series."""
 OKABE_ITO = {"#0072B2", "#E69F00", "#009E73", "#F0E442", "#56B4E9", "#D55E00", "#CC79A7", "#999999"}
 every_query = pytest.mark.parametrize("query", ALL, ids=str)
 every_board = pytest.mark.parametrize("uid", BOARDS)
@@ -35,30 +35,30 @@ def generate(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=clean_environment(), cwd=ROOT)
 
 
-def test_the_files_are_what_the_code_says() -> None:
+def test_the_files_are_up_to_date() -> None:
     ended = generate("--check")
 
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_file_that_is_not_current_is_told_and_left_alone_then_written(tmp_path: Path) -> None:
+def test_check_names_a_stale_file_without_changing_it_and_a_run_rewrites_it(tmp_path: Path) -> None:
     for path in FOLDER.glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text())
     stale = tmp_path / "caboose-run.json"
     stale.write_text(stale.read_text().replace("caboose_loss", "caboose_lost"))
     (tmp_path / "gone.json").write_text("{}")
 
-    told = generate("--check", "--folder", str(tmp_path))
+    ended = generate("--check", "--folder", str(tmp_path))
 
-    assert told.returncode == 1
-    assert "caboose-run.json is not what the code says; run: make dashboards" in told.stderr
-    assert "gone.json" in told.stderr
+    assert ended.returncode == 1
+    assert "caboose-run.json is out of date; run: make dashboards" in ended.stderr
+    assert "gone.json" in ended.stderr
     assert "caboose_lost" in stale.read_text()
     assert generate("--folder", str(tmp_path)).returncode == 0
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {p.name: p.read_text() for p in FOLDER.glob("*.json")}
 
 
-def test_there_are_the_six() -> None:
+def test_there_are_six_dashboards() -> None:
     names = ("fleet", "run", "layers", "ranks", "rollbacks", "itself")
     assert set(BOARDS) == {f"caboose-{name}" for name in names}
 
@@ -78,7 +78,7 @@ class Names:
 
     @property
     def wrong(self) -> list[str]:
-        """What no entry of the table has."""
+        """Metrics and labels that the table does not have."""
         unknown = sorted(self.metrics - ENTRIES.keys())
         known = {label for name in self.metrics & ENTRIES.keys() for label in ENTRIES[name].labels} | BY_PROMETHEUS
         unknown += sorted(self.labels - known)
@@ -127,11 +127,11 @@ def test_every_query_is_promql_and_names_only_what_the_table_has(query: Query) -
         ('max by (instance) (caboose_loss{stat="mean"})', []),
     ],
 )
-def test_a_name_that_the_table_does_not_have_is_noticed(expression: str, wrong: list[str]) -> None:
+def test_an_unknown_metric_or_label_is_noticed(expression: str, wrong: list[str]) -> None:
     assert Names(expression).wrong == wrong
 
 
-def test_a_variable_that_nobody_sets_is_noticed() -> None:
+def test_an_undefined_variable_is_noticed() -> None:
     with pytest.raises(KeyError, match="jobs"):
         filled('caboose_loss{training_job="$jobs"}', chosen("train"))
 
@@ -143,7 +143,7 @@ def test_every_metric_of_the_table_is_shown_somewhere() -> None:
 
 
 @every_board
-def test_every_variable_that_is_used_is_defined_and_the_other_way_round(uid: str) -> None:
+def test_every_used_variable_is_defined_and_every_defined_one_is_used(uid: str) -> None:
     board = BOARDS[uid]
     defined = {variable["name"] for variable in board["templating"]["list"]}
     used = set(re.findall(r"\$\{?([A-Za-z]\w*)", json.dumps([board["panels"], board["annotations"]])))
@@ -153,34 +153,35 @@ def test_every_variable_that_is_used_is_defined_and_the_other_way_round(uid: str
 
 
 @every_board
-def test_a_board_of_one_job_shows_what_was_posted_to_grafana_about_it(uid: str) -> None:
+def test_a_dashboard_of_one_job_shows_its_posted_annotations(uid: str) -> None:
     posted = [one for one in BOARDS[uid]["annotations"].get("list", []) if "expr" not in one]
     (job,) = [variable for variable in BOARDS[uid]["templating"]["list"] if variable["name"] == "job"]
     assert bool(posted) is not job["multi"]
     for one in posted:
         assert one["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
         assert (one["target"]["type"], one["target"]["matchAny"]) == ("tags", False)
-        told = of_attempt("llama", 2, 0.0).tags
-        assert {tag.replace("$job", "llama") for tag in one["target"]["tags"]} <= set(told)
+        tags = of_attempt("llama", 2, 0.0).tags
+        assert {tag.replace("$job", "llama") for tag in one["target"]["tags"]} <= set(tags)
 
 
 @every_board
-def test_the_job_is_offered_from_what_is_scraped(uid: str) -> None:
+def test_the_jobs_to_choose_from_are_the_scraped_ones(uid: str) -> None:
     (job,) = [variable for variable in BOARDS[uid]["templating"]["list"] if variable["name"] == "job"]
 
     assert job["query"] == "label_values(caboose_job_up, training_job)"
     assert BOARDS[uid]["templating"]["list"][0]["type"] == "datasource"
 
 
-# Reading them
+# Panels
 
 
 @every_panel
-def test_every_panel_says_what_it_tells_and_has_a_unit_and_thresholds(panel: dict[str, Any]) -> None:
+def test_every_panel_has_a_short_title_a_description_a_unit_and_thresholds(panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
 
+    assert 2 <= len(panel["title"].split()) <= 5
     assert len(panel["description"].split()) >= 8
-    assert "caboose_" in panel["description"], "the metrics it is made from"
+    assert "caboose_" in panel["description"], "its metrics"
     assert defaults["unit"]
     assert defaults["thresholds"]["steps"][0]["value"] is None
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -188,13 +189,13 @@ def test_every_panel_says_what_it_tells_and_has_a_unit_and_thresholds(panel: dic
 
 
 @every_panel
-def test_curves_leave_gaps_where_there_is_nothing(panel: dict[str, Any]) -> None:
+def test_curves_have_gaps_where_there_is_no_data(panel: dict[str, Any]) -> None:
     if panel["type"] == "timeseries":
         assert panel["fieldConfig"]["defaults"]["custom"]["spanNulls"] is False
 
 
 @every_board
-def test_titles_are_unique_and_panels_neither_overlap_nor_stick_out(uid: str) -> None:
+def test_titles_are_unique_and_panels_do_not_overlap_or_exceed_the_grid(uid: str) -> None:
     board = BOARDS[uid]
     titles = [panel["title"] for panel in panels(board)]
     ids = [panel["id"] for panel in board["panels"]]
@@ -215,7 +216,7 @@ def test_titles_are_unique_and_panels_neither_overlap_nor_stick_out(uid: str) ->
 
 
 @every_board
-def test_only_colours_are_used_that_everybody_can_tell_apart(uid: str) -> None:
+def test_all_colours_are_safe_for_colour_blindness(uid: str) -> None:
     text = json.dumps(BOARDS[uid])
 
     assert set(re.findall(r"#[0-9A-Fa-f]{6}\b", text)) <= OKABE_ITO
@@ -223,8 +224,8 @@ def test_only_colours_are_used_that_everybody_can_tell_apart(uid: str) -> None:
     assert "palette-classic" not in text
 
 
-def test_thresholds_are_those_of_the_rules() -> None:
-    (dead,) = [p for p in panels(BOARDS["caboose-layers"]) if p["title"] == "Dead units of the worst"]
+def test_panel_thresholds_equal_those_of_the_rules() -> None:
+    (dead,) = [p for p in panels(BOARDS["caboose-layers"]) if p["title"] == "Dead units, ten worst layers"]
     (silence,) = [p for p in panels(BOARDS["caboose-ranks"]) if p["title"] == "Silence by rank"]
 
     assert [step["value"] for step in dead["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.4, 0.6]
@@ -258,7 +259,7 @@ def test_the_dashboards_link_to_each_other(uid: str) -> None:
             assert url.startswith("${runbooks}/")
 
 
-def test_every_rules_runbook_is_one_click_away() -> None:
+def test_every_runbook_is_linked_from_a_panel() -> None:
     linked = {url for board in BOARDS.values() for url in links(board) if url.startswith("${runbooks}/Caboose")}
     wanted = {"${runbooks}/" + f"{alert(rule.name)}.md" for rule in RULES}
 
@@ -268,7 +269,7 @@ def test_every_rules_runbook_is_one_click_away() -> None:
 
 
 def test_an_incident_opens_the_runbook_of_its_rule() -> None:
-    (table,) = [p for p in panels(BOARDS["caboose-run"]) if p["title"] == "Incidents and their diagnosis"]
+    (table,) = [p for p in panels(BOARDS["caboose-run"]) if p["title"] == "Open incidents"]
     (override,) = [o for o in table["fieldConfig"]["overrides"] if o["matcher"]["options"] == "runbook"]
     settings = {setting["id"]: setting["value"] for setting in override["properties"]}
     texts = {rule: result["text"] for rule, result in settings["mappings"][0]["options"].items()}

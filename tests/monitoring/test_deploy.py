@@ -1,4 +1,4 @@
-"""deploy/: every file is checked by something that can say no, and none of them asks the daemon for what it refuses."""
+"""deploy/: every file is checked with the tool that reads it, and every daemon argument in it is valid."""
 
 import contextlib
 import json
@@ -29,23 +29,23 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 OLDEST = "1.29"
-"""The first Kubernetes in which sidecars are on without being asked for."""
+"""The first Kubernetes with sidecars enabled by default."""
 NEWEST = "1.37"
 OPERATORS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
-"""The Prometheus operator's own kinds, which are no part of Kubernetes."""
+"""Kinds of the Prometheus operator, which are not part of Kubernetes."""
 
 
 def run(*command: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=100, **settings)
 
 
-def said_yes(ended: "subprocess.CompletedProcess[str]") -> str:
+def succeeded(ended: "subprocess.CompletedProcess[str]") -> str:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
 
 
 def accepted(arguments: list[str]) -> dict[str, Any]:
-    """What `caboose daemon` makes of these arguments; it is not run."""
+    """The parsed arguments of `caboose daemon`, without running it."""
     assert arguments[0] == "daemon"
     return daemon_command.make_context("daemon", arguments[1:]).params
 
@@ -69,7 +69,7 @@ def test_the_example_has_every_key_with_its_default() -> None:
         assert len(re.findall(r"^# .*\n(?=\w+ = )", sections[name], flags=re.MULTILINE)) == len(keys), "each explained"
 
 
-def test_what_is_generated_is_current() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     ended = run(sys.executable, str(DEPLOY / "generate.py"), "--check", env=clean_environment())
 
     assert ended.returncode == 0, ended.stderr
@@ -78,30 +78,30 @@ def test_what_is_generated_is_current() -> None:
 # Prometheus and Alertmanager
 
 
-def test_prometheus_takes_its_configuration_with_the_rules(tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration_with_the_rules(tmp_path: Path) -> None:
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     copy = tmp_path / "prometheus.yml"
     copy.write_text(text.replace("/etc/prometheus/rules", str(assets.folder("alerts"))))
 
     assert copy.read_text() != text
-    said_yes(run("promtool", "check", "config", str(copy)))
+    succeeded(run("promtool", "check", "config", str(copy)))
     assert yaml.safe_load(text)["scrape_configs"][0]["job_name"] == "caboose", "the alerts expect this name"
 
 
-def test_alertmanager_takes_its_configuration() -> None:
-    assert "SUCCESS" in said_yes(run("amtool", "check-config", str(DEPLOY / "alertmanager" / "alertmanager.yml")))
+def test_alertmanager_accepts_its_configuration() -> None:
+    assert "SUCCESS" in succeeded(run("amtool", "check-config", str(DEPLOY / "alertmanager" / "alertmanager.yml")))
 
 
-def test_promtool_takes_the_groups_of_the_prometheus_rule(tmp_path: Path) -> None:
+def test_promtool_accepts_the_groups_of_the_prometheus_rule(tmp_path: Path) -> None:
     (resource,) = manifests("prometheusrule.yaml")
     groups = resource["spec"]["groups"]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": groups}))
     shipped = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in assets.alerts()]
 
-    told = said_yes(run("promtool", "check", "rules", str(file)))
+    output = succeeded(run("promtool", "check", "rules", str(file)))
 
-    assert f"{sum(len(group['rules']) for group in groups)} rules found" in told
+    assert f"{sum(len(group['rules']) for group in groups)} rules found" in output
     assert groups == [group for content in shipped for group in content["groups"]]
 
 
@@ -119,7 +119,7 @@ def of_kind(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_kubernetes_takes_every_manifest(version: str) -> None:
+def test_kubernetes_accepts_every_manifest(version: str) -> None:
     checked = [manifest for manifest in manifests() if manifest["kind"] not in OPERATORS]
 
     assert {manifest["kind"] for manifest in checked} == {"ConfigMap", "StatefulSet", "Service", "Job"}
@@ -127,7 +127,7 @@ def test_kubernetes_takes_every_manifest(version: str) -> None:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_a_misspelt_key_would_be_noticed() -> None:
+def test_a_misspelt_key_is_rejected() -> None:
     service = of_kind("Service")
     service["spec"]["selectors"] = service["spec"].pop("selector")
 
@@ -135,7 +135,7 @@ def test_a_misspelt_key_would_be_noticed() -> None:
         kubernetes_validate.validate(service, NEWEST, strict=True)
 
 
-def test_the_service_leads_to_the_daemon_and_the_service_monitor_to_the_service() -> None:
+def test_the_service_selects_the_daemon_and_the_service_monitor_the_service() -> None:
     service, monitor, workload = of_kind("Service"), of_kind("ServiceMonitor"), of_kind("StatefulSet")
     pod = workload["spec"]["template"]
     (container,) = pod["spec"]["containers"]
@@ -153,7 +153,7 @@ def test_the_service_leads_to_the_daemon_and_the_service_monitor_to_the_service(
     assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "caboose", "the alerts expect this name"
 
 
-def test_the_pod_monitor_finds_the_sidecar_and_not_the_daemon() -> None:
+def test_the_pod_monitor_selects_the_sidecar_and_not_the_daemon() -> None:
     monitor, pod = of_kind("PodMonitor"), of_kind("Job")["spec"]["template"]
     (sidecar,) = pod["spec"]["initContainers"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
@@ -166,12 +166,12 @@ def test_the_pod_monitor_finds_the_sidecar_and_not_the_daemon() -> None:
     assert pod["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "caboose"
 
 
-def test_the_sidecar_starts_before_the_training_and_does_not_keep_the_job_from_ending() -> None:
+def test_the_sidecar_starts_before_the_training_and_lets_the_job_complete() -> None:
     pod = of_kind("Job")["spec"]["template"]["spec"]
     (sidecar,) = pod["initContainers"]
     (training,) = pod["containers"]
 
-    assert sidecar["restartPolicy"] == "Always", "what makes it a native sidecar"
+    assert sidecar["restartPolicy"] == "Always", "required for a native sidecar"
     assert sidecar["startupProbe"]["httpGet"]["path"] == "/healthz", (
         "the training waits for it, but not for its journal"
     )
@@ -181,7 +181,7 @@ def test_the_sidecar_starts_before_the_training_and_does_not_keep_the_job_from_e
     assert accepted(sidecar["args"])["listen"] == "tcp://127.0.0.1:5757", "on the pod's loopback, without keys"
 
 
-def test_no_container_of_ours_runs_as_root_or_can_become_it() -> None:
+def test_no_container_runs_as_root_or_can_become_root() -> None:
     workload, job = of_kind("StatefulSet")["spec"]["template"]["spec"], of_kind("Job")["spec"]["template"]["spec"]
     for pod, container in ((workload, workload["containers"][0]), (job, job["initContainers"][0])):
         context = {**pod.get("securityContext", {}), **container["securityContext"]}
@@ -192,7 +192,7 @@ def test_no_container_of_ours_runs_as_root_or_can_become_it() -> None:
         assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_daemons_configuration_is_one_and_its_files_are_mounted(tmp_path: Path) -> None:
+def test_the_configuration_of_the_daemon_is_valid_and_its_files_are_mounted(tmp_path: Path) -> None:
     file = tmp_path / "caboose.toml"
     file.write_text(of_kind("ConfigMap")["data"]["caboose.toml"])
     config = load(file).daemon
@@ -218,7 +218,7 @@ def compose() -> Any:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 
 
-def test_compose_mounts_what_is_there_and_waits_for_what_exists() -> None:
+def test_compose_mounts_existing_files_and_depends_on_existing_services() -> None:
     content = compose()
     services = content["services"]
     not_made = () if assets.dashboards() else ("../dashboards/grafana",)
@@ -236,7 +236,7 @@ def test_compose_mounts_what_is_there_and_waits_for_what_exists() -> None:
             assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).exists()
 
 
-def test_only_reports_can_be_reached_from_other_machines() -> None:
+def test_only_the_reports_port_is_reachable_from_other_machines() -> None:
     published = [port for service in compose()["services"].values() for port in service.get("ports", [])]
 
     assert [port for port in published if not port.startswith("127.0.0.1:")] == ["5757:5757"]
@@ -248,7 +248,7 @@ def test_the_composed_daemon_has_keys_and_a_token() -> None:
     assert (given["keys"], given["token_file"], given["insecure"]) == ("/keys", "/keys/token", False)
 
 
-def test_grafana_is_provisioned_with_what_a_push_would_make() -> None:
+def test_grafana_is_provisioned_with_the_same_objects_as_a_push() -> None:
     provisioning = DEPLOY / "grafana" / "provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources" / "caboose.yaml").read_text())["datasources"]
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "caboose.yaml").read_text())["providers"]
@@ -263,7 +263,7 @@ def test_grafana_is_provisioned_with_what_a_push_would_make() -> None:
 # systemd
 
 
-def test_systemd_takes_the_unit_and_the_daemon_its_arguments(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_and_the_daemon_its_arguments(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
     text = (DEPLOY / "systemd" / "caboose.service").read_text(encoding="utf-8")
@@ -275,7 +275,7 @@ def test_systemd_takes_the_unit_and_the_daemon_its_arguments(tmp_path: Path) -> 
     broken = tmp_path / "broken.service"
     broken.write_text(unit.read_text().replace("Type=exec", "Typ=exec"))
 
-    assert said_yes(run("systemd-analyze", "--man=no", "verify", str(unit))) == ""
+    assert succeeded(run("systemd-analyze", "--man=no", "verify", str(unit))) == ""
     assert "'Typ'" in run("systemd-analyze", "--man=no", "verify", str(broken)).stderr
     started = re.search(r"^ExecStart=/opt/caboose/bin/caboose (.*)$", text, flags=re.MULTILINE)
     assert started is not None
@@ -291,7 +291,7 @@ def program(directory: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_full_disk_does_not_take_the_daemon_away_from_its_agents() -> None:
+def test_a_full_disk_does_not_remove_the_daemon_from_its_service() -> None:
     (container,) = of_kind("StatefulSet")["spec"]["template"]["spec"]["containers"]
 
     assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")} == {
@@ -299,7 +299,7 @@ def test_a_full_disk_does_not_take_the_daemon_away_from_its_agents() -> None:
     }
 
 
-def test_the_batch_script_trains_without_a_daemon_that_does_not_start(tmp_path: Path) -> None:
+def test_the_batch_script_trains_also_if_the_daemon_does_not_start(tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     program(bin_, "scontrol", "echo 127.0.0.1")
@@ -315,8 +315,8 @@ def test_the_batch_script_trains_without_a_daemon_that_does_not_start(tmp_path: 
     assert "no room on the disk" in ended.stderr
 
 
-def test_the_batch_script_brings_a_daemon_and_takes_it_away_again(tmp_path: Path) -> None:
-    """Run as Slurm would on one node, with stand-ins for its two commands; the daemon and its keys are real."""
+def test_the_batch_script_starts_a_daemon_and_ends_it(tmp_path: Path) -> None:
+    """Runs the script with stand-ins for the two Slurm commands; the daemon and its keys are real."""
     bin_, targets, state = tmp_path / "bin", tmp_path / "targets", tmp_path / "state"
     bin_.mkdir()
     targets.mkdir()
@@ -340,17 +340,17 @@ def test_the_batch_script_brings_a_daemon_and_takes_it_away_again(tmp_path: Path
     assert re.search(r"^CABOOSE_SERVER_KEY=.{40}$", environment, flags=re.MULTILINE)
     assert re.search(r"^CABOOSE_AGENT_KEY=.{40}$", environment, flags=re.MULTILINE)
     assert "SRUN_CPUS_PER_TASK=64\n" in environment
-    assert (tmp_path / "mask").read_text() == mask, "checkpoints are for whom they always were"
+    assert (tmp_path / "mask").read_text() == mask, "files of the training keep the umask of the user"
     assert (state / "token").stat().st_mode & 0o077 == 0
     (target,) = json.loads((tmp_path / "seen.json").read_text())
     assert f"http://{target['targets'][0]}/" == ready["url"]
-    assert list(targets.iterdir()) == [], "nobody scrapes what is gone"
+    assert list(targets.iterdir()) == [], "the target is removed"
     with pytest.raises(ProcessLookupError):
         os.kill(ready["pid"], 0)
     assert (state / "keys" / "daemon.key_secret").stat().st_mode & 0o077 == 0
 
 
-def test_a_batch_script_that_is_cancelled_is_not_scraped_any_more(tmp_path: Path) -> None:
+def test_a_cancelled_batch_script_removes_its_target(tmp_path: Path) -> None:
     """At the time limit and on scancel; its daemon may be killed before it has ended."""
     bin_, targets = tmp_path / "bin", tmp_path / "targets"
     bin_.mkdir()
@@ -370,7 +370,7 @@ def test_a_batch_script_that_is_cancelled_is_not_scraped_any_more(tmp_path: Path
 
         script.terminate()
 
-        assert wait_until(lambda: (tmp_path / "asked").exists(), 30), "the daemon is asked to end, and does not yet"
+        assert wait_until(lambda: (tmp_path / "asked").exists(), 30), "the daemon got the signal and has not ended yet"
         assert list(targets.iterdir()) == []
         (tmp_path / "seen").touch()
         assert script.wait(30) == 7, "the training's own exit code"
@@ -392,7 +392,7 @@ def steps() -> Iterator[tuple[str, str]]:
             yield word, rest
 
 
-def test_the_image_is_not_roots_and_begins_with_the_daemon() -> None:
+def test_the_image_does_not_run_as_root_and_starts_the_daemon() -> None:
     last = dict(steps())
 
     assert last["USER"] == "65532:65532"
@@ -401,14 +401,14 @@ def test_the_image_is_not_roots_and_begins_with_the_daemon() -> None:
     assert last["EXPOSE"] == "5757 9757"
 
 
-def test_the_image_is_made_from_named_versions() -> None:
+def test_the_image_uses_pinned_versions() -> None:
     bases = [rest.split()[0] for word, rest in steps() if word == "FROM"]
 
     assert bases == ["python:3.12-slim-bookworm"] * 2
     assert any("-c requirements/constraints.txt" in rest for word, rest in steps() if word == "RUN")
 
 
-def test_links_of_alerts_lead_to_where_compose_publishes_the_page() -> None:
+def test_links_of_alerts_point_to_the_published_page() -> None:
     prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
     (target,) = prometheus["scrape_configs"][0]["static_configs"]
@@ -416,7 +416,7 @@ def test_links_of_alerts_lead_to_where_compose_publishes_the_page() -> None:
     assert f"{target['labels']['instance']}:9757" in compose["services"]["caboose"]["ports"]
 
 
-def test_the_builder_is_sent_what_the_image_is_made_of_and_nothing_else() -> None:
+def test_the_builder_gets_only_the_files_of_the_image() -> None:
     sent = {
         line.removeprefix("!")
         for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
@@ -430,7 +430,7 @@ def test_the_builder_is_sent_what_the_image_is_made_of_and_nothing_else() -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_steps_of_the_dockerfile_make_a_daemon_that_starts(tmp_path: Path) -> None:
+def test_the_steps_of_the_dockerfile_build_a_daemon_that_starts(tmp_path: Path) -> None:
     """COPY and RUN of the build stage, in a directory instead of an image."""
     place = {"/src": tmp_path / "src", "/opt/caboose": tmp_path / "opt", "/data": tmp_path / "data"}
     variables: dict[str, str] = {}
@@ -452,7 +452,7 @@ def test_the_steps_of_the_dockerfile_make_a_daemon_that_starts(tmp_path: Path) -
             for source in sources:
                 copy(ROOT / source, cwd / target if target != "./" else cwd / source)
         elif word == "RUN":
-            if num_runs == 0:  # a dashboard and an alert that are in no checkout: what is installed comes from here
+            if num_runs == 0:  # files that are in no checkout, to prove that the installed ones come from here
                 for folder, name in (("grafana", "sample.json"), ("alerts", "sample.yml")):
                     (cwd / "dashboards" / folder).mkdir(exist_ok=True)
                     (cwd / "dashboards" / folder / name).write_text("{}")
@@ -472,15 +472,15 @@ def test_the_steps_of_the_dockerfile_make_a_daemon_that_starts(tmp_path: Path) -
         "print(json.dumps([[p.name for p in a.dashboards()], [p.name for p in a.alerts()],"
         " a.__file__, u.find_spec('torch') is None]))"
     )
-    told = run(str(python), "-c", code, cwd=tmp_path, env=env)
-    dashboards, alerts, where, has_no_torch = json.loads(said_yes(told))
+    listed = run(str(python), "-c", code, cwd=tmp_path, env=env)
+    dashboards, alerts, where, has_no_torch = json.loads(succeeded(listed))
     assert dashboards == sorted([*(path.name for path in assets.dashboards()), "sample.json"])
     assert alerts == sorted([*(path.name for path in assets.alerts()), "sample.yml"])
     assert where.startswith(str(place["/opt/caboose"]))
     assert has_no_torch, "the daemon's image is small"
     caboose = str(place["/opt/caboose"] / "bin" / "caboose")
-    assert "Run the daemon" in said_yes(run(caboose, "daemon", "--help", cwd=tmp_path, env=env))
-    assert "Create or update folder" in said_yes(run(caboose, "grafana", "push", "--help", cwd=tmp_path, env=env))
+    assert "Run the daemon" in succeeded(run(caboose, "daemon", "--help", cwd=tmp_path, env=env))
+    assert "Create or update folder" in succeeded(run(caboose, "grafana", "push", "--help", cwd=tmp_path, env=env))
 
 
 def copy(source: Path, target: Path) -> None:

@@ -17,7 +17,16 @@ Attach = Callable[..., caboose.Monitor]
 class Braked:
     """A small training run, and the daemon's end of it."""
 
-    def __init__(self, attach: Attach, listening: Collector, *, gives_scheduler: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        attach: Attach,
+        listening: Collector,
+        *,
+        gives_scheduler: bool = True,
+        limits: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """`limits` are fields of `caboose.Rollback`."""
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
@@ -25,7 +34,8 @@ class Braked:
         self.daemon = listening
         self.num_commands = 0
         self.states: dict[int, list[torch.Tensor]] = {}
-        options = {"rollback": "auto", "snapshot_every": 5, "overhead_budget": 1.0, **options}
+        rollback = caboose.Rollback("auto", snapshots=caboose.Snapshots(every=5), **(limits or {}))
+        options = {"rollback": rollback, "sampling": caboose.Sampling(overhead_budget=1.0), **options}
         options |= {"endpoint": listening.endpoint} | ({"scheduler": self.scheduler} if gives_scheduler else {})
         self.monitor = attach(self.model, self.optimizer, **options)
         self.loader: Iterator[torch.Tensor] = iter(self.monitor.watch(torch.randn(2000, 16, 4)))
@@ -57,7 +67,7 @@ class Braked:
             "number": self.num_commands,
             "kind": "rollback",
             "world": 1,
-            "incarnation": self.holdings().group,
+            "group": self.holdings().group,
             "boundary": self.monitor.current_step + 5,
             "expires": time.time() + 60,
         }

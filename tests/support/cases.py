@@ -8,7 +8,7 @@ from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
 
 CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds")
@@ -34,7 +34,7 @@ def a_case(*findings: Finding, curves: Mapping[str, Any] | None = None, **change
             last_time=float(finding.step),
             is_open=True,
             worst=finding,
-            told_step=finding.step,
+            reported_step=finding.step,
         )
         for number, finding in enumerate(findings, start=1)
     )
@@ -46,7 +46,7 @@ def a_case(*findings: Finding, curves: Mapping[str, Any] | None = None, **change
         rule=first.rule,
         opened_step=first.step,
         opened_time=float(first.step),
-        members=members,
+        episodes=members,
     )
     length = max((len(values) for values in (curves or {}).values()), default=0)
     recent = [

@@ -1,4 +1,4 @@
-"""Commands and hands for tests of the agreement."""
+"""Commands and actions for tests of the agreement."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ def a_command(**changes: Any) -> Command:
     fields: dict[str, Any] = {
         "number": 1,
         "kind": "rollback",
-        "incarnation": GROUP,
+        "group": GROUP,
         "world": 1,
         "boundary": 10,
         "target": 4,
@@ -28,8 +28,8 @@ def a_register(store: Store, rank: int = 0, world: int = 1, key: bytes = KEY) ->
     return Register(store, group=GROUP, key=key, rank=rank, world=world)
 
 
-class PlainHands:
-    """Hands that write down what they were asked; `refusal` and `failure` make them difficult."""
+class PlainActions:
+    """Actions that write down what they were asked; `refusal` and `failure` make them difficult."""
 
     def __init__(self, refusal: str = "", failure: Exception | None = None) -> None:
         self.refusal = refusal
@@ -45,7 +45,7 @@ class PlainHands:
             self.held.add(command.number)
         return self.refusal
 
-    def let_go(self, command: Command) -> None:
+    def release(self, command: Command) -> None:
         self.held.discard(command.number)
 
     def act(self, command: Command, step: int) -> str:

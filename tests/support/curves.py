@@ -18,8 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from caboose_daemon.config import Config
 from caboose_daemon.incidents.episodes import Episode, EpisodeLog
 from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.masked import LayerValues
 from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_daemon.steps.view import JobView, RankView
 from caboose_wire import Event, Layer, StepReport
@@ -108,7 +110,7 @@ def _aligned(report: StepReport, layers: Sequence[Layer], like: AlignedStep | No
         lr=report.lr,
         num_samples=report.num_samples,
         grad_norm=like.grad_norm if norms is None else float(np.sqrt(np.sum(np.square(norms, dtype=np.float64)))),
-        layer_grad_norm=like.layer_grad_norm if norms is None else norms.astype(np.float64),
+        layer_grad_norm=like.layer_grad_norm if norms is None else LayerValues.from_wire(norms.astype(np.float64)),
         reports={0: report},
     )
 
@@ -134,8 +136,8 @@ class Watch:
     def __init__(self, about: str = "", **thresholds: Any) -> None:
         config = Config().rules.get(about)
         self._configs = watching(about, {about: type(config)(**thresholds)} if config is not None else {})
-        self._engine = Engine(self._configs, {})
         self._log = EpisodeLog()
+        self._engine = Engine(RULES, self._configs, {}, self._log)
         self.findings: list[Finding] = []
 
     def over(self, run: Iterator[JobView], steps: int | None = None) -> "Watch":
@@ -148,8 +150,8 @@ class Watch:
 
     def restarted(self) -> "Watch":
         """The daemon is restarted: its rules know no more than the episodes that were open."""
-        self._engine = Engine(self._configs, {})
-        self._engine.resume(episode.last for episode in self._log.open)
+        self._engine = Engine(RULES, self._configs, {}, self._log)
+        self._engine.resume()
         return self
 
     @property

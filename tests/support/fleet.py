@@ -71,7 +71,7 @@ BIG_HELLO: dict[str, Any] = {
     "modules": MODULES,
     "groups": (Group("decay", "AdamW", {"lr": 6e-4}), Group("rest", "AdamW", {"lr": 6e-4})),
     "visible": EVERYTHING,
-    "blind": {"device_memory": "no device"},
+    "blind": {"activations_of_compiled": "compiled"},
     "facts": {"optimizer": "AdamW", "precision": "float16", "batch_size": 64},
     "rollback": "auto",
 }
@@ -123,7 +123,7 @@ def play(daemon: DaemonProcess, seconds: float, is_over: Callable[[], bool]) -> 
         for job, error in ((CRASHED, "RuntimeError: CUDA error: an illegal memory access"), (DONE, "")):
             (simulated,) = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": job}))
             simulated.send(StepReport(attempt=0, seq=1, step=1, model_step=1, time=time.time(), loss=0.7))
-            simulated.send(Bye(attempt=0, step=1, time=time.time(), error=error))
+            simulated.send(Bye(step=1, error=error))
         began = time.monotonic()
         while story.share < 1.0 or not is_over():
             story.step += 1
@@ -152,7 +152,8 @@ def _now_and_then(story: Story, ranks: list[SimulatedRank]) -> None:
         when = time.time()
         ranks[0].send(Event(attempt=story.attempt, step=story.step, time=when, kind=kind, fields=dict(told)))
     for simulated in ranks:
-        simulated.send(Heartbeat(attempt=story.attempt, step=story.step, time=time.time()))
+        busy = max(0.1, 0.97 - 0.02 * simulated.hello.rank)
+        simulated.send(Heartbeat(step=story.step, utilization=busy))
 
 
 def _tell_holdings(story: Story, ranks: list[SimulatedRank]) -> None:
@@ -160,9 +161,6 @@ def _tell_holdings(story: Story, ranks: list[SimulatedRank]) -> None:
     for rank, simulated in enumerate(ranks):
         simulated.send(
             Holdings(
-                attempt=story.attempt,
-                step=story.step,
-                time=time.time(),
                 group="group-of-these-ranks",
                 snapshots=tuple(Held(step, step, 0.0, is_ready=step < story.step) for step in steps),
                 snapshot_every=SNAPSHOT_EVERY,
@@ -215,19 +213,19 @@ def _big_step(story: Story, rank: int) -> StepReport:
         phases=Phases(
             total=total, data=0.03 * total, forward=0.3 * total, backward=0.55 * total, optimizer=0.08 * total
         ),
-        grad_norm=math.inf if story.is_overflowing else float(np.linalg.norm(norms)),
         local_grad_norm=3.0 * norm if story.is_sampled else None,
         agent_seconds=0.0011,
         clipping=Clipping(1.5, float(np.linalg.norm(norms))),
         scaler=Scaler(2.0 ** (16 - story.num_skipped), story.num_skipped),
         fingerprint=1_000 + story.step if story.is_sampled else None,
         is_sampled=story.is_sampled,
+        device_bytes=(60 + rank % 4) * 2**30 if story.is_sampled else None,
         sample_every=SAMPLE_EVERY,
-        arrays={"grad_norm": norms, **(_closer_look(story, depth) if story.is_sampled else {})},
+        arrays={"grad_norm": norms, **(_sample(story, depth) if story.is_sampled else {})},
     )
 
 
-def _closer_look(story: Story, depth: Any) -> dict[str, Any]:
+def _sample(story: Story, depth: Any) -> dict[str, Any]:
     draw, blocks = story.draw, np.arange(NUM_BLOCKS)
     dying = np.where(blocks == DYING, 0.1 + 0.75 * min(1.0, max(0.0, 2.5 * (story.share - 0.25))), 0.08)
     nothing = np.full(NUM_BLOCKS, -1.0)
@@ -254,7 +252,6 @@ def _quiet_step(story: Story) -> StepReport:
         num_samples=64,
         lr=(0.1,),
         phases=Phases(total=total, data=0.01, forward=0.06, backward=0.1, optimizer=0.01),
-        grad_norm=1.0,
         agent_seconds=0.0004,
     )
 

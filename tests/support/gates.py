@@ -6,7 +6,7 @@ from torch.distributed import HashStore
 
 from caboose.rollback.coordinator import Coordinator
 from caboose_wire import Ack
-from support.commands import GROUP, KEY, PlainHands, a_command
+from support.commands import GROUP, KEY, PlainActions, a_command
 from support.processes import wait_until
 
 
@@ -24,13 +24,13 @@ class Gates:
         self.answers = Answers()
         self._made: list[Coordinator] = []
 
-    def build(self, hands: PlainHands | None = None, **changes: Any) -> Coordinator:
+    def build(self, actions: PlainActions | None = None, **changes: Any) -> Coordinator:
         """A coordinator in a world of one with a short gate; a test names only what it is about."""
         store = changes.pop("store", None) or HashStore()
         open_store = changes.pop("open_store", lambda: store)
         options = {"rank": 0, "world": 1, "group": GROUP, "key": KEY, "poll_seconds": 0.01, "gate_seconds": 0.3}
         options["on_answer"] = self.answers.append
-        coordinator = Coordinator(open_store, hands or PlainHands(), **{**options, **changes})
+        coordinator = Coordinator(open_store, actions or PlainActions(), **{**options, **changes})
         coordinator.start()
         self._made.append(coordinator)
         return coordinator

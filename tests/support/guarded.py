@@ -91,9 +91,6 @@ class Guarded(Scenario):
     def holdings(self, rank: int) -> Holdings:
         """What a rank holds; tests replace this."""
         return Holdings(
-            attempt=self.attempt,
-            step=self.step,
-            time=self.now,
             group=GROUP,
             last_number=self.last_number,
             snapshots=tuple(self.snapshots),
@@ -139,7 +136,6 @@ class Guarded(Scenario):
             self.cool_until = self.step + self.cool_steps
             self.snapshots = [held for held in self.snapshots if held.step <= command.target]
             self._hello |= {"attempt": self.attempt, "start_step": self.step}
-            self.meanwhile(attempt=self.attempt)
         done = Ack(command=command.number, outcome="done", step=self.step, seconds=0.05)
         for rank in sorted(self.talking):
             self.says(rank, self.answer(rank, done))

@@ -14,7 +14,7 @@ from caboose_daemon.config import Config
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.store.journal import Journal
 from caboose_wire import Phases
 from support.ranks import SimulatedRank, a_hello, a_report, simulated_ranks

@@ -112,9 +112,6 @@ class Obedient(threading.Thread):
 
     def _holdings(self) -> Holdings:
         return Holdings(
-            attempt=self.attempt,
-            step=self.step,
-            time=time.time(),
             group="group-of-these-ranks",
             last_number=self._last_number,
             snapshots=tuple(self.snapshots),

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 BROUGHT = {
+    6: ["steps.device_bytes", "samples > looks", "latest_samples > closeups"],
     5: ["totals"],
     4: [
         *("steps.forward_seconds", "steps.backward_seconds", "steps.optimizer_seconds"),
@@ -12,7 +13,7 @@ BROUGHT = {
     3: ["attempts.reason", "attempts.start_step", "decisions", "ledger", "descriptions", "closeups"],
     2: ["episodes.worst", "episodes.told_step", "incidents"],
 }
-"""Columns, and whole tables."""
+"""Columns, whole tables, and tables that were renamed."""
 
 
 def make_old(path: Path, schema: int) -> None:
@@ -20,6 +21,9 @@ def make_old(path: Path, schema: int) -> None:
     connection = sqlite3.connect(path)
     for version in sorted((v for v in BROUGHT if v > schema), reverse=True):
         for name in BROUGHT[version]:
+            if " > " in name:
+                connection.execute("ALTER TABLE {} RENAME TO {}".format(*name.split(" > ")))
+                continue
             table, _, column = name.partition(".")
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
     connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(schema),))

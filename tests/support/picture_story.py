@@ -112,7 +112,6 @@ def a_step(step: int, rank: int, draw: np.random.Generator, shared: float, began
         num_samples=PER_RANK,
         lr=(learning_rate(step),),
         phases=Phases(total=total, data=wait, forward=0.12, backward=0.25, optimizer=0.02),
-        grad_norm=float(np.linalg.norm(norms)),
         agent_seconds=0.0013,
         is_sampled=is_sampled,
         sample_every=SAMPLE_EVERY,
@@ -165,9 +164,6 @@ def _tell_holdings(ranks: list[SimulatedRank], step: int, began: float) -> None:
     for simulated in ranks:
         simulated.send(
             Holdings(
-                attempt=0,
-                step=step,
-                time=began + step * STEP_SECONDS,
                 group="group-of-these-ranks",
                 snapshots=held,
                 snapshot_every=SNAPSHOT_EVERY,
@@ -194,7 +190,7 @@ def tell_wide(daemon: DaemonProcess, ranks: list[SimulatedRank]) -> None:
             simulated.send(a_report(step, loss=loss, phases=phases, time=time.time(), num_samples=4))
             if step == WIDE_STEPS - 3 and rank == FAILED:
                 error = "RuntimeError: NCCL error: unhandled system error"
-                simulated.send(Bye(attempt=0, step=step, time=time.time(), error=error))
+                simulated.send(Bye(step=step, error=error))
         time.sleep(0.1)
     assert wait_until(lambda: daemon.step(WIDE) >= WIDE_STEPS - 3, 60)
 
@@ -206,10 +202,12 @@ def tell_small(rank: SimulatedRank, *, ends: bool, error: str = "", seed: int = 
         loss = 0.6 + seed + (2.0 + seed) * math.exp(-step / (30 + 25 * seed)) + float(draw.normal(0, 0.03 * (1 + seed)))
         rank.send(a_report(step, loss=loss, time=time.time(), num_samples=256))
     if ends or error:
-        rank.send(Bye(attempt=0, step=300, time=time.time(), error=error))
+        rank.send(Bye(step=300, error=error))
 
 
 def a_beat(simulated: SimulatedRank) -> Heartbeat:
     """That a rank lives and goes on."""
     step = {VIT: STEPS, WIDE: WIDE_STEPS}.get(simulated.hello.job, 300)
-    return Heartbeat(attempt=0, step=step, time=time.time())
+    return Heartbeat(
+        step=step,
+    )

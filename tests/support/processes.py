@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,14 @@ def running_daemon(
     listen: str = "tcp://127.0.0.1:0",
     http: str = "127.0.0.1:0",
     env: Mapping[str, str] | None = None,
+    command: Sequence[str] | None = None,
 ) -> Iterator[DaemonProcess]:
-    """A daemon process that is ready when the block begins and gone when it ends."""
+    """A daemon process that is ready when the block begins and gone when it ends; `command` is what starts it."""
     directory.mkdir(parents=True, exist_ok=True)
     ready = directory / "ready.json"
     ready.unlink(missing_ok=True)
     log = directory / "daemon.log"
-    command = caboose_command("daemon", "--listen", listen, "--http", http)
+    command = [*(command or caboose_command()), "daemon", "--listen", listen, "--http", http]
     command += ["--data-dir", str(directory / "data"), "--ready-file", str(ready), *arguments]
     with log.open("a") as output:
         process = subprocess.Popen(

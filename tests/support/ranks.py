@@ -46,7 +46,6 @@ def a_report(step: int = 1, **changes: Any) -> StepReport:
         "loss": 2.0,
         "lr": (1e-3,),
         "phases": Phases(total=0.1, data=0.01, forward=0.03, backward=0.05, optimizer=0.01),
-        "grad_norm": float(np.linalg.norm(norms)),
         "agent_seconds": 0.0005,
         "arrays": {"grad_norm": norms},
     }

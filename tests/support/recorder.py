@@ -1,5 +1,6 @@
 """A whole daemon core without sockets, threads or files: messages in, time as an argument, results recorded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from caboose_daemon.config import Config
@@ -14,7 +15,8 @@ from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback.requests import ByHand
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.rules import RULES, AnyRule
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Message, encode
 
 
@@ -59,9 +61,9 @@ class Recorder:
 class Core:
     """Receiver, alignment, rules and episodes, joined as in the daemon."""
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, config: Config | None = None, rules: Sequence[type[AnyRule]] = RULES) -> None:
         self.config = config or Config()
-        self.state = State(rule_configs=self.config.rules, started=0.0)
+        self.state = State(rule_configs=self.config.rules, started=0.0, rules=rules)
         self.sink = Recorder()
         self.orders: list[Order] = []
         self.join(self.sink)

@@ -6,12 +6,12 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from caboose_daemon.offline.html_report.document import render
-from caboose_daemon.offline.runs.from_journal import from_journal
+from caboose_daemon.offline.runs.opening import journal_runs
 
 
 def report_picture(browser: Browser, path: Path, journal: Path, job: str) -> None:
     """Writes the report and takes its picture."""
-    (run,) = from_journal(journal, job)
+    (run,) = journal_runs(journal, job)
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "report.html"
         file.write_text(render(run).replace(str(journal.parent), "caboose-data"), encoding="utf-8")

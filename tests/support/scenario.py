@@ -241,7 +241,7 @@ class Scenario:
     def leaves(self, *ranks: int, error: str = "") -> Self:
         """These say good-bye."""
         for rank in ranks:
-            self.says(rank, Bye(attempt=0, step=self.step, time=self.now, error=error))
+            self.says(rank, Bye(step=self.step, error=error))
         return self.falls_silent(*ranks)
 
     def wait(self, seconds: float, *, every: float = 1.0) -> Self:
@@ -353,7 +353,14 @@ class Scenario:
                 arrays["local_grad_norm"][list(bad_local.get(rank, ()))] = bad_value
             seq = self.step + self.num_lost.get(rank, 0)
             told = {name: _of(rank, value) for name, value in self._also.items()}
-            fields: dict[str, Any] = {"time": self.now, "seq": seq, "loss": float(losses[rank]), **told}
+            attempt = self._hello.get("attempt", 0)
+            fields: dict[str, Any] = {
+                "attempt": attempt,
+                "time": self.now,
+                "seq": seq,
+                "loss": float(losses[rank]),
+                **told,
+            }
             for name, value in (changes or {}).items():
                 fields[name] = value(rank, self.step) if callable(value) else value
             if closely is not None:
@@ -363,7 +370,7 @@ class Scenario:
         self.core.pass_time(self.now)
 
     def _heartbeat(self, rank: int) -> Heartbeat:
-        fields: dict[str, Any] = {"attempt": 0, "step": self.step, "time": self.now}
+        fields: dict[str, Any] = {"step": self.step}
         fields["since_step_seconds"] = self.now - self.boundary
         return Heartbeat(**{**fields, **self.heartbeats.get(rank, {})})
 

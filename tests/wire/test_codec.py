@@ -85,7 +85,6 @@ messages: st.SearchStrategy[Message] = st.one_of(
         lr=st.lists(numbers, max_size=3).map(tuple),
         phases=st.none() | phases,
         metrics=st.dictionaries(names, numbers, max_size=3),
-        grad_norm=st.none() | numbers,
         local_grad_norm=st.none() | numbers,
         agent_seconds=numbers,
         num_dropped=counts,
@@ -95,15 +94,13 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Event, attempt=counts, step=counts, time=times, kind=names.filter(bool), fields=some_settings),
     st.builds(
         Heartbeat,
-        attempt=counts,
         step=counts,
-        time=times,
         since_step_seconds=numbers,
         num_dropped=counts,
         num_failures=counts,
         state=names,
     ),
-    st.builds(Bye, attempt=counts, step=counts, time=times, error=texts),
+    st.builds(Bye, step=counts, error=texts),
     st.builds(
         Ack, command=counts, outcome=st.sampled_from(["accepted", "refused", "done", "aborted", "failed"]), detail=texts
     ),
@@ -111,22 +108,18 @@ messages: st.SearchStrategy[Message] = st.one_of(
         Command,
         number=counts,
         kind=st.sampled_from(["rollback", "snapshot", "checkpoint", "scale_lr", "stop"]),
-        incarnation=nonces,
+        group=nonces,
         boundary=counts,
         world=counts,
         target=counts,
         skip=counts,
         lr_scale=numbers,
-        lr=st.sampled_from(["keep", "rewind"]),
         expires=times,
         reason=names,
         mac=st.binary(max_size=64),
     ),
     st.builds(
         Holdings,
-        attempt=counts,
-        step=counts,
-        time=times,
         group=nonces,
         last_number=counts,
         snapshots=st.lists(st.builds(Held, step=counts, model_step=counts, time=times), max_size=4).map(tuple),
@@ -155,7 +148,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         lr_scale=numbers,
         reason=texts,
     ),
-    st.builds(HelloRequest, daemon_version=names),
+    st.builds(HelloRequest),
     st.builds(Refused, reason=names, detail=texts),
 )
 
@@ -242,10 +235,16 @@ def test_a_header_of_any_other_shape_raises_nothing_but_wire_error(value: Any) -
 
 
 def test_fields_of_a_later_version_are_skipped() -> None:
-    frames = encode(Bye(attempt=0, step=3, time=1.0))
+    frames = encode(
+        Bye(
+            step=3,
+        )
+    )
     header = {**msgspec.msgpack.decode(frames[1]), "mood": "fine", "nested": {"a": [1, 2]}}
 
-    assert decode([frames[0], msgspec.msgpack.encode(header)]) == Bye(attempt=0, step=3, time=1.0)
+    assert decode([frames[0], msgspec.msgpack.encode(header)]) == Bye(
+        step=3,
+    )
 
 
 def test_arrays_of_any_layout_and_type_travel_as_contiguous_float32() -> None:
@@ -271,7 +270,7 @@ def test_decoding_does_not_copy_the_numbers() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param(Bye(attempt=0, step=0, time=0.0, error="\ud800"), id="lone surrogate"),
+        pytest.param(Bye(step=0, error="\ud800"), id="lone surrogate"),
         pytest.param(Ack(command=2**70, outcome="done"), id="number beyond 64 bits"),
         pytest.param(Event(attempt=0, step=0, time=0.0, kind="x", fields={"x": object()}), id="arbitrary object"),
     ],

@@ -199,7 +199,7 @@ def test_a_model_of_the_most_layers_with_long_names_fits_into_a_hello() -> None:
         pytest.param(a_report(arrays={str(i): np.zeros(1) for i in range(MAX_ARRAYS + 1)}), id="number of arrays"),
         pytest.param(a_report(arrays={"x": np.zeros(MAX_ARRAY_BYTES // 4 + 1)}), id="array"),
         pytest.param(a_report(arrays={n: np.zeros(MAX_ARRAY_BYTES // 4) for n in "abc"}), id="arrays together"),
-        pytest.param(Bye(attempt=0, step=0, time=0.0, error="x" * (MAX_HEADER_BYTES + 1)), id="text"),
+        pytest.param(Bye(step=0, error="x" * (MAX_HEADER_BYTES + 1)), id="text"),
     ],
 )
 def test_what_is_over_the_limits_is_not_even_sent(message: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from caboose_wire import Command, decode, encode, is_signed, read_secret, sign
 
 SECRET = b"a secret of more than sixteen bytes"
-COMMAND = Command(number=3, kind="rollback", incarnation="0123456789abcdef", world=8, boundary=120, target=100)
+COMMAND = Command(number=3, kind="rollback", group="0123456789abcdef", world=8, boundary=120, target=100)
 
 
 def test_a_signed_command_is_known_after_it_has_travelled() -> None:

@@ -1,1 +1,1 @@
-"""How the agent gets into a training process: attach, the no-code launcher, and finding model, optimizer and loss."""
+"""Attaching to a training process: attach, the no-code launcher, and finding the model, optimizer and loss."""

@@ -1,16 +1,16 @@
-"""Finds the model that an optimizer trains, when nobody names it.
+"""Finds the model that an optimizer trains.
 
 Design
 ------
 The model is the outermost module that is *called* and holds the optimizer's parameters: so it is the DDP, FSDP or
-compiled wrapper if there is one, and not a container that only keeps the model. `CallWatcher` sees the calls by
-replacing `torch.nn.Module.__call__`, and takes that out as soon as the model of every optimizer is known, which is
-within the first call of the first training forward; later steps pay nothing.
+compiled wrapper if there is one, and not a container that only holds the model. `CallWatcher` sees the calls by
+replacing `torch.nn.Module.__call__`, and restores it as soon as the model of every optimizer is known, which is within
+the first call of the first training forward; later steps cost nothing.
 
 Why not torch's global forward hook: `torch.compile` warns about any global hook at each call, and `module.compile()`
-traces it into the graph, where it breaks `fullgraph=True`. A replaced `__call__` runs outside of what is compiled.
+traces it into the graph, where it breaks `fullgraph=True`. A replaced `__call__` runs outside of the compiled code.
 
-A model that is used without being called (its methods are) is looked for among the live modules instead.
+A model that is used without being called (only its methods are) is searched among the live modules instead.
 """
 
 import gc
@@ -25,7 +25,7 @@ from caboose.observe.patches import Patches
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 MAX_CALLS = 5000
-"""Calls of modules looked at before the watcher gives up and leaves it to the live modules."""
+"""After so many calls the watcher stops, and the live modules are searched."""
 
 
 class Candidate:
@@ -44,7 +44,7 @@ class Candidate:
 
 
 class CallWatcher:
-    """Notices which modules are called, until every expected optimizer has its model."""
+    """Records which modules are called, until every expected optimizer has its model."""
 
     def __init__(self, protect: Protect) -> None:
         self._candidates: list[Candidate] = []
@@ -54,7 +54,7 @@ class CallWatcher:
         self._notice = protect("search for the model", self._called)
 
     def expect(self, optimizer: torch.optim.Optimizer) -> None:
-        """Looks for the model of this optimizer from now on."""
+        """Searches for the model of this optimizer from now on."""
         self._candidates = [c for c in self._candidates if c.optimizer() not in (None, optimizer)]
         self._candidates.append(Candidate(optimizer))
         self._num_calls = 0
@@ -77,7 +77,7 @@ class CallWatcher:
         return best
 
     def stop(self) -> None:
-        """Looks at no more calls."""
+        """Restores `Module.__call__`."""
         self._is_on = False
         self._patches.undo()
 
@@ -96,7 +96,7 @@ class CallWatcher:
         parameters = {id(p) for p in module.parameters()}
         for candidate in self._candidates:
             held = len(parameters & candidate.parameters)
-            if held > candidate.num_held:  # equal: the one called first is further out
+            if held > candidate.num_held:  # equal: the one called first is further outside
                 candidate.num_held, candidate.module = held, weakref.ref(module)
         if self._num_calls >= MAX_CALLS or all(candidate.is_settled for candidate in self._candidates):
             self.stop()
@@ -110,10 +110,10 @@ def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
 def trained_with(
     model: torch.nn.Module, first: torch.optim.Optimizer, known: Iterable[torch.optim.Optimizer]
 ) -> list[torch.optim.Optimizer]:
-    """The optimizers that share this model among them, the given one first.
+    """The optimizers that share this model, the given one first.
 
-    One that holds a parameter which another has already is left out: a wrapper's inner optimizer, or one of an
-    earlier phase that is still alive.
+    One that holds a parameter of another is left out: a wrapper's inner optimizer, or one of an earlier phase that
+    still exists.
     """
     parameters = {id(p) for p in model.parameters()}
     chosen, taken = [first], parameter_ids(first)
@@ -126,7 +126,7 @@ def trained_with(
 
 
 def _live_roots() -> list[torch.nn.Module]:
-    """Every module that lies in no other; type() instead of isinstance() wakes no lazy proxy."""
+    """Every module that is in no other; type() instead of isinstance() wakes no lazy proxy."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
     inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     return [module for module in modules if id(module) not in inner and "_parameters" in vars(module)]

@@ -1,24 +1,24 @@
-"""Attaches to a run that does not know of Caboose: finds optimizers, model and loss through torch itself.
+"""Attaches to an unchanged script: finds optimizers, model and loss through torch.
 
 Design
 ------
 Everything runs on the script's own threads, in this order:
 
-1. when the script has imported torch (`torch_import`), hooks are placed: torch's global optimizer step hooks, and
+1. when the script has imported torch (`torch_import`), hooks are installed: torch's global optimizer step hooks, and
    around `Optimizer.__init__`, `autograd.backward` (`losses`) and `GradScaler.step`;
-2. the first optimizer that is made starts the search for its model (`discovery`), which the first forward ends;
-3. the first optimizer step attaches, before that step: `caboose.attach(model, optimizers)`;
-4. every end of an optimizer step is a step boundary. A step that a GradScaler skips is one too: with a loss that is
-   NaN it skips them all, and that must not look like silence.
+2. the first optimizer that is made starts the search for its model (`discovery`), which ends with the first forward;
+3. the first optimizer step attaches, before that step: `attach(model, optimizers)`; 4. every end of an optimizer step
+is a step boundary. A step that a GradScaler skips is one too: with a NaN loss it skips them all, and that must be
+reported.
 
-With several optimizers a step ends when each of them has stepped. One that stepped first and does so again before the
-others ends the step too, and from then on only those that had stepped are waited for.
+With several optimizers a step ends when each of them has stepped. If the first one steps again before the others, the
+step ends too, and from then on only those that had stepped are expected.
 
-An optimizer that was not attached is let be, unless it has taken `PATIENCE` steps while the attached ones took
-none: then training has gone on to a new phase, and the search begins anew.
+An optimizer that was not attached is ignored, unless it has taken `PATIENCE` steps while the attached ones took none:
+then training has reached a new phase, and the search starts again.
 
-If the script calls `caboose.attach` itself, or one of the framework callbacks does, that one wins. A forked child stays
-silent. Nothing here raises into the script: each entry is behind a guard, and a failure to attach ends the attempt.
+If the script or a framework callback calls `attach`, this one closes. A forked child reports nothing. Nothing here
+raises into the script: each entry is behind a guard, and a failure to attach ends the attempt.
 """
 
 import logging
@@ -27,12 +27,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import caboose
-from caboose import settings
 from caboose.attachment import attach, torch_import
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
+from caboose.settings import environment
 
 if TYPE_CHECKING:
     import torch
@@ -40,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("caboose")
 
 PATIENCE = 20
-"""Steps of other optimizers, with none of the attached ones between, before they are taken to have taken over."""
+"""Steps of other optimizers, without one of the attached, after which those are taken to have replaced them."""
 
 
 def begin(env: Mapping[str, str]) -> None:
-    """Attaches to whatever this process trains from now on. Imports no torch, and never raises."""
+    """Attaches to what this process trains from now on. Imports no torch, and never raises."""
     try:
-        if settings.is_disabled(env):
+        if environment.is_disabled(env):
             return
-        settings.resolve(env)
+        environment.resolve(env)
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
         return
@@ -57,14 +56,14 @@ def begin(env: Mapping[str, str]) -> None:
 
 
 class AutoAttach:
-    """Watches one process, from the import of torch on."""
+    """One process, from the import of torch on."""
 
     def __init__(self) -> None:
-        self.guard = Guard(on_trip=self._let_be)
+        self.guard = Guard(on_trip=self._shut_down)
         self._patches = Patches()
         self._is_on = False
         self._monitor: Monitor | None = None
-        self._attach = attach.attach
+        self._is_attaching = False
         self._num_steps = 0
         self._num_ended = 0
         self._num_strange = 0
@@ -73,7 +72,7 @@ class AutoAttach:
         self._stepped: list[int] = []
 
     def install(self) -> None:
-        """Places every hook; called when torch has been imported."""
+        """Installs every hook; called when torch has been imported."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -95,47 +94,45 @@ class AutoAttach:
             if self._is_on and not torch.compiler.is_compiling():
                 self._after_step(optimizer)
 
-        # These two stay in torch's lists for good: to leave a list while torch walks through it raises in the script.
+        # These two stay in torch's lists: removing one while torch iterates over the list raises in the script.
         register_optimizer_step_pre_hook(before)
         register_optimizer_step_post_hook(after)
         self._losses.start()
         self._patches.put(torch.optim.Optimizer, "__init__", self._watch_making)
         self._patches.put(torch.amp.GradScaler, "step", self._watch_scaler)
-        for module in (caboose, attach):
-            self._patches.put(module, "attach", self._give_way)
+        attach.before_attach.append(self._give_way)
         os.register_at_fork(after_in_child=self._forked)
         self._is_on = True
 
     def _protect_with(self, guard: Guard) -> None:
-        """Which guard answers for failures, and whose time is counted: the monitor's as soon as there is one."""
+        """The guard that handles failures and measures time: the monitor's once there is one."""
         self._losses.protect_with(guard.protect)
         self._take_loss = guard.protect("loss", self._losses.take_mean)
         self._ends_last_step = guard.protect("automatic attach", self._step_begins)
         self._ends_step = guard.protect("automatic attach", self._step_ended)
 
-    def stand_aside(self) -> None:
-        """Does nothing from now on; whoever is attached stays so."""
+    def stop(self) -> None:
+        """Stops; a monitor that is attached stays so."""
         self._is_on = False
         self._patches.undo()
         self._losses.stop()
         self._watcher.stop()
+        if self._give_way in attach.before_attach:
+            attach.before_attach.remove(self._give_way)
 
-    def _let_be(self) -> None:
-        self.stand_aside()
+    def _shut_down(self) -> None:
+        self.stop()
         if self._monitor is not None:
             self._monitor.close()
 
     def _forked(self) -> None:
         if self._is_on:
-            self.stand_aside()  # the monitor, too, is the parent's; it knows
+            self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
-    def _give_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def attach(*args: Any, **kwargs: Any) -> Any:
-            if self._is_on:
-                self._let_be()
-            return self._attach(*args, **kwargs)
-
-        return attach
+    def _give_way(self) -> None:
+        """The script calls attach itself."""
+        if self._is_on and not self._is_attaching:
+            self._shut_down()
 
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -191,7 +188,7 @@ class AutoAttach:
         if optimizer not in self._without_model:
             self._num_strange += 1
             if self._num_strange >= PATIENCE:
-                self._let_go(optimizer)
+                self._release(optimizer)
         return False
 
     def _boundary(self) -> None:
@@ -201,7 +198,7 @@ class AutoAttach:
         self._num_steps += 1
         self._monitor.step(self._take_loss())
         if not self._monitor.is_active:
-            self.stand_aside()
+            self.stop()
 
     def _attach_to(self, optimizer: "torch.optim.Optimizer") -> None:
         from caboose.attachment.discovery import trained_with
@@ -215,16 +212,19 @@ class AutoAttach:
         optimizers = trained_with(model, optimizer, self._known)
         self._num_steps = max(self._num_steps, _steps_taken(optimizer))
         try:
-            monitor = self._attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
+            self._is_attaching = True
+            monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
         except Exception:
-            self.stand_aside()
+            self.stop()
             raise  # to the guard, which logs it
+        finally:
+            self._is_attaching = False
         self._monitor = monitor
         self._protect_with(monitor.guard)
         self._attached = {id(each) for each in optimizers}
         self._expected = set(self._attached)
 
-    def _let_go(self, successor: "torch.optim.Optimizer") -> None:
+    def _release(self, successor: "torch.optim.Optimizer") -> None:
         if self._monitor is not None:
             self._monitor.close()
         self._monitor = None
@@ -235,7 +235,7 @@ class AutoAttach:
 
 
 def _steps_taken(optimizer: "torch.optim.Optimizer") -> int:
-    """Where a resumed run continues, if the optimizer's state counts its steps; a device is asked once at most."""
+    """The step of a resumed run, if the optimizer's state counts steps; waits for a device once at most."""
     for state in optimizer.state.values():
         if isinstance(state, Mapping) and "step" in state:
             return max(0, int(state["step"]))

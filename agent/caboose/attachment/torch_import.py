@@ -3,9 +3,9 @@
 Design
 ------
 A finder in front of `sys.meta_path` waits for the name "torch", lets the other finders find it, and replaces
-`exec_module` on the loader it gets: that loader belongs to this one module. When torch has run, the loader is as before
-and the finder is gone. Waiting for torch itself, not for `torch.optim`, means that everything in it is complete and
-that no line of the script has run since. A program that never imports torch pays one string comparison an import.
+`exec_module` on that module's loader. When torch has been executed, the loader is restored and the finder removed.
+Waiting for torch itself, not for `torch.optim`, means that everything in it is complete and that no line of the script
+has run since. A program that never imports torch pays one string comparison per import.
 """
 
 import importlib.abc
@@ -20,7 +20,7 @@ logger = logging.getLogger("caboose")
 
 
 def when_imported(action: Callable[[], Any]) -> None:
-    """Calls `action` after the import of torch; at once if it is here already."""
+    """Calls `action` after the import of torch; at once if it is imported already."""
     if "torch" in sys.modules:
         action()
     else:
@@ -51,7 +51,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module
                 original(module)
-                if self in sys.meta_path:  # not so if the import failed once and this is another spec's
+                if self in sys.meta_path:  # not there if the import failed once and this is another spec's
                     sys.meta_path.remove(self)
                     self._action()
 

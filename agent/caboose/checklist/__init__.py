@@ -1,1 +1,1 @@
-"""The checks before a run: one a file, in the order of `catalogue.CHECKS`; `running.preflight` makes them."""
+"""The checks before a run: one per file, in the order of `catalogue.CHECKS`; `running.preflight` runs them."""

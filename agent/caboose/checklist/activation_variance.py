@@ -7,13 +7,13 @@ from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warn
 
 ASKS = "Do signals keep their size over the depth?"
 KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Conv1D")
-"""Whose outputs are compared: before any activation cuts them. Conv1D is transformers' linear layer of GPT-2."""
+"""Modules whose outputs are compared: before any activation. Conv1D is the linear layer of GPT-2 in transformers."""
 FADED, GROWN = 1e-2, 1e2
-"""Of the last against the first."""
+"""The last relative to the first."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the outputs of the first batch."""
+    """Checks the outputs of the first batch."""
     found = flight.inspection
     if found.blindness:
         return skipped(f"activations cannot be seen: {found.blindness}")
@@ -23,25 +23,25 @@ def run(flight: Flight) -> CheckResult:
         worst = bad[0]
         numbers = {"dead": worst.dead, "saturated": worst.saturated}
         share = numbers.get(worst.verdict)
-        told = f"{share:.0%} {worst.verdict}" if share is not None else worst.verdict
+        measured = f"{share:.0%} {worst.verdict}" if share is not None else worst.verdict
         more = f"; {len(bad) - 1} more" if len(bad) > 1 else ""
         says = f"the output of {worst.name} is {worst.verdict}{more}"
         if worst.verdict == "not finite":
-            return failed(told, says, "look at its inputs and weights with caboose.inspect")
-        return warned(told, says, "normalise before it, or begin with smaller weights")
+            return failed(measured, says, "look at its inputs and weights with caboose.inspect")
+        return warned(measured, says, "normalise before it, or begin with smaller weights")
     if len(seen) < 2:
         return skipped("there are fewer than two linear or convolutional layers")
-    hidden = seen[:-1] if len(seen) > 2 else seen  # the last one's size is the loss's business
+    hidden = seen[:-1] if len(seen) > 2 else seen  # the last one's size depends on the loss
     first, last = hidden[0].std, hidden[-1].std
     ratio = last / first if first else math.inf
-    told = f"x {number(ratio)}"
+    measured = f"x {number(ratio)}"
     over = f"std {number(first)} in {hidden[0].name}, {number(last)} in {hidden[-1].name}"
     if ratio < FADED:
         return warned(
-            told, f"signals fade: {over}", "use He initialisation for ReLU, residual connections or normalisation"
+            measured, f"signals fade: {over}", "use He initialisation for ReLU, residual connections or normalisation"
         )
     if ratio > GROWN:
         return warned(
-            told, f"signals grow: {over}", "begin with smaller weights, scale residual branches, or normalise"
+            measured, f"signals grow: {over}", "begin with smaller weights, scale residual branches, or normalise"
         )
-    return passed(told, over)
+    return passed(measured, over)

@@ -2,11 +2,10 @@
 
 Design
 ------
-The function makes what the run would make (model, loss, loaders, optimizer) and returns it by name; its module is
-imported as the run's own script would be, from the current directory. What it prints goes to stderr: stdout is the
-report's. What it raises is shown as it is raised, and is no failed check. Under torchrun every rank makes the checks
-and rank 0 prints. argparse, since this lives in the training environment, where the daemon's command line is not
-installed.
+The function builds what the run would build (model, loss, loaders, optimizer) and returns it by name; its module is
+imported as by the run's own script, from the current directory. Its output goes to stderr: stdout has only the report.
+An exception is shown as it is, and is no failed check. Under torchrun every rank runs the checks and rank 0 prints.
+argparse, since the daemon's command line is not installed in the training environment.
 """
 
 import argparse
@@ -49,7 +48,7 @@ what your code prints goes to stderr; stdout has the report alone
 
 
 class _Problem(Exception):
-    """Something the user can mend; printed in one line."""
+    """A mistake of the user; printed in one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         code = 130
-    except Exception:  # noqa: BLE001 - the user's own code, which nothing can be checked without
+    except Exception:  # noqa: BLE001 - the user's code, without which nothing can be checked
         traceback.print_exc()
         sys.stderr.write("caboose-preflight: your code raised this, so that nothing could be checked\n")
         code = 2
@@ -136,7 +135,7 @@ def _names(text: str) -> list[str]:
 
 
 def _parts(target: str, preflight: Any) -> dict[str, Any]:
-    """What the user's function returns, by the names of preflight's arguments."""
+    """The result of the user's function, by the names of preflight's arguments."""
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
         raise _Problem(f"{target!r} is not module:function; write train:parts, or train.py:parts")
@@ -157,7 +156,7 @@ def _parts(target: str, preflight: Any) -> dict[str, Any]:
 
 
 def _module(where: str) -> Any:
-    """By its name, from the current directory first, or by its file."""
+    """The module, by name from the current directory first, or by file."""
     directory = os.getcwd()
     if where.endswith(".py"):
         path = Path(where).resolve()
@@ -170,18 +169,18 @@ def _module(where: str) -> Any:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
-            raise  # something that the module itself imports
+            raise  # an import inside the module
         raise _Problem(f"there is no module {where!r} in {directory} or in the environment") from None
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether it was raised here, as a refusal, and not in the user's code."""
+    """Whether it is our refusal, and not an error of the user's code."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "caboose"
 
 
 def _leave_group() -> None:
-    """Under torchrun the function made a process group, which nobody else ends."""
+    """Ends the process group that the function made under torchrun."""
     from torch import distributed as dist
 
     if dist.is_available() and dist.is_initialized() and "TORCHELASTIC_RUN_ID" in os.environ:

@@ -1,4 +1,4 @@
-"""What the checks look at: the trial, the batches that were read, and the first forward and backward, made once."""
+"""The data of the checks: the trial, the batches, and the first forward and backward, made once."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ from caboose.trials.trial import Trial, criterion_of
 
 OUTPUT_NAMES = ("logits", "prediction_logits", "output", "outputs", "prediction", "predictions", "last_hidden_state")
 FEW = 256
-"""Largest number of distinct whole targets that is taken for classes where the output's shape says so too."""
+"""The largest number of distinct integer targets that counts as classes if the output's shape agrees."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Flight:
     bar: ProgressLine
 
     problem: str | None = None
-    """Why no step can be made; None if one can, or if nobody tried."""
+    """Why no step can be made; None if one can, or it was not tried."""
 
     def __post_init__(self) -> None:
         self.modes = {name: module.training for name, module in self.trial.model.named_modules()}
@@ -70,22 +70,22 @@ class Flight:
 
     @cached_property
     def output(self) -> torch.Tensor | None:
-        """What the model puts out for the first batch; None if the loss does not call the model itself."""
+        """The model's output for the first batch; None if the loss does not call the model itself."""
         self.trial.train()
         seen: list[torch.Tensor] = []
-        with contextlib.suppress(Exception):  # of the user's own loss, behind the model: it is told as `problem`
+        with contextlib.suppress(Exception):  # an error of the loss, after the model: reported as `problem`
             self._see_outputs(self.batch, seen)
         self.trial.rewind()
         return seen[0] if seen else None
 
     def outputs_of(self, batch: Any) -> list[torch.Tensor]:
-        """What the model's calls put out, in the mode that it is in."""
+        """The outputs of the model's calls, in its current mode."""
         seen: list[torch.Tensor] = []
         self._see_outputs(batch, seen)
         return seen
 
     def _see_outputs(self, batch: Any, seen: list[torch.Tensor]) -> None:
-        """What was put out before the loss raised is seen, too."""
+        """Outputs before the loss raised are recorded, too."""
 
         def see(_module: Any, _args: Any, output: Any) -> None:
             tensor = main_tensor(output)
@@ -101,7 +101,7 @@ class Flight:
 
     @cached_property
     def num_classes(self) -> int | None:
-        """As given; else by the shapes of output and whole-number targets."""
+        """As given; else from the shapes of output and integer targets."""
         if self.given_classes is not None:
             return self.given_classes
         targets, output = self.targets, self.output
@@ -115,11 +115,11 @@ class Flight:
                 width = int(output.shape[1])
         elif output.dim() == 2 and output.shape[0] == targets.numel():
             width = int(output.shape[1])
-        return width if width is not None and width > 1 else None  # one logit tells two classes apart, or is a number
+        return width if width is not None and width > 1 else None  # one logit separates two classes, or is a number
 
     @cached_property
     def are_classes(self) -> bool:
-        """Whether the targets are classes beyond doubt: it was said, or the output has one place for each of them."""
+        """Whether the targets are certainly classes: as given, or the output has one place for each."""
         found = [parted(batch, self.split)[1] for batch in self.batches]
         learned = [self.learned_targets(part) for part in found if part is not None]
         top = max((int(part.max()) for part in learned if part.numel()), default=-1)
@@ -127,7 +127,7 @@ class Flight:
 
     @cached_property
     def known_ignored(self) -> int | None:
-        """The target that the loss leaves out, as given or as a criterion has it; None if nobody said."""
+        """The target that the loss ignores, as given or from a criterion; None if unknown."""
         if self.given_ignored is not None:
             return self.given_ignored
         criterion, settings = criterion_of(self.loss_fn)
@@ -138,11 +138,11 @@ class Flight:
 
     @property
     def ignored_target(self) -> int:
-        """The target that is taken to be left out."""
+        """The target that is assumed to be ignored."""
         return -100 if self.known_ignored is None else self.known_ignored
 
     def learned_targets(self, targets: torch.Tensor) -> torch.Tensor:
-        """Without those that the loss leaves out."""
+        """Without ignored targets."""
         flat = targets.detach().reshape(-1)
         return flat if flat.is_floating_point() else flat[flat != self.ignored_target]
 

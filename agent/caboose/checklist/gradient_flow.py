@@ -3,11 +3,11 @@
 Design
 ------
 A parameter without a gradient is one of three: it took part in the forward and its gradient was cut off (a detach, a
-no_grad), which is a fault; it gets one on other batches (an expert that no sample of the first one chose); or it takes
-part in no forward (a pooler that this loss does not need), which does no harm in one process. DDP waits for the
-gradients of the latter two for ever, unless it is told to find unused parameters. Whether one took part is seen in the
-functions that the parameters go through; of a sharded model, whose parameters are others during the forward, in the
-modules that are called.
+no_grad), which is an error; it gets one on other batches (an expert that no sample of the first one chose); or it
+takes part in no forward (a pooler that this loss does not need), which does no harm in one process. DDP waits for the
+gradients of the latter two forever, unless it is set to find unused parameters. Whether one took part is seen in the
+functions that get the parameter; for a sharded model, whose parameters are replaced during the forward, in the modules
+that are called.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,11 @@ from caboose.checklist.verdict import CheckResult, failed, passed, warned
 
 ASKS = "Does every layer get a gradient?"
 ASKED = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "get_device"})
-"""Functions that ask a tensor something without using its numbers."""
+"""Functions that read a tensor's properties without its numbers."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the gradients of the first batch, and at what the optimizers hold."""
+    """Checks the gradients of the first batch, and the optimizers' parameters."""
     looks = flight.inspection.gradients
     by = {
         verdict: [look.name for look in looks if look.verdict == verdict]
@@ -35,65 +35,65 @@ def run(flight: Flight) -> CheckResult:
     }
     num_frozen = len(by.get("frozen", ()))
     frozen = f"; {num_frozen} frozen" if num_frozen else ""
-    told = f"{len(by.get('ok', ()))} of {len(looks) - num_frozen}"
+    measured = f"{len(by.get('ok', ()))} of {len(looks) - num_frozen}"
     if bad := by.get("not finite"):
         return failed(
-            told,
+            measured,
             f"{_names(bad)} have NaN or infinite gradients{frozen}",
             "look for log, sqrt or a division of zero, and for overflow in half precision",
         )
     apart = _apart(flight, by["disconnected"]) if "disconnected" in by else None
     if apart is not None and apart.cut:
         return failed(
-            told,
+            measured,
             f"{_names(apart.cut)} get no gradient, though forward uses them: the loss does not depend on them{frozen}",
             "remove a detach() or no_grad(), or freeze them with requires_grad_(False)",
         )
     if apart is not None and apart.idle and flight.trial.needs_all_gradients:
         return failed(
-            told,
+            measured,
             f"{_names(apart.idle)} get no gradient on some batches, and DDP would wait for them{frozen}",
             "pass find_unused_parameters=True to DDP, use them in forward, or freeze them with requires_grad_(False)",
         )
     if outside := _outside(flight):
         return failed(
-            told,
+            measured,
             f"{_names(outside)} are trained, but in no optimizer{frozen}",
             "make the optimizer after the model is complete, from model.parameters()",
         )
     if apart is not None and apart.resting:
         return warned(
-            told,
+            measured,
             f"{_names(apart.resting)} get a gradient on some batches only{frozen}",
             "fine for experts that few samples choose; under DDP, find_unused_parameters=True",
         )
     if apart is not None:
         return warned(
-            told,
+            measured,
             f"{_names(apart.unused)} are not used in forward and get no gradient{frozen}",
             "use them, remove them, or freeze them with requires_grad_(False)",
         )
     if zero := by.get("zero"):
         return warned(
-            told,
+            measured,
             f"{_names(zero)} get a gradient of exactly zero{frozen}",
             "look for dead units before or behind them, and for weights that are all zero",
         )
     if faint := by.get("vanishing"):
         return warned(
-            told,
+            measured,
             f"{_names(faint)} get next to no gradient{frozen}",
             "use residual connections, normalisation, or He initialisation",
         )
     if wild := by.get("exploding"):
         return warned(
-            told,
+            measured,
             f"{_names(wild)} get gradients 10,000 times the median{frozen}",
             "normalise before them, or clip the gradients",
         )
     sizes = [look.rms for look in looks if look.verdict == "ok"]
     return passed(
-        told,
+        measured,
         f"root mean square {number(min(sizes))} to {number(max(sizes))}{frozen}"
         if sizes
         else f"nothing is trained{frozen}",
@@ -111,7 +111,7 @@ class _Apart:
 
     @property
     def idle(self) -> list[str]:
-        """Those for whose gradient nobody should wait."""
+        """Those for which DDP would wait in vain."""
         return [*self.resting, *self.unused]
 
 
@@ -153,7 +153,7 @@ def _used(flight: Flight, parameters: list[torch.nn.Parameter]) -> set[int]:
 
 
 class _Uses(TorchFunctionMode):
-    """Sees which of some tensors go into a function; asking for a shape or a type is no use."""
+    """Records which of some tensors are used by a function; reading a shape or a type is no use."""
 
     def __init__(self, wanted: set[int]) -> None:
         self.wanted, self.found = wanted, set[int]()

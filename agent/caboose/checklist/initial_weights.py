@@ -1,11 +1,11 @@
-"""initial_weights: whether each weight matrix is as wide as an initialisation makes it.
+"""initial_weights: whether each weight matrix has the standard deviation of a usual initialisation.
 
 Design
 ------
-He, Xavier, LeCun and torch's own default lie within a factor of about five of each other; language models use 0.02
-whatever the width. Deep ones make the ends of residual branches smaller by the root of their number: the number of
-weights bounds that. What lies outside of all of them by a factor of three is told. Trained weights are wider than they
-began, so this check says something about untrained models only.
+He, Xavier, LeCun and torch's own default are within a factor of about five of each other; language models use 0.02 for
+any width. Deep ones scale the ends of residual branches by the root of their number: the number of weights bounds that.
+What is outside of all of them by a factor of three is reported. Trained weights have a larger deviation than at their
+beginning, so this check is about untrained models only.
 """
 
 import math
@@ -72,7 +72,7 @@ def is_conv1d(module: torch.nn.Module) -> bool:
 
 @torch.no_grad()
 def _std(flight: Flight, weight: torch.Tensor) -> float:
-    """Of the whole weight, over all ranks that hold a part of it."""
+    """Of the complete weight, over all ranks that hold a part of it."""
     local = own(weight).detach().double()
     sums = [float(local.sum()), float(local.square().sum())]
     trial = flight.trial

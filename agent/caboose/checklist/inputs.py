@@ -1,4 +1,4 @@
-"""inputs: whether what goes in is finite, of a sane range, and normalised."""
+"""inputs: whether the inputs are finite, in a plausible range, and normalised."""
 
 import torch
 
@@ -10,11 +10,11 @@ ASKS = "Are the inputs finite and normalised?"
 OFF_CENTRE = 3.0
 """A mean of more than this many standard deviations."""
 WIDE, NARROW = 10.0, 0.01
-"""Standard deviations that ask for normalisation."""
+"""Standard deviations from which normalisation is suggested."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at all batches that were read."""
+    """Checks all batches."""
     by_name: dict[str, list[torch.Tensor]] = {}
     for batch in flight.batches:
         for name, tensor in tensors(parted(batch, flight.split)[0]):
@@ -22,7 +22,7 @@ def run(flight: Flight) -> CheckResult:
                 by_name.setdefault(name, []).append(tensor.detach().cpu().reshape(-1))
     if not by_name:
         return skipped(
-            "the batches hold no tensors that are told to be inputs", "pass split=lambda batch: (inputs, targets)"
+            "the batches hold no tensors that are known to be inputs", "pass split=lambda batch: (inputs, targets)"
         )
     if len(flight.batches) > 1 and _are_same(flight):
         return failed(
@@ -32,14 +32,15 @@ def run(flight: Flight) -> CheckResult:
         )
     wholes = {name: torch.cat(parts) for name, parts in by_name.items()}
     varying = {name: whole for name, whole in wholes.items() if bool((whole != whole[0]).any())}
-    told = [_judged(f"{name}: " if name else "", whole) for name, whole in (varying or wholes).items()]
-    worst = max(told, key=lambda verdict: ORDER.index(verdict.grade))
+    chosen = varying or wholes
+    verdicts = [_judged(f"{name}: " if name else "", whole) for name, whole in chosen.items()]
+    worst = max(verdicts, key=lambda verdict: ORDER.index(verdict.grade))
     if worst.grade != "pass":
         return worst
-    num_floats = [verdict for verdict in told if not verdict.number.startswith("whole")]
+    floats = [verdict for verdict, whole in zip(verdicts, chosen.values(), strict=True) if whole.is_floating_point()]
     still = len(wholes) - len(varying)
     return passed(
-        (num_floats or told)[-1].number,
+        (floats or verdicts)[-1].number,
         f"{sum(len(parts) for parts in by_name.values())} tensors of {len(flight.batches)} batches"
         + (f"; {still} of {len(wholes)} always the same" if still else ""),
     )
@@ -71,15 +72,15 @@ def _judged(at: str, whole: torch.Tensor) -> CheckResult:
         )
     std, mean = (float(value) for value in torch.std_mean(whole)) if whole.numel() > 1 else (0.0, float(whole))
     low, high = float(whole.min()), float(whole.max())
-    told = f"{number(mean)} ± {number(std)}"
+    measured = f"{number(mean)} ± {number(std)}"
     if low == high:
-        return failed(told, f"{at}all inputs are {number(mean)}", "look at the transforms")
+        return failed(measured, f"{at}all inputs are {number(mean)}", "look at the transforms")
     is_mask = bool(((whole == 0) | (whole == 1)).all())
     if not is_mask and (std > WIDE or std < NARROW or abs(mean) > OFF_CENTRE * std):
         looks = " (bytes?)" if low >= 0 and 200 < high <= 255 else ""
         return warned(
-            told,
+            measured,
             f"{at}inputs in {number(low)}..{number(high)}{looks}, mean {number(mean)}, std {number(std)}",
             "normalise: (x - mean) / std",
         )
-    return passed(told, "")
+    return passed(measured, "")

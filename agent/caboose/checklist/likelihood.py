@@ -1,10 +1,10 @@
-"""What the loss is of output and class targets, as far as it can be recognised: cross entropy, or what was meant to be.
+"""Recognises the loss of output and class targets: cross entropy, or what was meant to be.
 
 Design
 ------
-The loss function itself cannot be read, but its value can be compared with what torch's own functions make of the same
-output. Cross entropy may come with smoothing or weights, so a few per cent are allowed; minus the right output (NLLLoss
-on what is no log-probability) and minus the cross entropy are taken for what they are only if they agree exactly.
+The loss function itself cannot be read, but its value can be compared with torch's own functions on the same output.
+Cross entropy may have smoothing or weights, so a few per cent are allowed; minus the right output (NLLLoss on what is
+no log-probability) and minus the cross entropy are only recognised if they agree exactly.
 """
 
 import math
@@ -24,7 +24,7 @@ NORMALISED = 0.05
 
 
 def kind_of_loss(flight: Flight) -> Kind:
-    """`bare`: minus the output of the right class, which is no log-probability. Asked on all ranks."""
+    """`bare`: minus the output of the right class, which is no log-probability. Called on all ranks."""
     trial, targets = flight.trial, flight.targets
     trial.rewind()
     trial.train()
@@ -54,7 +54,7 @@ def _measured(
 ) -> tuple[float, float, float]:
     """Cross entropy, NLL loss, and what the outputs of the classes sum to as log-probabilities; NaN if they cannot."""
     targets = targets.to(output.device)
-    if is_shifted:  # as language models do it themselves
+    if is_shifted:  # as language models do
         if targets.dim() != 2 or output.shape[:2] != targets.shape:
             return math.nan, math.nan, math.nan
         output, targets = output[:, :-1], targets[:, 1:]

@@ -8,7 +8,7 @@ from caboose.trials.overfit import raise_lr
 
 ASKS = "Does one step lower the loss?"
 SMALL = 1e-6
-"""Relative change that is none."""
+"""The relative change that counts as none."""
 
 
 def run(flight: Flight) -> CheckResult:
@@ -23,24 +23,24 @@ def run(flight: Flight) -> CheckResult:
     trial.step()
     trial.repeat_noise()
     after = trial.measure(flight.batch)
-    told = f"{number(before)} to {number(after)}"
+    measured = f"{number(before)} to {number(after)}"
     if not (math.isfinite(before) and math.isfinite(after)):
         return failed(
-            told,
+            measured,
             f"the loss went from {number(before)} to {number(after)}",
             "look at caboose.inspect(model, loss_fn, batch)",
         )
     fall = before - after
     if abs(fall) <= SMALL * abs(before):
         return failed(
-            told,
+            measured,
             "one step changes nothing",
             "see that the optimizer holds this model's parameters, that its rate is not 0, and the loss not detached",
         )
     if fall < 0:
         return warned(
-            told,
+            measured,
             f"one step raises the loss by {-fall / abs(before):.1%}" if before else "one step raises the loss",
             "lower the learning rate; caboose.find_lr suggests one",
         )
-    return passed(told, f"one step takes {fall / abs(before):.2%} off the loss" if before else "the loss fell")
+    return passed(measured, f"one step takes {fall / abs(before):.2%} off the loss" if before else "the loss fell")

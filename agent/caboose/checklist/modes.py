@@ -2,11 +2,11 @@
 
 Design
 ------
-`F.dropout(x)` drops in eval mode too, unless it is told `training=self.training`. So the model is called twice in eval
-mode with what the loss gave it for the first batch, with random numbers going on in between: what differs is noise that
-validation will have. Only the model is called again: noise that the loss draws (diffusion, masked tokens) is meant.
-Dropout that is seen at work in eval mode is a fault; other noise may be the model's nature, as that of a variational
-autoencoder. Kernels that add in any order differ by little, and are not meant.
+`F.dropout(x)` drops in eval mode too, unless `training=self.training` is passed. So the model is called twice in eval
+mode with its inputs of the first batch, with random numbers continuing in between: a difference is noise that
+validation will have. Only the model is called again: noise of the loss (diffusion, masked tokens) is intended. Dropout
+that is active in eval mode is an error; other noise may be the model's nature, as of a variational autoencoder.
+Kernels that add in any order differ by little, which is ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,16 +23,16 @@ ASKS = "Is it in training mode, and eval mode free of noise?"
 NOISY = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
 FIX = "use torch.nn.Dropout, or F.dropout(x, training=self.training)"
 MAX_CALLS = 4
-"""Calls of the model by one loss that are made again."""
+"""Calls of the model by one loss that are repeated."""
 SAME = 1e-3
-"""Of the largest output: how far two outputs of the same call may lie apart."""
+"""Relative to the largest output: the difference at which two outputs of the same call count as equal."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the modes as found, then at two evaluations."""
+    """Checks the modes as found, then two evaluations."""
     trial = flight.trial
     trial.model.eval()
-    has_looked, is_noisy, is_dropping = _evaluated(flight)
+    was_evaluated, is_noisy, is_dropping = _evaluated(flight)
     if is_noisy and is_dropping:
         return failed("noisy eval", "in eval mode dropout is at work: the same batch gives different outputs", FIX)
     if is_noisy:
@@ -41,9 +41,9 @@ def run(flight: Flight) -> CheckResult:
             "in eval mode the model draws random numbers: the same batch gives different outputs",
             "fine for a model that samples; else leave the noise out where self.training is false",
         )
-    told = "eval" if not flight.modes[""] else "train"
+    measured = "eval" if not flight.modes[""] else "train"
     if not flight.modes[""]:
-        return warned(told, "the model is in eval mode", "call model.train() before training")
+        return warned(measured, "the model is in eval mode", "call model.train() before training")
     noisy = {name for name, module in trial.model.named_modules() if isinstance(module, NOISY)}
     still = sorted(name for name in noisy if not flight.modes[name])
     if still:
@@ -52,11 +52,11 @@ def run(flight: Flight) -> CheckResult:
             f"{len(still)} of {len(noisy)} dropout and batch norm layers are in eval mode, as {still[0]}",
             "call model.train(), unless they are frozen on purpose",
         )
-    return passed(told, "in training mode; eval mode repeats itself" if has_looked else "in training mode")
+    return passed(measured, "in training mode; eval mode repeats itself" if was_evaluated else "in training mode")
 
 
 def _evaluated(flight: Flight) -> tuple[bool, bool, bool]:
-    """Whether a call could be made again, whether its outputs differ, and whether dropout was at work."""
+    """Whether a call could be repeated, whether its outputs differ, and whether dropout was active."""
     trial = flight.trial
     calls: list[tuple[Any, Any]] = []
 
@@ -88,13 +88,13 @@ def _differ(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
         return not torch.equal(first, second)
     one, other = first.float(), second.float()
     if not bool(torch.isfinite(one).all()):
-        return False  # told by other checks
+        return False  # reported by other checks
     room = max(SAME, 8 * torch.finfo(first.dtype).eps)
     return bool((one - other).abs().max() > room * one.abs().max())
 
 
 class _Dropouts(TorchFunctionMode):
-    """Sees whether a dropout function is called that does drop."""
+    """Records whether a dropout function drops."""
 
     is_active = False
 

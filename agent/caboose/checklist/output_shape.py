@@ -1,13 +1,13 @@
-"""output_shape: whether what the model puts out fits the batch and its targets.
+"""output_shape: whether the model's output fits the batch and its targets.
 
 Design
 ------
-The classic that raises no error: predictions (N, 1) against targets (N) broadcast to (N, N), and the loss averages over
-pairs that have nothing to do with each other. Shapes alone do not tell, for the loss may bring both to one shape. So
-the loss is asked, with outputs spread over the range of the targets, whatever the untrained model says: far from them
-an absolute error does not care for order either. A loss over all pairs stays what it was when the targets change
-places, and what the first half of its predictions costs depends on the targets of the second half. Both must hold: a
-loss that weighs by all targets does the latter, and one that bends the output out of the targets' range the former.
+The classic that raises no error: predictions (N, 1) against targets (N) broadcast to (N, N), and the loss averages
+over unrelated pairs. Shapes alone do not show it, since the loss may bring both to one shape. So the loss is evaluated
+with outputs spread over the range of the targets: far from them an absolute error does not depend on order either. A
+loss over all pairs does not change when the targets are permuted, and the cost of the first half of the predictions
+depends on the targets of the second half. Both must hold: a loss that weights by all targets does the latter, and one
+that maps the output out of the targets' range the former.
 """
 
 from typing import Any
@@ -23,11 +23,11 @@ from caboose.trials.batches import fresh, num_samples, parted
 
 ASKS = "Does the output fit the batch and the targets?"
 SAME = 1e-4
-"""Relative change of the loss that is none: the order of a sum changes it by less."""
+"""The relative change of the loss that counts as none: the order of a sum changes it by less."""
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at the first batch's output."""
+    """Checks the first batch's output."""
     output, targets = flight.output, flight.targets
     both = _common_shape(flight)
     is_broadcast = flight.trial.ranks.anywhere(both is not None) and _is_broadcast(flight)
@@ -74,7 +74,7 @@ def run(flight: Flight) -> CheckResult:
 
 
 def _common_shape(flight: Flight) -> tuple[int, ...] | None:
-    """The shape that is neither's, if an operation on output and targets has one; None where these are classes."""
+    """The broadcast shape of output and targets, if it is neither's; None for classes."""
     output, targets = flight.output, flight.targets
     if output is None or targets is None or targets.shape == output.shape:
         return None
@@ -88,21 +88,21 @@ def _common_shape(flight: Flight) -> tuple[int, ...] | None:
 
 
 def _is_broadcast(flight: Flight) -> bool:
-    """Whether this rank's loss compares every prediction with every target; False also where it cannot be asked."""
+    """Whether this rank's loss compares every prediction with every target; False also if it cannot be evaluated."""
     try:
         straight, turned = _cost(flight), _cost(flight, is_turned=True)
         low, right, left, high = (_cost(flight, halves=halves) for halves in ((0, 0), (0, 1), (1, 0), (1, 1)))
-    except Exception:  # noqa: BLE001 - the user's own loss, asked about an output that the model did not give
+    except Exception:  # noqa: BLE001 - the user's loss, on an output that the model did not give
         return False
     is_mixed = abs((high - left) - (right - low)) > SAME * max(map(abs, (low, right, left, high)))
     return is_mixed and abs(straight - turned) <= SAME * abs(straight)
 
 
 def _cost(flight: Flight, *, is_turned: bool = False, halves: tuple[int, int] | None = None) -> float:
-    """This rank's loss of outputs all over the targets' range.
+    """This rank's loss of outputs over the targets' range.
 
-    `is_turned`: the targets change places. `halves`: the first half of the outputs and the second half of the targets
-    lie at the lowest (0) or the highest (1) target.
+    `is_turned`: the targets are permuted. `halves`: the first half of the outputs and the second half of the targets
+    are at the lowest (0) or the highest (1) target.
     """
     batch = fresh(flight.batch)
     targets = parted(batch, flight.split)[1]
@@ -124,7 +124,7 @@ def _cost(flight: Flight, *, is_turned: bool = False, halves: tuple[int, int] | 
         spread = (low + span * places).to(tensor.device, tensor.dtype)
         if tensor is output:
             return spread
-        tensor.copy_(spread)  # in place: it lies in something that the loss knows how to take apart
+        tensor.copy_(spread)  # in place: it is inside an object that the loss unpacks
         return None
 
     trial = flight.trial
@@ -139,13 +139,13 @@ def _cost(flight: Flight, *, is_turned: bool = False, halves: tuple[int, int] | 
 
 
 def _range(targets: torch.Tensor | None) -> tuple[float, float]:
-    """The lowest of them, and how far the highest is from it."""
+    """The lowest target, and the distance of the highest from it."""
     known = torch.zeros(0) if targets is None else targets.detach()[torch.isfinite(targets)].double()
     return (float(known.min()), float(known.max() - known.min())) if known.numel() else (0.0, 1.0)
 
 
 def _zero_weights(flight: Flight) -> list[str]:
-    """Weights that are all zeros, over all ranks that hold a part of them."""
+    """Weights that are all zero, over all ranks that hold a part of them."""
     named = [(plain_name(name), p) for name, p in flight.trial.model.named_parameters() if p.dim() > 1]
     with torch.no_grad():
         tops = [float(own(p).abs().max()) if own(p).numel() else 0.0 for _, p in named]

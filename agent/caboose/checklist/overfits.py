@@ -1,7 +1,7 @@
-"""overfits: whether one batch can be learned by heart; `caboose.overfit_one_batch` as a check.
+"""overfits: whether one batch can be memorised; `caboose.overfit_one_batch` as a check.
 
-A loss that was recognised as one of classes has not learned anything where it ends below zero; others may (likelihoods
-of what is measured, similarities).
+A loss that was recognised as one of classes has learned nothing if it ends below zero; others may (likelihoods of
+measurements, similarities).
 """
 
 from caboose.checklist.flight import Flight
@@ -28,5 +28,5 @@ def run(flight: Flight) -> CheckResult:
 
 
 def _is_of_classes(flight: Flight, found: Overfit) -> bool:
-    """Whether the loss is known to be one, or began below zero on what are classes beyond doubt."""
+    """Whether the loss is known to be one, or began below zero on what are certainly classes."""
     return kind_of_loss(flight) != "unknown" or (found.losses[0] < BELOW and flight.are_classes)

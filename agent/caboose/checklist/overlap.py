@@ -2,10 +2,10 @@
 
 Design
 ------
-Of one dataset, the indices are compared that subsets and samplers take: exact and free. Samples are also read and
-hashed, spread evenly over both sets, for a bounded time; how many were read is said, for what was not read is not
-known. Only inputs are hashed, as they are after the transforms: a leak behind random augmentation is not seen. A
-training set that can only be streamed is not read again: of it the batches count that were read for all checks.
+For one dataset, the indices of subsets and samplers are compared: exact and free. Samples are also read and hashed,
+spread evenly over both sets, for a bounded time; the number of samples read is reported. Only inputs are hashed, after
+the transforms: a leak behind random augmentation is not seen. A training set that can only be streamed is not read
+again: only the batches that were read for all checks count.
 """
 
 import time
@@ -54,7 +54,7 @@ def run(flight: Flight) -> CheckResult:
 
 
 def _by_index(train: BatchSource, validation: BatchSource) -> tuple[int, int] | None:
-    """Shared and all validation indices where both are of one dataset; None if they are not."""
+    """Shared and all validation indices if both are of one dataset; else None."""
     taken, own = train.indices, validation.indices
     if taken is None or own is None:
         return None
@@ -63,7 +63,7 @@ def _by_index(train: BatchSource, validation: BatchSource) -> tuple[int, int] | 
 
 
 def _rooted(dataset: Any, indices: torch.Tensor) -> tuple[Any, torch.Tensor]:
-    """The dataset below all subsets, and what the indices are there, each once."""
+    """The dataset below all subsets, and the indices there, each once."""
     while isinstance(dataset, torch.utils.data.Subset):
         indices = torch.tensor([int(dataset.indices[index]) for index in indices.tolist()])
         dataset = dataset.dataset
@@ -76,7 +76,7 @@ def _hashes(flight: Flight, source: BatchSource, seconds: float, what: str) -> s
     for sample in _inputs(flight, source):
         found.add(digest(sample))
         if len(found) % 500 == 0:
-            flight.bar.tell(f"overlap: {len(found)} {what} samples")
+            flight.bar.show(f"overlap: {len(found)} {what} samples")
         if time.monotonic() > end or len(found) >= MAX_READ:
             break
     return found
@@ -94,7 +94,7 @@ def _inputs(flight: Flight, source: BatchSource) -> Iterator[Any]:
 
 
 def _spread(num: int) -> Iterator[int]:
-    """All indices, in an order that is spread evenly over them wherever it is left off."""
+    """All indices, in an order that is spread evenly wherever it stops."""
     stride = max(1, int(num * 0.6180339887))
     while _gcd(stride, num) != 1:
         stride += 1

@@ -1,4 +1,4 @@
-"""The finished checklist: for people a table, for programs plain values."""
+"""The finished checklist: as a table, and as plain values."""
 
 import shutil
 import textwrap
@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a preflight found."""
+    """The result of a preflight."""
 
     lines: tuple[Line, ...]
     seconds: float
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def is_passed(self) -> bool:
-        """Whether nothing failed; warnings may be there."""
+        """Whether nothing failed; there may be warnings."""
         return self.grade != "fail"
 
     def __getitem__(self, name: str) -> CheckResult:
@@ -68,7 +68,7 @@ class Report:
         }
 
     def table(self, width: int | None = None, *, has_colors: bool = False) -> str:
-        """The checklist, in as many columns as the terminal has."""
+        """The checklist, for the terminal's width."""
         width = max(NARROW, min(WIDE, width or shutil.get_terminal_size((100, 24)).columns))
         names = max((len(line.name) for line in self.lines), default=0)
         numbers = max((len(line.verdict.number) for line in self.lines), default=0)

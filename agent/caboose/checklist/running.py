@@ -1,11 +1,11 @@
-"""`caboose.preflight`: makes the checks on the user's own model, loss and data, and leaves all of it as it was.
+"""`caboose.preflight`: runs the checks on the user's model, loss and data, and restores everything.
 
 Design
 ------
-Every rank of a DDP or FSDP2 model makes the checks on its own data, with gradients averaged as in the run; the worst
-verdict of any rank counts, and says which rank. Between two checks everything is put back, so their order does not
-matter. A check that raises is a failed check; Ctrl-C puts everything back and goes on up. What raises in the very
-first forward and backward would raise in all checks: it is said once, and the checks that need a step are skipped.
+Every rank of a DDP or FSDP2 model runs the checks on its own data, with gradients averaged as in the run; the worst
+verdict of any rank counts, and names the rank. Everything is restored between two checks, so their order does not
+matter. A check that raises is a failed check; Ctrl-C restores everything and is raised. What raises in the very first
+forward and backward would raise in all checks: it is reported once, and the checks that need a step are skipped.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from caboose.checklist.report import Line, Report
 from caboose.checklist.verdict import ORDER, Check, CheckResult, failed, skipped
 from caboose.trials.batches import Split
 from caboose.trials.progress import ProgressLine
-from caboose.trials.ranks import told
+from caboose.trials.ranks import one_line
 from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
@@ -34,7 +34,7 @@ WITHOUT_STEP = (
     "scheduler_state",
     "lr_logged",
 )
-"""Checks that say something also where no step can be made."""
+"""Checks that need no step."""
 
 
 def preflight(
@@ -56,11 +56,11 @@ def preflight(
     skip: Collection[str] = (),
     progress: bool | None = None,
 ) -> Report:
-    """Checks what can be checked before a run, on every rank, before `attach`; everything is left as it was found.
+    """Checks model, loss, data and optimizer before a run, on every rank, before `attach`; restores everything.
 
-    `loss_fn(model, batch)` returns the loss; one of torch's own losses is taken as it is for batches of (inputs,
-    targets). `split(batch)` returns inputs and targets where they cannot be told. `ignore_index` is the target that a
-    loss of your own leaves out, where it is not -100. `checkpoint` is what you save, or a function that returns it. At
+    `loss_fn(model, batch)` returns the loss; one of torch's own losses is used directly for batches of (inputs,
+    targets). `split(batch)` returns inputs and targets if they cannot be recognised. `ignore_index` is the target that
+    a loss of your own ignores, if it is not -100. `checkpoint` is what you save, or a function that returns it. At
     most `num_batches` are read from each loader, from its beginning; overlap reads samples for `overlap_seconds` at
     most. `only` and `skip` name checks.
     """
@@ -76,7 +76,7 @@ def preflight(
     shown = progress if trial.ranks.rank == 0 else False
     steps = overfit_steps if any(check.name == "overfits" for check in chosen) else 0
     with trial, train, _entered(validation), ProgressLine(len(chosen) * 5 + steps, is_shown=shown) as bar:
-        bar.tell("reading batches")
+        bar.show("reading batches")
         batches = trial.ranks.together(lambda: train.take(num_batches))
         least = trial.ranks.least(len(batches))
         flight = Flight(
@@ -96,12 +96,12 @@ def preflight(
         )
         if any(check.name == "targets" or check.name not in WITHOUT_STEP for check in chosen):
             flight.problem = _first_step(flight)
-            _ = flight.output  # made by all ranks here, so that no check is the first to ask for it on one of them
+            _ = flight.output  # made by all ranks here, so that no check is the first to need it on one of them
         verdicts = []
         for check in chosen:
-            bar.tell(check.name.replace("_", " "))
+            bar.show(check.name.replace("_", " "))
             verdicts.append(_run(check, flight))
-            bar.tell(check.name.replace("_", " "), 5)
+            bar.show(check.name.replace("_", " "), 5)
         verdicts = _worst_of_ranks(trial, verdicts)
     lines = [Line(check.name, check.asks, verdict) for check, verdict in zip(chosen, verdicts, strict=True)]
     return Report(tuple(lines), time.monotonic() - start)
@@ -128,7 +128,7 @@ def _first_step(flight: Flight) -> str | None:
         flight.trial.train()
         flight.trial.backward(flight.batch)
     except Exception as error:  # noqa: BLE001 - the user's own code
-        return told(error)
+        return one_line(error)
     finally:
         flight.trial.rewind()
     return None
@@ -140,27 +140,28 @@ def _run(check: Check, flight: Flight) -> CheckResult:
         return failed(
             "raises",
             f"no step can be made: {problem}",
-            "call loss_fn(model, batch).backward() yourself, and mend what it says",
+            "call loss_fn(model, batch).backward() yourself, and fix its error",
         )
     if problem is not None and check.name not in WITHOUT_STEP:
         return skipped("no step can be made, see output_shape")
     try:
         return check.run(flight)
     except Exception as error:  # noqa: BLE001 - the user's own code, run in an unusual way
-        return failed("raises", told(error), "see whether your loop does the same; if it does not, skip this check")
+        return failed("raises", one_line(error), "see whether your loop does the same; if it does not, skip this check")
     finally:
         flight.trial.rewind()
 
 
 def _worst_of_ranks(trial: Trial, verdicts: list[CheckResult]) -> list[CheckResult]:
-    """Each rank's own verdict where none is worse, else the worst one, in the words of the rank that has it."""
+    """Each rank's own verdict if none is worse, else the worst one, with that rank's message."""
     if trial.ranks.num == 1:
         return verdicts
     grades = trial.ranks.each([float(ORDER.index(verdict.grade)) for verdict in verdicts])
     worst = [int(grade) for grade in grades.max(dim=0).values]
     where = [grades[:, place].tolist().index(grade) for place, grade in enumerate(worst)]
     numbers, says, fixes = (
-        trial.ranks.told([getattr(verdict, part) for verdict in verdicts], where) for part in ("number", "says", "fix")
+        trial.ranks.texts_from([getattr(verdict, part) for verdict in verdicts], where)
+        for part in ("number", "says", "fix")
     )
     found = []
     for place, verdict in enumerate(verdicts):

@@ -1,10 +1,10 @@
-"""scheduler_state: whether the schedule goes on where it was after a restart.
+"""scheduler_state: whether the schedule continues where it was after a restart.
 
 Design
 ------
-Given a checkpoint (what your code saves, or a function that returns it), it is searched for the scheduler's state.
-Without one, only the scheduler itself can be asked: its state is taken, it makes some steps, the state is loaded again,
-and it must make the same steps again.
+A given checkpoint (what your code saves, or a function that returns it) is searched for the scheduler's state. Without
+one, only the scheduler itself is tested: its state is taken, it makes some steps, the state is loaded again, and it
+must make the same steps again.
 """
 
 import copy
@@ -22,7 +22,7 @@ MAX_DEPTH = 4
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks for the state in the checkpoint, and tries it."""
+    """Searches the checkpoint for the state, and tests it."""
     scheduler = flight.scheduler
     if scheduler is None:
         return skipped("no scheduler was given", "pass scheduler=, if the run has one")
@@ -59,11 +59,11 @@ def run(flight: Flight) -> CheckResult:
 def _rates(scheduler: Any, groups: list[dict[str, Any]]) -> list[float]:
     found = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the optimizer made no steps in between
+        warnings.simplefilter("ignore")  # about an optimizer without steps in between
         for _ in range(NUM_STEPS):
             try:
                 scheduler.step()
-            except ValueError:  # a schedule that is over refuses to go on
+            except ValueError:  # a finished schedule refuses to step
                 break
             found += [float(group["lr"]) for group in groups]
     return found
@@ -74,7 +74,7 @@ def _needs_metric(scheduler: Any) -> bool:
 
 
 def _holds(tree: Any, state: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether a mapping somewhere in it has the state's keys, of which the scheduler's own are rarely another's."""
+    """Whether a mapping in it has the state's keys, which are rarely another object's."""
     if depth > MAX_DEPTH:
         return False
     if isinstance(tree, Mapping):

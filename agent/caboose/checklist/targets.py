@@ -12,7 +12,7 @@ ASKS = "Are the targets finite and in range?"
 
 
 def run(flight: Flight) -> CheckResult:
-    """Looks at all batches that were read."""
+    """Checks all batches."""
     outside = _outside(flight)
     found = [parted(batch, flight.split)[1] for batch in flight.batches]
     parts = [flight.learned_targets(targets).cpu() for targets in found if targets is not None]
@@ -27,29 +27,31 @@ def run(flight: Flight) -> CheckResult:
         return _measured(whole)
     classes = flight.num_classes
     low, high = int(whole.min()), int(whole.max())
-    told = f"{low}..{high}"
+    measured = f"{low}..{high}"
     if outside is not None:
         return outside
     counts = torch.unique(whole, return_counts=True)[1]
     num_seen, top = len(counts), float(counts.max()) / whole.numel()
     if num_seen == 1 and whole.numel() > 1:
         return failed(
-            told,
+            measured,
             f"{whole.numel()} targets of {len(flight.batches)} batches are all {low}",
             "shuffle: the data seem to be sorted by class",
         )
     kinds = [frozenset(part.tolist()) for part in parts]
     if len(parts) > 1 and all(len(kind) == 1 for kind in kinds) and parts[0].numel() > 1:
-        return warned(told, "every batch holds one class only", "shuffle: the data seem to be sorted by class")
+        return warned(measured, "every batch holds one class only", "shuffle: the data seem to be sorted by class")
     if top > 0.95 and num_seen > 1:
         return warned(
-            told, f"{top:.0%} of the targets are one class", "weigh the classes, and do not judge by accuracy"
+            measured, f"{top:.0%} of the targets are one class", "weigh the classes, and do not judge by accuracy"
         )
-    return passed(told, f"{num_seen} classes among {whole.numel()} targets" + (f", of {classes}" if classes else ""))
+    return passed(
+        measured, f"{num_seen} classes among {whole.numel()} targets" + (f", of {classes}" if classes else "")
+    )
 
 
 def _outside(flight: Flight) -> CheckResult | None:
-    """Whether some are none of the classes. A loss of one's own may leave those out: so it is asked."""
+    """Whether some are not among the classes. A loss may ignore those: so it is evaluated."""
     classes = flight.num_classes
     parts = [parted(batch, flight.split)[1] for batch in flight.batches]
     learned = [flight.learned_targets(part).cpu() for part in parts if part is not None]
@@ -60,14 +62,14 @@ def _outside(flight: Flight) -> CheckResult | None:
     is_taken = flight.known_ignored is None and flight.problem is None and _is_taken(flight)
     if not bad.numel():
         return None
-    told, says = f"{int(whole.min())}..{int(whole.max())}", f"{bad.numel()} targets outside 0..{(classes or 0) - 1}"
+    measured, says = f"{int(whole.min())}..{int(whole.max())}", f"{bad.numel()} targets outside 0..{(classes or 0) - 1}"
     fix = f"map the classes to 0..{(classes or 0) - 1}, or give the model as many outputs as classes"
     kinds = sorted(set(bad.tolist()))
     if is_taken and len(kinds) == 1:
-        return warned(told, f"{says}, which the loss takes", f"if it leaves them out, pass ignore_index={kinds[0]}")
+        return warned(measured, f"{says}, which the loss takes", f"if it leaves them out, pass ignore_index={kinds[0]}")
     if is_taken:
-        return warned(told, f"{says}, which the loss takes", f"{fix}; else name the targets by split=")
-    return failed(told, says, fix)
+        return warned(measured, f"{says}, which the loss takes", f"{fix}; else name the targets by split=")
+    return failed(measured, says, fix)
 
 
 def _is_taken(flight: Flight) -> bool:
@@ -88,13 +90,13 @@ def _measured(whole: torch.Tensor) -> CheckResult:
             "clean the data, or mask what is missing",
         )
     std, mean = (float(value) for value in torch.std_mean(whole.float())) if whole.numel() > 1 else (0.0, float(whole))
-    told = f"{number(mean)} ± {number(std)}"
+    measured = f"{number(mean)} ± {number(std)}"
     if std == 0.0 and whole.numel() > 1:
-        return failed(told, "all targets are the same", "look at how the targets are read")
+        return failed(measured, "all targets are the same", "look at how the targets are read")
     if abs(mean) > 100 or std > 100:
         return warned(
-            told,
+            measured,
             f"targets of mean {number(mean)} and std {number(std)}",
             "scale them to about 1, and scale the predictions back",
         )
-    return passed(told, f"{whole.numel()} targets in {number(float(whole.min()))}..{number(float(whole.max()))}")
+    return passed(measured, f"{whole.numel()} targets in {number(float(whole.min()))}..{number(float(whole.max()))}")

@@ -12,7 +12,7 @@ NUM_READ = 64
 
 
 def run(flight: Flight) -> CheckResult:
-    """Reads some samples twice, with random numbers going on in between."""
+    """Reads some samples twice, with random numbers continuing in between."""
     source = flight.validation
     if source is None:
         return skipped("no validation loader was given", "pass validation_loader=")

@@ -1,4 +1,4 @@
-"""What a check says: its verdict, the number it rests on, and the fix."""
+"""The result of a check: its verdict, the measured number, and the fix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ ORDER: tuple[Grade, ...] = ("skipped", "pass", "warn", "fail")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check's answer."""
+    """One check's result."""
 
     grade: Grade
     number: str
     """The measured value, short."""
     says: str
-    """What was found, or why it could not be looked for."""
+    """What was found, or why it could not be checked."""
     fix: str = ""
 
 
@@ -40,15 +40,15 @@ def passed(number: str, says: str) -> CheckResult:
 
 
 def warned(number: str, says: str, fix: str) -> CheckResult:
-    """It may be meant so."""
+    """It may be intended."""
     return CheckResult("warn", number, says, fix)
 
 
 def failed(number: str, says: str, fix: str) -> CheckResult:
-    """It will not train, or not what was meant."""
+    """It will not train, or not what was intended."""
     return CheckResult("fail", number, says, fix)
 
 
 def skipped(why: str, fix: str = "") -> CheckResult:
-    """It could not be looked at."""
+    """It could not be checked."""
     return CheckResult("skipped", "", why, fix)

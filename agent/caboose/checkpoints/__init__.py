@@ -1,1 +1,1 @@
-"""Checkpoints on disk: written aside by all ranks, whole or not there, and the plan by which a run resumes from one."""
+"""Checkpoints on disk: written by all ranks, complete or absent, and the plan from which a run resumes."""

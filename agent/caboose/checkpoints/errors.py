@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints: one may not be used, or one could not be written or read."""
+"""The errors of checkpoints: one may not be used, or could not be written or read."""
 
 from pathlib import Path
 
@@ -13,4 +13,4 @@ class CheckpointRefused(ValueError):
 
 
 class CheckpointFailed(RuntimeError):
-    """A checkpoint could not be written, or could not be read to its end; all ranks know."""
+    """A checkpoint could not be written, or not read to its end; raised on all ranks."""

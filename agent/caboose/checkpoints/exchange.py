@@ -1,10 +1,10 @@
-"""What ranks tell each other about checkpoints: small JSON values over a gloo group of their own.
+"""Communication of the ranks about checkpoints: small JSON values over their own gloo group.
 
 Design
 ------
-Never an object collective: those pickle. A length each, then bytes padded to the longest. `agree` is how a step of the
-work is taken by all or by none: each rank does its part, tells whether it could, and all raise if one could not, so
-nobody is left waiting in the next collective. Without a process group there is one rank and nobody to tell.
+Never an object collective: those pickle. A length each, then bytes padded to the longest. `agree` makes a step of the
+work succeed on all ranks or on none: each rank does its part and shares whether it could, and all raise if one could
+not, so that none is left waiting in the next collective. Without a process group there is one rank.
 """
 
 import json
@@ -20,7 +20,7 @@ from caboose.checkpoints.errors import CheckpointFailed, CheckpointRefused
 
 
 class Exchange:
-    """Talks to the other ranks; with `dist` initialised, making one is a collective."""
+    """Communicates with the other ranks; with `dist` initialised, making one is a collective."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self.group: dist.ProcessGroup | None = None
@@ -29,7 +29,7 @@ class Exchange:
             self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
         else:
-            # torch says so on each save, from whichever thread; a filter for a moment would not be safe there.
+            # torch warns on each save, from any thread; a temporary filter would not be safe there.
             warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable", UserWarning)
 
     def gather(self, value: Any) -> list[Any]:
@@ -47,13 +47,13 @@ class Exchange:
         return [json.loads(row[: int(size)].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, what: str, work: Callable[[], Any]) -> list[Any]:
-        """Does this rank's part and returns what all parts returned; all ranks raise if one of them could not."""
+        """Does this rank's part and returns the results of all; all ranks raise if one of them could not."""
         answer: dict[str, Any]
         try:
             answer = {"value": work()}
         except CheckpointRefused as error:
             answer = {"refused": [str(error.path), error.reason]}
-        except Exception as error:  # noqa: BLE001 - told to all ranks and raised on each
+        except Exception as error:  # noqa: BLE001 - raised on all ranks
             text = str(error) if isinstance(error, CheckpointFailed) else f"{type(error).__name__}: {error}"
             answer = {"error": text}
         answers = self.gather(answer)
@@ -65,7 +65,7 @@ class Exchange:
         return [other["value"] for other in answers]
 
     def close(self) -> None:
-        """Gives the group up."""
+        """Closes the group."""
         group, self.group = self.group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)

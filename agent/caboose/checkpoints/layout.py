@@ -1,14 +1,14 @@
-"""What lies where in a directory of checkpoints. Needs no torch.
+"""The files in a directory of checkpoints. Needs no torch.
 
-DIRECTORY/step-<n>/              a whole checkpoint: it got this name after everything else was on disk
+DIRECTORY/step-<n>/              a complete checkpoint: it got this name after everything else was on disk
 DIRECTORY/step-<n>.replaced/     the one before, while a new one of the same step takes its name
-DIRECTORY/step-<n>.incomplete/   one that is being written, or never was finished, or is being removed
+DIRECTORY/step-<n>.incomplete/   one that is being written, was never finished, or is being removed
   caboose.json                   the manifest, written last
-  index.json                     where each tensor lies
+  index.json                     the place of each tensor
   shared.json                    settings and other plain values that all ranks share
-  rank-<r>.json, rank-<r>.pt     what is a rank's own: random numbers, and whatever differs between ranks
+  rank-<r>.json, rank-<r>.pt     each rank's own state: random numbers, and whatever differs between ranks
   __<r>_<k>.distcp, .metadata    as torch.distributed.checkpoint writes them
-  pinned, best, healthy, tainted marks; an empty file each, made by Caboose or by hand
+  pinned, best, healthy, tainted marks; an empty file each, made by Caboose or manually
 """
 
 import os
@@ -28,27 +28,27 @@ _NAME = re.compile(r"step-(\d{1,16})")
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Where the whole checkpoint of this step lies."""
+    """The path of the complete checkpoint of this step."""
     return directory / f"step-{step}"
 
 
 def aside(path: Path) -> Path:
-    """Where it lies while it is not whole."""
+    """Its path while it is not complete."""
     return path.with_name(path.name + INCOMPLETE)
 
 
 def replaced(path: Path) -> Path:
-    """Where the one before lies while the new one takes its name."""
+    """The path of the one before while the new one takes its name."""
     return path.with_name(path.name + REPLACED)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether Caboose wrote it, or began to."""
+    """Whether Caboose wrote it, or started to."""
     return (path / MANIFEST).exists() or (path / INDEX).exists() or path.name.endswith(INCOMPLETE)
 
 
 def steps_in(directory: Path) -> dict[int, Path]:
-    """Checkpoints that have their final name, newest first; whether each is sound is not looked at."""
+    """Checkpoints with their final name, newest first; they are not checked."""
     found = {}
     if directory.is_dir():
         for path in directory.iterdir():
@@ -59,16 +59,17 @@ def steps_in(directory: Path) -> dict[int, Path]:
 
 
 def leftovers_in(directory: Path) -> list[Path]:
-    """What was begun and not finished."""
+    """Unfinished checkpoints."""
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if re.fullmatch(r"step-\d+.*\.incomplete", path.name))
 
 
 def give_names_back(directory: Path) -> None:
-    """Ends what a killed process left half-way when it put a new checkpoint in the place of an old one.
+    """Completes a replacement that a killed process left half-way.
 
-    Where the new one has the name, the old one goes; else the old one has it again. For one process at a time.
+    If the new checkpoint has the name, the old one is removed; else the old one gets its name back. For one process at
+    a time.
     """
     if not directory.is_dir():
         return
@@ -84,9 +85,9 @@ def give_names_back(directory: Path) -> None:
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Gives a whole checkpoint its name, which one before it may have: that one is set aside until the new one has it.
+    """Gives a complete checkpoint its name; one that has the name is set aside until then.
 
-    Killed at any point, both are on disk; `give_names_back` is what follows, now or at the next start.
+    If the process is killed at any point, both are on disk; `give_names_back` completes it, now or at the next start.
     """
     is_first = not path.exists()
     if not is_first:
@@ -101,12 +102,12 @@ def put_in_place(new: Path, path: Path) -> None:
 
 
 def is_marked(path: Path, mark: Mark) -> bool:
-    """Whether a checkpoint bears this mark."""
+    """Whether a checkpoint has this mark."""
     return (path / mark).exists()
 
 
 def set_mark(path: Path, mark: Mark, *, is_on: bool = True) -> None:
-    """Puts a mark on a checkpoint, or takes it off."""
+    """Adds or removes a mark."""
     if is_on:
         (path / mark).touch()
     else:
@@ -114,7 +115,7 @@ def set_mark(path: Path, mark: Mark, *, is_on: bool = True) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a checkpoint; killed half-way, what is left does not look like a whole one."""
+    """Removes a checkpoint; if killed half-way, the rest does not look like a complete one."""
     if not path.name.endswith(INCOMPLETE):
         away = path.with_name(path.name + ".removed" + INCOMPLETE)
         shutil.rmtree(away, ignore_errors=True)

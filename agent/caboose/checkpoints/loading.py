@@ -1,12 +1,12 @@
-"""Loads a checkpoint: checked by all ranks first, then put into the run in place.
+"""Loads a checkpoint: checked by all ranks first, then read into the run in place.
 
 Design
 ------
-Nothing is touched before every rank has agreed that it can take the checkpoint. The checksums are divided among the
-ranks, so each file is read for that once; all ranks know of them before one of them decodes anything, since the rank
-that reads a file need not be the one that has summed it up. Whatever goes wrong until then is a refusal, and the next
-best may be tried. Only then tensors are read into the model's and the optimizers' own memory. Random numbers come last,
-since reading may use some.
+Nothing is touched before every rank has agreed that it can load the checkpoint. The checksums are divided among the
+ranks, so each file is read once for that; all ranks have the result before one of them decodes anything, since the rank
+that reads a file need not be the one that checked it. Any failure until then is a refusal, and the next best may be
+tried. Only then tensors are read into the model's and the optimizers' own memory. Random numbers come last, since
+reading may use some.
 """
 
 import json
@@ -38,17 +38,17 @@ class LoadedCheckpoint:
 
     path: Path
     step: int
-    """The loop's step after which it was taken: `start_step` of the run that goes on."""
+    """The step after which it was saved: `start_step` of the resumed run."""
     model_step: int
     world: int
-    """How many ranks wrote it."""
+    """The number of ranks that wrote it."""
     lost: tuple[str, ...] = ()
-    """What was left as it is, because another number of ranks wrote it or the run has no such part."""
+    """What was not loaded, because another number of ranks wrote it or the run has no such part."""
 
 
 @dataclass
 class _Contents:
-    """A checkpoint's plain values, as this rank is to take them."""
+    """A checkpoint's plain values for this rank."""
 
     index: Index
     model: dict[str, plain.Tree]
@@ -61,11 +61,11 @@ class _Contents:
 def load(
     path: Path, state: RunState, exchange: Exchange, *, allow_other_world: bool = False, strict: bool = True
 ) -> LoadedCheckpoint:
-    """Puts the checkpoint's state into the run. A collective.
+    """Loads the checkpoint's state into the run. A collective.
 
-    CheckpointRefused, on all ranks and before anything was changed, if it is not whole, not of this model and these
+    CheckpointRefused, on all ranks and before anything was changed, if it is not complete, not of this model and these
     optimizers, or was written by another number of ranks (unless `allow_other_world`: then each rank's own state, such
-    as random numbers, stays as it is). `strict` also wants the same precision, scheduler, scaler and extras.
+    as random numbers, stays as it is). `strict` also requires the same precision, scheduler, scaler and extras.
     """
     manifests: list[Manifest] = []
     read: list[_Contents] = []
@@ -87,7 +87,7 @@ def load(
         f"reading {path}", lambda: read.append(_read(path, described, exchange.rank, is_own_read=is_own_read))
     )
     contents = read[0]
-    # Apart from the files' checks, since FSDP1's state dicts are collectives: all ranks take them, or none.
+    # Separate from the files' checks, since FSDP1's state dicts are collectives: all ranks take them, or none.
     exchange.agree(
         f"checking {path}", lambda: targets.update(_targets(path, state, contents, described, strict=strict))
     )
@@ -127,12 +127,12 @@ def _read(path: Path, described: Manifest, rank: int, *, is_own_read: bool) -> _
         return _Contents(index, shared["model"], shared["optimizers"], shared["parts"], own, own_tensors)
     except CheckpointRefused:
         raise
-    except Exception as error:  # noqa: BLE001 - decoders raise anything on what they were not made for
+    except Exception as error:  # noqa: BLE001 - decoders raise anything on unexpected data
         raise CheckpointRefused(path, f"it cannot be read: {_in_a_line(error)}") from None
 
 
 def _targets(path: Path, state: RunState, contents: _Contents, described: Manifest, *, strict: bool) -> dict[str, Any]:
-    """The memory that the tensors are to be read into; refuses a checkpoint of another run."""
+    """The memory to read the tensors into; refuses a checkpoint of another run."""
     model = state.model_tensors()
     missing, unknown = sorted(model.keys() - contents.model), sorted(contents.model.keys() - model)
     if missing or unknown:
@@ -168,13 +168,13 @@ def _targets(path: Path, state: RunState, contents: _Contents, described: Manife
 
 
 def _part_targets(name: str, thing: Any, contents: _Contents) -> dict[str, Any]:
-    """Sharded tensors are read into the thing's own; whole ones are made and handed to its load_state_dict."""
+    """Sharded tensors are read into the object's own; whole ones are made and passed to its load_state_dict."""
     here: dict[str, torch.Tensor] = {}
     plain.encode(thing.state_dict(), f"part.{name}", here)
     targets = {}
     for key in plain.keys_in(contents.parts.get(name, contents.own.get(name))):
         stored = contents.index.get(key)
-        if stored is not None:  # else it is among the rank's own
+        if stored is not None:  # else it is in the rank's own file
             is_sharded = key in here and plain.is_sharded(here[key])
             targets[key] = here[key] if is_sharded else torch.zeros(stored.size, dtype=stored.torch_dtype)
     return targets
@@ -195,7 +195,7 @@ def _put_back(state: RunState, contents: _Contents, tensors: Mapping[str, Any]) 
 
 
 def _in_a_line(error: Exception) -> str:
-    """What an error says, without the pages that torch adds."""
+    """The message of an error, without the pages that torch adds."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}"
 

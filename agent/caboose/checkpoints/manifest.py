@@ -1,10 +1,10 @@
-"""The manifest of a checkpoint: what belongs to it, and the checks that refuse one that is not whole. Needs no torch.
+"""The manifest of a checkpoint: its files, and the checks that refuse an incomplete one. Needs no torch.
 
 Design
 ------
 The manifest is written last, into a directory that does not have its final name yet, so a directory with both is one
-that all ranks finished. It bears its own checksum, and size and checksum of every other file. CRC-32 is for disks and
-copies that go wrong, not for people who mean harm: who can write here can also write the training script.
+that all ranks finished. It has its own checksum, and size and checksum of every other file. CRC-32 detects faulty disks
+and copies, not malice: whoever can write here can also write the training script.
 """
 
 import zlib
@@ -28,11 +28,11 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is and what belongs to it."""
+    """A checkpoint and its files."""
 
     format: int
     step: int
-    """The loop's step after which it was taken."""
+    """The step after which it was saved."""
     model_step: int
     """The age of the weights, which a rollback takes back."""
     world: int
@@ -41,9 +41,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: str
     """Class of the outermost module."""
     parts: tuple[str, ...]
-    """Names of what was saved beside model and optimizers: scheduler, scaler, extras."""
+    """Names of the parts beside model and optimizers: scheduler, scaler, extras."""
     local: tuple[str, ...]
-    """Those of which each rank has a state of its own, which another number of ranks could not take over."""
+    """The parts of which each rank has its own state, which another number of ranks could not load."""
     files: dict[str, File]
 
     @property
@@ -62,7 +62,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def write(path: Path, manifest: Manifest) -> None:
-    """Writes the manifest of the checkpoint that lies here, durably."""
+    """Writes the manifest durably."""
     body = msgspec.json.encode(manifest)
     layout.write_durably(
         path / layout.MANIFEST, msgspec.json.encode(_Sealed(crc32=zlib.crc32(body), manifest=msgspec.Raw(body)))
@@ -70,7 +70,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest of a checkpoint; CheckpointRefused says why there is none to trust."""
+    """The manifest of a checkpoint; CheckpointRefused with the reason if there is no valid one."""
     if path.name.endswith(layout.INCOMPLETE):
         raise CheckpointRefused(path, "it was interrupted while it was written")
     if not path.is_dir():
@@ -91,14 +91,14 @@ def read(path: Path) -> Manifest:
                 path, f"a newer Caboose wrote it (format {found}, this one reads up to {FORMAT}); upgrade to load it"
             )
         if zlib.crc32(bytes(sealed.manifest)) != sealed.crc32:
-            raise CheckpointRefused(path, f"{layout.MANIFEST} is damaged: its checksum is another")
+            raise CheckpointRefused(path, f"{layout.MANIFEST} is damaged: its checksum does not match")
         return msgspec.json.decode(sealed.manifest, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointRefused(path, f"{layout.MANIFEST} is damaged: {error}") from None
 
 
 def saved_at(path: Path) -> float:
-    """When a checkpoint was saved, by its own manifest; 0 where that cannot be read."""
+    """When a checkpoint was saved, by its manifest; 0 if that cannot be read."""
     try:
         return read(path).time
     except CheckpointRefused:
@@ -106,7 +106,7 @@ def saved_at(path: Path) -> float:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
-    """Refuses a checkpoint of which a file is missing or cut short."""
+    """Refuses a checkpoint with a missing or truncated file."""
     for name, file in manifest.files.items():
         try:
             size = (path / name).stat().st_size
@@ -117,14 +117,14 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
 
 
 def check_sums(path: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
-    """Refuses a checkpoint of which a byte is another; reads all files, or those named."""
+    """Refuses a checkpoint with a wrong checksum; reads all files, or those named."""
     for name in manifest.files if names is None else names:
         try:
             found = checksum(path / name)
         except OSError as error:
             raise CheckpointRefused(path, f"{name} cannot be read: {error.strerror}") from None
         if found != manifest.files[name].crc32:
-            raise CheckpointRefused(path, f"{name} is damaged: its checksum is another")
+            raise CheckpointRefused(path, f"{name} is damaged: its checksum does not match")
 
 
 def check_world(path: Path, manifest: Manifest, world: int) -> None:
@@ -147,5 +147,5 @@ def checksum(path: Path) -> int:
 
 
 def described(path: Path) -> File:
-    """Size and checksum of a file as it lies there now."""
+    """Size and checksum of a file."""
     return File(path.stat().st_size, checksum(path))

@@ -1,11 +1,11 @@
-"""An optimizer's state by the names of its parameters: taken apart for saving, and put back in place.
+"""An optimizer's state by the names of its parameters: captured for saving, and restored in place.
 
 Design
 ------
 Plain, DDP and FSDP2 parameters carry their own state (FSDP2's as DTensors, which torch reshards), so it is read from
-and written to `optimizer.state` directly. torch's own set_optimizer_state_dict would take a step of an optimizer that
-has no state yet, with everybody's hooks, and cast the state to the parameters' type. FSDP1 keeps shards of flat
-buffers, which only torch can name, so its API is used there; without state yet, it takes that step, with a rate of 0.
+and written to `optimizer.state` directly. torch's own set_optimizer_state_dict would take a step of an optimizer
+without state, with all its hooks, and cast the state to the parameters' type. FSDP1 keeps shards of flat buffers,
+which only torch can name, so its API is used there; without state, it takes that step, with a rate of 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from caboose.checkpoints import plain
-from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.storage import Index
 from caboose.observe.layers import plain_name
+from caboose.tensors.shards import is_fsdp1
 
 
 class OptimizerParts:
@@ -36,7 +36,7 @@ class OptimizerParts:
         self._names = {id(p): plain_name(name) for name, p in model.named_parameters()}
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> plain.Tree:
-        """Settings and structure of all optimizers; their tensors, not copied, are put into `tensors`."""
+        """Settings and structure of all optimizers; adds their tensors, not copied, to `tensors`."""
         return [self._capture(i, optimizer, tensors) for i, optimizer in enumerate(self._optimizers)]
 
     def _capture(self, i: int, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> plain.Tree:
@@ -66,11 +66,11 @@ class OptimizerParts:
         }
 
     def _name(self, group: int, number: int, parameter: torch.Tensor) -> str:
-        """Its name in the model; its place in the optimizer if the model does not list it."""
+        """Its name in the model, or its place in the optimizer if the model does not list it."""
         return self._names.get(id(parameter), f"group{group}.{number}")
 
     def objection(self, trees: plain.Tree) -> str:
-        """Why what was saved does not fit these optimizers; empty if it does."""
+        """Why the saved state does not fit these optimizers; empty if it does."""
         if len(trees) != len(self._optimizers):
             return f"it holds {len(trees)} optimizers and the run has {len(self._optimizers)}"
         here = self.capture({})
@@ -82,7 +82,7 @@ class OptimizerParts:
         return ""
 
     def targets(self, trees: plain.Tree, index: Index) -> dict[str, torch.Tensor]:
-        """Where the tensors of what was saved are to be read into: those that exist, new ones where none do."""
+        """The tensors to read into: existing ones, or new ones."""
         here: dict[str, torch.Tensor] = {}
         self.capture(here)
         targets = {}
@@ -99,7 +99,7 @@ class OptimizerParts:
                     is_whole = parameter is not None and not plain.is_sharded(parameter)
                     if key in sharded and not is_whole and not plain.is_sharded(made):
                         raise ValueError(
-                            f"{key} lies across the ranks in a way that cannot be made anew; take one optimizer step "
+                            f"{key} has a placement across the ranks that cannot be recreated; take one optimizer step "
                             "before loading"
                         )
                     targets[key] = made
@@ -123,7 +123,7 @@ class OptimizerParts:
         return torch.zeros(stored.size, dtype=stored.torch_dtype, device=device)
 
     def _parameters(self, i: int) -> dict[str, tuple[Mapping[str, Any], torch.Tensor | None]]:
-        """Groups and parameters by name. FSDP1's are not what their state looks like, which exists by now anyway."""
+        """Groups and parameters by name. For FSDP1 no parameters: they do not have the shape of their state."""
         return {
             self._name(g, n, p): (group, None if self._is_fsdp1 else p)
             for g, group in enumerate(self._optimizers[i].param_groups)
@@ -131,7 +131,7 @@ class OptimizerParts:
         }
 
     def restore(self, trees: plain.Tree, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Puts the state back; `tensors` are those of `targets`, read."""
+        """Restores the state; `tensors` are those of `targets`, read."""
         for i, (optimizer, tree) in enumerate(zip(self._optimizers, trees, strict=True)):
             settings = [plain.decode(group["settings"], tensors) for group in tree["groups"]]
             state = {name: plain.decode(saved, tensors) for name, saved in tree["state"].items()}

@@ -2,9 +2,9 @@
 
 Design
 ------
-What JSON has is itself; everything else is `{"is": kind, "of": content}`, a dict among them, since its keys may be
-numbers. A tensor becomes its key, and goes where the caller puts it. What is none of these kinds (an object of the
-user's own, a function) is an error that names it, at the first save: it could only be written by pickle.
+A JSON value stays itself; everything else is `{"is": kind, "of": content}`, including a dict, since its keys may be
+numbers. A tensor becomes its key, and the caller stores it. Anything else (a user's object, a function) is an error
+that names it, at the first save: only pickle could write it.
 """
 
 import base64
@@ -19,16 +19,16 @@ import torch
 from caboose.checkpoints.errors import CheckpointFailed
 
 Tree = Any
-"""What json.dumps takes and `decode` understands."""
+"""A value for json.dumps that `decode` understands."""
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this rank holds a part of it, and torch knows which."""
+    """Whether it is a DTensor, of which this rank holds a part."""
     return type(tensor).__name__ in ("DTensor", "ShardedTensor")
 
 
 def encode(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Tree:
-    """The value as JSON; its tensors are put into `tensors` under names that begin with `key`."""
+    """The value as JSON; its tensors are added to `tensors` under names that begin with `key`."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -67,7 +67,7 @@ def _rest(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> tuple[str, 
 
 
 def decode(tree: Tree, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that was encoded; ValueError if this is not what `encode` made."""
+    """The encoded value; ValueError if `encode` did not make it."""
     if isinstance(tree, list):
         return [decode(part, tensors) for part in tree]
     if not isinstance(tree, dict):
@@ -99,7 +99,7 @@ def decode(tree: Tree, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def keys_in(tree: Tree, *, sharded_only: bool = False) -> Iterator[str]:
-    """The keys of all tensors a tree refers to, or of those that lie across ranks."""
+    """The keys of all tensors in a tree, or of the sharded ones."""
     if isinstance(tree, list):
         for part in tree:
             yield from keys_in(part, sharded_only=sharded_only)

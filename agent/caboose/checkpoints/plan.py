@@ -1,14 +1,15 @@
-"""`caboose.resume_plan`: which checkpoint a restarted run begins with, and what it does differently this time.
+"""`caboose.resume_plan`: from which checkpoint a restarted run resumes, and what it does differently.
 
 Design
 ------
-Two know something. The daemon's ledger knows which checkpoints are healthy, and of checkpoints that the user's own code
-wrote; the disk knows which are whole. The daemon's order comes first, then what it does not know of, newest first; the
-first that is whole is taken, and every other one before it is named with the reason. What the ledger or a mark calls
-tainted is never taken, not even as the last: whether a run begins anew for want of a checkpoint is for people to say.
+There are two sources. The daemon's ledger knows which checkpoints are healthy, including those of the user's own code;
+the disk knows which are complete. The daemon's order comes first, then what it does not know, newest first; the first
+complete one is taken, and every better one is listed with the reason why not. A checkpoint that the ledger or a mark
+calls tainted is never taken, not even as the last: whether a run starts over for lack of a checkpoint is for people to
+decide.
 
-Every rank must resume from the same place, so where a process group is there, rank 0 decides and tells the others. No
-torch is imported that is not there already.
+Every rank must resume from the same place, so with a process group rank 0 decides and the others receive its plan.
+torch is not imported unless it is already.
 """
 
 import logging
@@ -20,63 +21,65 @@ from typing import Literal
 
 import msgspec
 
-from caboose import settings
 from caboose.checkpoints import layout, manifest
-from caboose.checkpoints.asking import NoAnswer, ask
 from caboose.checkpoints.errors import CheckpointRefused
+from caboose.checkpoints.plan_request import NoAnswer, ask
 from caboose.report import identity
+from caboose.settings import environment
 from caboose_wire import Plan, PlanRequest
 
 logger = logging.getLogger("caboose")
 
 PATIENCE_SECONDS = 3600.0
-"""How long other ranks wait for rank 0, which may have to read a large checkpoint to its end."""
+"""How long other ranks wait for rank 0, which may have to read a large checkpoint completely."""
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to resume from, and what to do differently."""
+    """From where to resume, and what to do differently."""
 
     checkpoint: str | None = None
     """Path of the checkpoint to load; None if there is none that may be used."""
     step: int = 0
-    """The step after which it was taken: the next one is the first to be trained. 0 without a checkpoint."""
+    """The step after which it was saved; training continues with the next. 0 without a checkpoint."""
     is_ours: bool = False
     """Whether Caboose wrote it; one of your own is loaded by your own code."""
     health: str = ""
-    """healthy or unproven by the daemon's ledger; empty if it does not know of it."""
+    """healthy or unproven in the daemon's ledger; empty if it is not listed."""
+    best: str | None = None
+    """Path of the checkpoint with the best validation loss; None where the daemon knows of none."""
     others: tuple[str, ...] = ()
-    """What would be next, best first, not looked at yet."""
+    """The next best, best first, not checked yet."""
     skip: tuple[tuple[int, int], ...] = ()
-    """First and last of steps whose batches should not be seen again; also those before `step`, for an older one."""
+    """First and last of steps whose batches should be skipped; also those before `step`, for an older checkpoint."""
     lr_scale: float = 1.0
     lr_scales: dict[str, float] = {}
-    """The same for those of `others` that call for another, by path."""
+    """The same for those of `others` that need another, by path."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """Checkpoints that are better or newer and not used, each with the reason."""
+    """Better or newer checkpoints that are not used, each with the reason."""
     source: Literal["daemon", "disk"] = "disk"
     reason: str = ""
-    """The daemon's, or why it was not heard."""
+    """The daemon's reason, or why there is no answer."""
 
     @property
     def is_new_run(self) -> bool:
-        """Whether there never was a whole checkpoint; if there are some that may not be used, people should look."""
+        """Whether there never was a complete checkpoint; if some exist and none may be used, someone should check."""
         return self.checkpoint is None and all(path.endswith(layout.INCOMPLETE) for path, _ in self.rejected)
 
     def skips(self, step: int) -> bool:
-        """Whether the batch of this step should be left out."""
+        """Whether the batch of this step should be skipped."""
         return any(first <= step <= last for first, last in self.skip)
 
     def explain(self) -> str:
-        """The plan in words, a line each."""
+        """The plan as text, one line each."""
         if self.checkpoint is not None:
             says = f", {self.health} by the daemon's ledger" if self.health else ""
             lines = [f"Resume from {self.checkpoint}, after step {self.step}{says}."]
         elif self.is_new_run:
-            lines = ["There is no checkpoint: the run begins anew."]
+            lines = ["There is no checkpoint: the run starts from the beginning."]
         else:
-            lines = ["No checkpoint may be used. Look at why before the run begins anew."]
+            lines = ["No checkpoint may be used. Check why before the run starts from the beginning."]
         lines += [
-            f"Leave out the batches of steps {max(first, self.step + 1)} to {last}."
+            f"Skip the batches of steps {max(first, self.step + 1)} to {last}."
             for first, last in self.skip
             if last > self.step
         ]
@@ -84,7 +87,7 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"Multiply the learning rate by {self.lr_scale:g}.")
         lines += [f"Not used: {path}: {reason}." for path, reason in self.rejected]
         if self.source == "disk":
-            lines.append(f"Without the daemon ({self.reason}): the newest whole checkpoint on disk, healthy or not.")
+            lines.append(f"Without the daemon ({self.reason}): the newest complete checkpoint on disk, healthy or not.")
         elif self.reason:
             lines.append(f"The daemon: {self.reason}")
         return "\n".join(lines)
@@ -107,14 +110,14 @@ def resume_plan(
     timeout: float = 5.0,
     verify: bool = True,
 ) -> ResumePlan:
-    """Where this run should resume from, by the daemon's ledger and by what is whole on disk.
+    """From where this run should resume, by the daemon's ledger and the complete checkpoints on disk.
 
-    `directory` is where Caboose saves checkpoints; job and endpoint are found as `attach` finds them. Call it on every
-    rank, or on one alone that tells the others; with a process group it is a collective, and all get the same plan.
-    `timeout` is how long the daemon is waited for, in seconds. `verify` reads the chosen checkpoint to its end to
-    compare checksums; without, only names and sizes are looked at (loading compares them in any case).
+    `directory` is where Caboose saves checkpoints; job and endpoint are found as in `attach`. Call it on every rank,
+    or on one that passes it on; with a process group it is a collective, and all get the same plan. `timeout` is the
+    wait for the daemon, in seconds. `verify` reads the chosen checkpoint completely to compare checksums; without it,
+    only names and sizes are checked (loading compares checksums in any case).
     """
-    chosen = None if settings.is_disabled(os.environ) else settings.resolve(os.environ, endpoint=endpoint)
+    chosen = None if environment.is_disabled(os.environ) else environment.resolve(os.environ, endpoint=endpoint)
     name = identity.resolve(os.environ, job=job, rank=0, world=world_size or 1).job
     place = None if directory is None else Path(directory).absolute()
     torch = sys.modules.get("torch")
@@ -139,12 +142,12 @@ def resume_plan(
 
 
 def _world(env: Mapping[str, str]) -> int:
-    """As the launcher says; 0 if it does not, and then any will do."""
+    """From the launcher's variables; 0 if there are none, which matches any."""
     text = env.get("WORLD_SIZE") or env.get("SLURM_NTASKS") or ""
     return int(text) if text.isdecimal() else 0
 
 
-def _asked(chosen: settings.Settings | None, job: str, world: int, timeout: float) -> Plan | str:
+def _asked(chosen: environment.Settings | None, job: str, world: int, timeout: float) -> Plan | str:
     """The daemon's plan, or why there is none."""
     if chosen is None:
         return "CABOOSE_DISABLED is set"
@@ -158,8 +161,8 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
     if directory is not None:
         try:
             layout.give_names_back(directory)
-        except OSError as error:  # the others are there all the same
-            logger.warning("caboose: what a killed save left in %s cannot be put in order: %s", directory, error)
+        except OSError as error:  # the others can still be used
+            logger.warning("caboose: an interrupted save in %s cannot be cleaned up: %s", directory, error)
     candidates = _candidates(directory, answer)
     rejected: list[tuple[str, str]] = []
     if directory is not None:
@@ -184,6 +187,7 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
         step=0 if taken is None else taken.step,
         is_ours=taken is not None and layout.is_ours(taken.path),
         health="" if taken is None else taken.health,
+        best=_best(answer),
         others=tuple(str(other.path) for other in others),
         skip=answer.skip if isinstance(answer, Plan) else (),
         lr_scale=lr_scale,
@@ -194,8 +198,13 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
     )
 
 
+def _best(answer: Plan | str) -> str | None:
+    planned = answer.checkpoints if isinstance(answer, Plan) else ()
+    return next((checkpoint.path for checkpoint in planned if checkpoint.is_best), None)
+
+
 def _candidates(directory: Path | None, answer: Plan | str) -> list[_Candidate]:
-    """Best first: as the daemon orders them, then what it does not know of."""
+    """Best first: in the daemon's order, then those it does not know."""
     found: dict[Path, _Candidate] = {}
     lr_scale = answer.lr_scale if isinstance(answer, Plan) else 1.0
     for planned in answer.checkpoints if isinstance(answer, Plan) else ():
@@ -205,7 +214,7 @@ def _candidates(directory: Path | None, answer: Plan | str) -> list[_Candidate]:
     for step, path in layout.steps_in(directory).items() if directory is not None else ():
         known = found.get(path.resolve())
         if layout.is_marked(path, "tainted") and (known is None or known.health != "tainted"):
-            found[path.resolve()] = _Candidate(path, step, "tainted", "it bears the mark `tainted`", lr_scale)
+            found[path.resolve()] = _Candidate(path, step, "tainted", "it is marked `tainted`", lr_scale)
         elif known is None:
             found[path.resolve()] = _Candidate(path, step, "", "", lr_scale)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""`caboose.load_checkpoint`: puts what the plan names into a run that is about to begin. Imports torch when called."""
+"""`caboose.load_checkpoint`: loads the plan's checkpoint into a run. Imports torch when called."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from caboose.checkpoints import layout
 from caboose.checkpoints.errors import CheckpointRefused
 from caboose.checkpoints.plan import ResumePlan
-from caboose.observe.schedulers import listed
+from caboose.settings.options import as_schedulers
 
 if TYPE_CHECKING:
     import torch
@@ -31,20 +31,20 @@ def load_checkpoint(
     strict: bool = True,
     scale_lr: bool = True,
 ) -> "LoadedCheckpoint | None":
-    """Loads what a plan names, or one checkpoint by its path, in place; call it on every rank, before `attach`.
+    """Loads a plan's checkpoint, or one by its path, in place; call it on every rank, before `attach`.
 
     The model is already wrapped; the other arguments are those of `attach`. If the plan's checkpoint cannot be used
-    after all, the next best is. None if there never was a checkpoint: the run is a new one. CheckpointRefused if there
-    are some and none of them may be used, or if the one to load is your own code's. Learning rates are multiplied by
-    the plan's `lr_scale`, unless `scale_lr` is off.
+    after all, the next best is. None if there never was a checkpoint: the run is new. CheckpointRefused if there are
+    some and none may be used, or if your own code wrote the one to load. Learning rates are multiplied by the plan's
+    `lr_scale`, unless `scale_lr` is off.
     """
     import torch
 
     from caboose.checkpoints.exchange import Exchange
-    from caboose.checkpoints.fsdp1 import quiet
     from caboose.checkpoints.loading import load
     from caboose.checkpoints.run_state import RunState
     from caboose.rollback import learning_rates
+    from caboose.tensors.shards import quiet_fsdp1
 
     paths = [str(plan)]
     if isinstance(plan, ResumePlan):
@@ -54,7 +54,7 @@ def load_checkpoint(
             raise CheckpointRefused(plan.rejected[0][0], f"{plan.rejected[0][1]}\n{plan.explain()}")
         paths = [plan.checkpoint, *plan.others]
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    schedulers = listed(scheduler, "load_checkpoint")
+    schedulers = as_schedulers(scheduler, "load_checkpoint")
     state = RunState(model, optimizers, schedulers, scaler, extra)
     exchange = Exchange(600.0)
     refused: CheckpointRefused | None = None
@@ -64,7 +64,7 @@ def load_checkpoint(
             if path.exists() and not layout.is_ours(path) and isinstance(plan, ResumePlan):
                 raise CheckpointRefused(path, "Caboose did not write it; load it with the code that did")
             try:
-                with quiet(model):
+                with quiet_fsdp1(model):
                     loaded = load(path, state, exchange, allow_other_world=allow_other_world, strict=strict)
                 scale = plan.lr_scales.get(str(path), plan.lr_scale) if isinstance(plan, ResumePlan) else 1.0
                 if scale_lr and scale != 1.0:
@@ -83,7 +83,7 @@ def load_checkpoint(
 
 
 def _give_names_back(paths: Sequence[str]) -> None:
-    """What a killed save has left half-way is put in order, where that can be done, before anything is looked for."""
+    """Completes what a killed save left half-way, where that is possible."""
     for directory in dict.fromkeys(Path(path).parent for path in paths):
         with contextlib.suppress(OSError):
             layout.give_names_back(directory)

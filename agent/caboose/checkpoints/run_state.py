@@ -1,12 +1,11 @@
-"""Everything of a run that a checkpoint holds: taken down at a step boundary, and put back.
+"""Everything of a run that a checkpoint holds: captured at a step boundary, and restored.
 
 Design
 ------
-Model and optimizer tensors go to torch.distributed.checkpoint, which divides replicated ones among the ranks and knows
-what to do with sharded ones. The other *parts* (scheduler, scaler, extras, and each rank's random numbers) have a state
-of plain values and a few tensors. Whether a part is the same on all ranks is not asked of the user but seen, by digest,
-at each save: what is equal everywhere is written once, what differs is written by each rank and makes the checkpoint
-one of this number of ranks.
+Model and optimizer tensors go to torch.distributed.checkpoint, which divides replicated ones among the ranks and
+handles sharded ones. The other *parts* (scheduler, scaler, extras, and each rank's random numbers) have a state of
+plain values and a few tensors. Whether a part is the same on all ranks is found by digest at each save: what is equal
+is written once, what differs is written by each rank and ties the checkpoint to this number of ranks.
 
 Buffers of replicas (batch norm's averages) may differ for good reasons: rank 0's go with the model, and where they
 differ each rank keeps its own beside them.
@@ -25,9 +24,9 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from caboose.checkpoints import plain
-from caboose.checkpoints.fsdp1 import is_fsdp1
 from caboose.checkpoints.optimizer_state import OptimizerParts
 from caboose.observe.layers import plain_name
+from caboose.tensors.shards import is_fsdp1
 
 RANDOM = "random numbers"
 BUFFERS = "buffers"
@@ -35,7 +34,7 @@ BUFFERS = "buffers"
 
 @dataclass
 class ExtraState:
-    """The state of one thing beside model and optimizers."""
+    """The state of one object beside model and optimizers."""
 
     tree: plain.Tree
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class ExtraState:
 
 @dataclass
 class Captured:
-    """A run's state at one boundary, as this rank has it."""
+    """A run's state at one boundary, on this rank."""
 
     tensors: dict[str, torch.Tensor]
     """For torch.distributed.checkpoint: sharded or the same on all ranks."""
@@ -61,7 +60,7 @@ class Captured:
 
 
 class RunState:
-    """The things whose state is saved, by reference."""
+    """The objects whose state is saved, by reference."""
 
     def __init__(
         self,
@@ -86,16 +85,16 @@ class RunState:
                 )
 
     def model_tensors(self) -> dict[str, Any]:
-        """The model's state dict under the names it has without wrappers; tensors share memory with the model."""
+        """The model's state dict with names without wrappers; tensors share memory with the model."""
         return get_model_state_dict(self.model)
 
     def capture(self, rank: int, *, is_copied: bool) -> Captured:
-        """Takes everything down; `is_copied` if training goes on before it is written."""
+        """Captures everything; `is_copied` if training continues before it is written."""
         tensors: dict[str, torch.Tensor] = {}
         state = self.model_tensors()
         buffers = {key: state[key] for key in self._buffers(state)}
         model = {key: plain.encode(value, f"model.{key}", tensors) for key, value in state.items()}
-        if rank != 0:  # torch would take a replicated tensor from any rank; of buffers, rank 0's count
+        if rank != 0:  # torch would take a replicated tensor from any rank; for buffers, rank 0's count
             for key in buffers:
                 tensors.pop(f"model.{key}", None)
         optimizers = self.optimizers.capture(tensors)
@@ -124,13 +123,13 @@ class RunState:
 
 
 def copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same tensors on the host, in memory of their own."""
+    """Copies of the tensors on the host."""
     staged: dict[str, torch.Tensor] = BlockingAsyncStager(cache_staged_state_dict=False).stage(tensors)
     return staged
 
 
 def random_state() -> dict[str, Any]:
-    """Where this process's random numbers stand: Python's, numpy's, torch's on the host and on the current device."""
+    """The random states of this process: Python's, numpy's, torch's on the host and the current device."""
     state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is not None:
@@ -139,7 +138,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Takes the random numbers back to where they stood."""
+    """Restores the random states."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

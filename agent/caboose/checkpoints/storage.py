@@ -1,11 +1,11 @@
-"""How torch.distributed.checkpoint writes and reads files here: with an index that is JSON.
+"""How torch.distributed.checkpoint writes and reads files here: with a JSON index.
 
 Design
 ------
-torch keeps where each tensor lies in `.metadata`, a pickle, and unpickles whatever it finds there. So the index is
-written a second time as JSON, and only that is read; `.metadata` stays, for people who load a checkpoint with torch
-alone. Values that are not tensors would be pickled too, so none are given to torch: the files hold tensors only, which
-torch loads with `weights_only=True`.
+torch keeps the place of each tensor in `.metadata`, a pickle, and unpickles whatever it finds there. So the index is
+written again as JSON, and only that is read; `.metadata` remains, for loading a checkpoint with torch alone. Values
+that are not tensors would be pickled too, so torch gets none: the files hold tensors only, which torch loads with
+`weights_only=True`.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """As torch names it."""
+        """The torch dtype."""
         found = getattr(torch, self.dtype, None)
         if not isinstance(found, torch.dtype):
             raise ValueError(f"a tensor of type {self.dtype!r}, which this torch does not know")
@@ -60,7 +60,7 @@ Index = dict[str, Stored]
 
 @dataclass(frozen=True)
 class _Place:
-    """What torch's reader asks of where a piece lies."""
+    """The place of a piece, as torch's reader needs it."""
 
     relative_path: str
     offset: int
@@ -69,7 +69,7 @@ class _Place:
 
 
 class ShardWriter(FileSystemWriter):
-    """torch's own writer; the rank that writes its `.metadata` writes the index too."""
+    """torch's writer; the rank that writes its `.metadata` writes the index too."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, single_file_per_rank=True, sync_files=True, overwrite=False)
@@ -94,7 +94,7 @@ class ShardWriter(FileSystemWriter):
 
 
 def read_index(path: Path, manifest: Manifest) -> Index:
-    """Where each tensor of a checkpoint lies; refused if it points outside of what the manifest lists."""
+    """The place of each tensor; refused if it points outside of the manifest's files."""
     try:
         index = msgspec.json.decode((path / layout.INDEX).read_bytes(), type=Index)
     except (OSError, msgspec.DecodeError) as error:
@@ -111,14 +111,14 @@ def read_index(path: Path, manifest: Manifest) -> Index:
 
 
 class Reader(FileSystemReader):
-    """torch's own reader, told where things are by our index."""
+    """torch's reader, with our index."""
 
     def __init__(self, path: Path, index: Index) -> None:
         super().__init__(path)
         self._index = index
 
     def read_metadata(self) -> Metadata:
-        """What torch would have unpickled. Takes no rank, so that torch does not look for metadata by rank."""
+        """The metadata that torch would have unpickled. Takes no rank, so that torch does not read it per rank."""
         tensors: dict[str, Any] = {}
         places = {}
         for key, stored in self._index.items():

@@ -1,11 +1,11 @@
-"""Writes one checkpoint: all ranks together, aside, and under its name only when it is whole.
+"""Writes one checkpoint: all ranks together, under its final name only when it is complete.
 
 Design
 ------
-Runs on the training thread, or on the checkpointer's own when training goes on meanwhile; never on two at once. Four
-meetings of the ranks, all on the checkpointer's own group: everyone has captured its state and the directory is there;
-torch's save; everyone's files are on disk; the checkpoint has its name. A rank that cannot do its part tells the others
-there (see `exchange`), and all give up together. A rank that dies breaks the group, and the others learn that from it.
+Runs on the training thread, or on the checkpointer's own while training continues; never on two at once. The ranks meet
+four times, all on the checkpointer's own group: each has captured its state and the directory exists; torch's save; all
+files are on disk; the checkpoint has its name. A rank that cannot do its part reports that there (see `exchange`), and
+all give up together. A rank that dies breaks the group, which the others notice.
 """
 
 import json
@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from caboose.checkpoints import layout, manifest, retention
+from caboose.checkpoints import layout, manifest
 from caboose.checkpoints.errors import CheckpointFailed
 from caboose.checkpoints.exchange import Exchange
 from caboose.checkpoints.run_state import BUFFERS, RANDOM, Captured
@@ -42,7 +42,7 @@ def write(
     wrapper: str,
     keep: int,
 ) -> int:
-    """Writes the state as the checkpoint of this step and removes what it supersedes; the bytes it takes on disk.
+    """Writes the state as the checkpoint of this step, removes superseded ones, and returns its bytes on disk.
 
     CheckpointFailed on all ranks if one could not; any other exception means that a rank is gone.
     """
@@ -96,7 +96,7 @@ def write(
 
 
 def _differing(answers: list[dict[str, Any]]) -> set[str]:
-    """The parts that are not the same on all ranks. Model and optimizers must be: rank 0's plan is for all."""
+    """The parts that differ between ranks. Model and optimizers must not: rank 0's plan is for all."""
     first = answers[0]
     for rank, answer in enumerate(answers):
         if answer["structure"] != first["structure"]:
@@ -119,14 +119,14 @@ def _save_tensors(tensors: dict[str, Any], here: Path, exchange: Exchange) -> No
         )
     except CheckpointException as error:  # which torch raises on all ranks
         first = min(error.failures)
-        free = shutil.disk_usage(here.parent).free // 2**20  # torch does not always say that a disk is full
+        free = shutil.disk_usage(here.parent).free // 2**20  # torch does not always report a full disk
         raise CheckpointFailed(
             f"writing failed on rank {first} ({free} MiB free): {error.failures[first][0]}"
         ) from None
 
 
 def _write_own(here: Path, rank: int, captured: Captured, shared: list[str], local: list[str]) -> dict[str, list[int]]:
-    """Writes what is this rank's alone (and, on rank 0, what is everybody's); size and checksum of all its files."""
+    """Writes this rank's own files (on rank 0 also the shared ones); size and checksum of all its files."""
     names = [path.name for path in here.glob(f"__{rank}_*.distcp")]
     if rank == 0:
         values = {
@@ -151,14 +151,14 @@ def _write_own(here: Path, rank: int, captured: Captured, shared: list[str], loc
 def _finish(here: Path, path: Path, described: manifest.Manifest, keep: int) -> None:
     for name in described.files:
         if not (here / name).exists():
-            raise CheckpointFailed(f"{name} is not to be seen in {here}: all ranks must write to one shared directory")
+            raise CheckpointFailed(f"{name} is not visible in {here}: all ranks must write to one shared directory")
     manifest.write(here, described)
     layout.sync_directory(here)
-    layout.put_in_place(here, path)  # one of an earlier attempt may be there, which this one has overtaken
+    layout.put_in_place(here, path)  # it may replace one of an earlier attempt
     try:
         layout.give_names_back(path.parent)
         _retire(path.parent, keep, described.step)
-    except OSError as error:  # this one is whole all the same
+    except OSError as error:  # this one is complete anyway
         logger.warning("caboose: a superseded checkpoint could not be removed: %s", error)
 
 
@@ -170,7 +170,7 @@ def _retire(directory: Path, keep: int, step: int) -> None:
 
     by_age = sorted(steps, key=lambda s: manifest.saved_at(steps[s]))
     wanted = [*marked("best"), *marked("healthy"), *marked("pinned"), step]
-    gone = retention.superseded(by_age, keep=keep, wanted=wanted, tainted=marked("tainted"))
+    gone = superseded(by_age, keep=keep, wanted=wanted, tainted=marked("tainted"))
     for old in gone:
         layout.remove(steps[old])
 
@@ -180,4 +180,26 @@ def _give_up(here: Path) -> None:
         if here.exists():
             layout.remove(here)
     except OSError:
-        pass  # the next save tries again, and it does not look like a whole one
+        pass  # the next save tries again, and it does not look complete
+
+
+def superseded(
+    steps: Sequence[int],
+    *,
+    keep: int,
+    wanted: Collection[int] = (),
+    tainted: Collection[int] = (),
+) -> list[int]:
+    """Steps whose checkpoints are no longer needed; `steps` are in the order in which they were saved.
+
+    That order counts, not the number: a run that resumed from an old checkpoint saves lower numbers than it left
+    behind.
+
+    Kept are the `keep` newest, the `wanted` (the best, the newest that is proven healthy, the pinned), and always the
+    newest that is not tainted: a run that diverged some time ago fills the newest places with checkpoints that are of
+    no use.
+    """
+    newest_first = list(reversed(steps))
+    kept = {*newest_first[:keep], *wanted}
+    kept.update([step for step in newest_first if step not in tainted][:1])
+    return [step for step in steps if step not in kept]

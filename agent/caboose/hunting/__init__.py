@@ -1,1 +1,1 @@
-"""The NaN hunt: runs one captured batch again, with every module and operation watched, and names what broke first."""
+"""The NaN hunt: runs a captured batch again, observes every module and operation, and names what broke first."""

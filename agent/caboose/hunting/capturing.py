@@ -1,14 +1,14 @@
-"""Keeps what the model was last given, so that a step that breaks can be run again.
+"""Keeps the model's last inputs, so that a bad step can be run again.
 
 Design
 ------
-Exists only where hunting is on. A hook before the model's forward keeps references: to the arguments (cut off from any
-graph that made them), to the watched loader's batch, and a copy of the random generator's state, a few kilobytes.
-Nothing of the batch is copied, so a loop that changes its inputs in place after the forward changes what is kept: that
-is seen by the tensors' version counters, and said.
+Exists only with hunting on. A hook before the model's forward keeps references to the arguments (detached from any
+graph) and to the watched loader's batch, and a copy of the random generator's state, a few kilobytes. Nothing of the
+batch is copied, so a loop that changes its inputs in place after the forward changes what is kept: the tensors' version
+counters show that, and the result reports it.
 
-Bounded: what belongs to at most `MAX_STEPS` steps, `MAX_CALLS` forwards each (gradient accumulation), and `MAX_BYTES`
-of tensors in all. Larger batches are not kept, and it is said why.
+Bounded: at most `MAX_STEPS` steps, `MAX_CALLS` forwards each (gradient accumulation), and `MAX_BYTES` of tensors in
+all. Larger batches are not kept, and the reason is.
 """
 
 import threading
@@ -27,22 +27,22 @@ MAX_OPERATIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One forward of the model: what went in, and under which circumstances."""
+    """One forward of the model: its inputs and circumstances."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     batch: Any = None
-    """What the watched loader gave last; None where none is watched."""
+    """The watched loader's last batch; None if none is watched."""
     random: tuple[torch.Tensor, torch.Tensor | None] | None = None
-    """Of the CPU and of the model's device, just before."""
+    """Of the CPU and the model's device, just before."""
     autocast: torch.dtype | None = None
-    """The type that it ran in; None without autocast."""
+    """The autocast type; None without autocast."""
     is_training: bool = True
     versions: tuple[int, ...] = ()
 
     @property
     def was_changed(self) -> bool:
-        """Whether somebody has written into the tensors since."""
+        """Whether the tensors were written to since."""
         return bool(self.versions) and self.versions != _versions((self.args, self.kwargs))
 
 
@@ -56,10 +56,10 @@ class Capture:
     epoch: int | None = None
     calls: list[Call] = field(default_factory=list)
     loss_made_by: tuple[str, ...] = ()
-    """The last operations of the loss, the last first."""
+    """The last operations that made the loss, the last first."""
     num_bytes: int = 0
     num_left_out: int = 0
-    """Forwards that were too many to be kept."""
+    """Forwards beyond the limit."""
     why_empty: str = ""
     """Why forwards are missing, if they are."""
 
@@ -75,11 +75,11 @@ class Captures:
         self._steps: list[Capture] = []
         self._thread = threading.get_ident()
         self.is_frozen = False
-        """Whether a bad step is being kept, and what follows it is not."""
+        """Whether a bad step is kept, and later ones are not."""
         self._handle = model.register_forward_pre_hook(protect("hunt hook", self._before_forward), with_kwargs=True)
 
     def see(self, batch: Any) -> None:
-        """The watched loader hands out a batch."""
+        """The watched loader returned a batch."""
         self._batch = batch
 
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Captures:
         now.num_bytes += size
 
     def end_step(self, step: int, batch: int | None, epoch: int | None, loss: Any) -> None:
-        """The step has ended: what was kept is its."""
+        """The step has ended: assigns it the kept forwards."""
         if self.is_frozen:
             return
         ended, self._open = self._open, Capture()
@@ -129,22 +129,22 @@ class Captures:
         self._steps = [capture for capture in self._steps if capture.step >= step]
 
     def find(self, step: int | None) -> Capture | None:
-        """What is kept of this step; without a step, of the newest (the one under way, if it has had a forward)."""
+        """The forwards of this step; without a step, of the newest (or the current one, after its first forward)."""
         if step is None:
             return self._open if self._open.calls or not self._steps else self._steps[-1]
         return next((capture for capture in self._steps if capture.step == step), None)
 
     @property
     def steps(self) -> list[int]:
-        """Whose forwards are kept, oldest first."""
+        """The steps whose forwards are kept, oldest first."""
         return [capture.step for capture in self._steps]
 
     def thaw(self) -> None:
-        """Lets go of everything; what comes is kept again."""
+        """Drops everything, and starts to keep again."""
         self._steps, self._open, self.is_frozen = [], Capture(), False
 
     def close(self) -> None:
-        """Takes the hook out, and lets go of everything."""
+        """Removes the hook, and drops everything."""
         self._handle.remove()
         self._batch = None
         self.thaw()
@@ -165,7 +165,7 @@ def num_bytes(tree: Any) -> int:
 
 
 def _cut(tree: Any, depth: int = 0) -> Any:
-    """The same without any graph behind it; what is no part of one is the same object."""
+    """The same without a graph; tensors that are in none are the same objects."""
     if isinstance(tree, torch.Tensor):
         return tree if tree.grad_fn is None else tree.detach().requires_grad_(tree.requires_grad)
     if depth < MAX_DEPTH and type(tree) in (tuple, list):
@@ -180,7 +180,7 @@ def _versions(tree: Any) -> tuple[int, ...]:
 
 
 def _made_by(loss: Any) -> tuple[str, ...]:
-    """The chain of operations that made the loss, as autograd names them."""
+    """The operations that made the loss, as autograd names them."""
     names: list[str] = []
     node = getattr(loss, "grad_fn", None)
     while node is not None and len(names) < MAX_OPERATIONS and not str(node.name()).startswith("torch::"):

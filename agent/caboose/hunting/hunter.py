@@ -1,21 +1,21 @@
-"""When a hunt is made, and what becomes of its result: the part of a monitor that hunts.
+"""Decides when a hunt is made, and reports its result.
 
 Design
 ------
-On the training thread only. With hunting on, each step's numbers are looked at when they have come off the device (on
-a CPU at once, on an accelerator a step or more later, never waited for). The first bad one freezes what `capturing`
-holds: the batches of that step and of the one before it. Then:
+On the training thread only. With hunting on, each step's numbers are checked when they have come off the device (on a
+CPU at once, on an accelerator a step or more later, without waiting). The first bad one freezes what `capturing` holds:
+the batches of that step and of the one before it. Then:
 
-- Without a brake, or where the daemon is not set to `auto`, the hunt is made here and now, on this rank alone and on
-  the weights as they are, or on the newest sound snapshot, where this rank holds one of its own.
-- Where rollback is `auto` on both sides, nothing is done here: the daemon asks all ranks for a hunt through the gate
-  (`rollback.brake`), which comes before the rollback.
+- Without a brake, or if the daemon is not set to `auto`, the hunt is made at once, on this rank alone and on the
+  current weights, or on this rank's newest good snapshot if it has a full one.
+- With rollback `auto` on both sides, nothing is done here: the daemon asks all ranks for a hunt through the gate
+  (`rollback.brake`), before the rollback.
 
-At most `MAX_HUNTS` hunts are made in a run without being called for. What is frozen is let go after a hunt, or after
-`CALM_STEPS` sound steps. A gradient scaler finds its scale by overflowing, so where one is in use only the loss counts.
+At most `MAX_HUNTS` automatic hunts are made in a run. The frozen batches are dropped after a hunt, or after
+`CALM_STEPS` good steps. A gradient scaler finds its scale by overflowing, so with one only the loss counts.
 
-Nothing in here raises but `KeyboardInterrupt` and its like; a hunt that fails says so in its result. The time it takes
-is not counted as the agent's cost of a step.
+Nothing here raises except `KeyboardInterrupt` and the like; a hunt that fails reports so in its result. Its time does
+not count as the agent's cost of a step.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from caboose.hunting.result import HuntResult
 from caboose.hunting.running import LossFunction
 from caboose.rollback.errors import NotCarriedOut
 from caboose.trials.batches import parted
-from caboose.trials.trial import _unwrapped, is_criterion
+from caboose.trials.trial import is_criterion, unwrapped
 
 if TYPE_CHECKING:
     from caboose.rollback.brake import Brake
@@ -45,22 +45,22 @@ logger = logging.getLogger("caboose")
 
 MAX_HUNTS = 3
 CALM_STEPS = 200
-"""Sound steps after which what was kept of a bad one is let go."""
+"""Good steps after which the kept batches of a bad one are dropped."""
 REST_STEPS = 3
-"""Sound steps after which a bad one is new trouble, and not the same as before."""
+"""Good steps after which a bad one counts as a new fault."""
 JUDGED = ("loss", "grad_norm", "clip_total_norm")
-MAX_TELLING = 32
-"""Ranks above this only tell of what is their own: their batch."""
+MAX_REPORTING = 32
+"""Ranks above this report only what concerns their own batch."""
 
 
 class Lender(Protocol):
-    """Weights from before; see `rollback.ring`."""
+    """Weights from before the fault; see `rollback.ring`."""
 
     def newest_before(self, step: int) -> int | None:
-        """The newest sound snapshot that this rank could run on by itself."""
+        """The newest good snapshot that this rank could use alone."""
 
     def lend(self, step: int) -> "contextlib.AbstractContextManager[None]":
-        """The model as it was then, within a block."""
+        """The model with that snapshot's weights, within a block."""
 
 
 class Hunter:
@@ -74,36 +74,36 @@ class Hunter:
         rank: int,
         is_kept: bool,
         is_scaled: bool = False,
-        tell: Callable[[HuntResult], None],
+        report: Callable[[HuntResult], None],
     ) -> None:
-        """`is_kept` says whether batches are kept and hunts made unasked; else a hunt is only made of a batch given."""
-        self.model, _ = _unwrapped(model)
+        """With `is_kept`, batches are kept and hunts made automatically; else only a given batch is hunted."""
+        self.model, _ = unwrapped(model)
         self._optimizers = list(optimizers)
         self._rank = rank
         self._is_scaled = is_scaled
-        self._tell = tell
+        self._report = report
         self.guard = Guard(on_trip=self.close)
-        """Of its own: what is done for a hunt is no part of a step's cost."""
+        """Its own: the time of a hunt is not part of a step's cost."""
         self._captures = Captures(model, self.guard.protect) if is_kept else None
         self._unjudged: deque[tuple[int, float | None, Any]] = deque()
         self._num_calm = REST_STEPS
         self.bad_step: int | None = None
-        """The first step that was seen to be bad, and was not hunted yet."""
+        """The first bad step that was not hunted yet."""
         self.num_left = MAX_HUNTS if is_kept else 0
-        """Hunts that may still be made unasked."""
+        """Automatic hunts that may still be made."""
         self._guarded_end = self.guard.protect("hunt", self._end_step)
 
     def objection(self) -> str:
-        """Why no hunt is made unasked, or nothing."""
-        return "" if self.num_left else f"{MAX_HUNTS} hunts were made, and no more are in one run"
+        """Why no automatic hunt is made, or nothing."""
+        return "" if self.num_left else f"{MAX_HUNTS} hunts were made, the limit of one run"
 
     def see(self, batch: Any) -> None:
-        """The watched loader hands out a batch."""
+        """The watched loader returned a batch."""
         if self._captures is not None:
             self._captures.see(batch)
 
     def end_step(self, step: int, seen: Any, loss: Any, batches: Any) -> None:
-        """A step has ended; `seen` is what the observer saw of it."""
+        """A step has ended; `seen` are its observed values."""
         if self._captures is not None:
             self._guarded_end(self._captures, step, seen, loss, batches)
 
@@ -144,7 +144,7 @@ class Hunter:
             captures.is_frozen, self.bad_step = True, step
 
     def hunt_alone(self, brake: "Brake | None") -> None:
-        """Makes the hunt that a bad step calls for, on this rank alone; not where all ranks will be asked for it."""
+        """Makes the hunt for a bad step on this rank alone, unless all ranks will be asked for it."""
         step = self.bad_step
         if step is None or (brake is not None and brake.will_be_asked):
             return
@@ -153,9 +153,9 @@ class Hunter:
         self.hunt(step, lender=lender, snapshot=snapshot)
 
     def hunt(self, step: int, *, lender: Lender | None = None, snapshot: int | None = None) -> HuntResult:
-        """Runs the batch of a bad step again, on a snapshot if one is named; tells and logs what was found.
+        """Runs the batch of a bad step again, on a snapshot if one is named; reports and logs the result.
 
-        Only what the lender raises when the weights could not be put back leaves this.
+        Raises only what the lender raises when the weights could not be restored.
         """
         captures = self._captures
         capture = None if captures is None else captures.find(step) or captures.find(self.bad_step)
@@ -170,7 +170,7 @@ class Hunter:
                 with lender.lend(snapshot):
                     result = self._investigate(capture, weights_of=snapshot)
             except NotCarriedOut as error:
-                logger.info("caboose: the hunt is made on the weights as they are: %s", error)
+                logger.info("caboose: the hunt is made on the current weights: %s", error)
         if result is None:
             result = self._investigate(capture)
         if captures is not None:
@@ -179,7 +179,7 @@ class Hunter:
         return result
 
     def hunt_now(self, current_step: int, loss_fn: LossFunction | None, batch: Any, batches: Any) -> HuntResult:
-        """What `monitor.hunt_nan` does: on this rank, on the weights as they are."""
+        """For `monitor.hunt_nan`: on this rank, on the current weights."""
         capture = None if self._captures is None else self._captures.find(self.bad_step)
         if batch is not None:
             inputs = batch if loss_fn is not None and not is_criterion(loss_fn) else parted(batch)[0]
@@ -195,7 +195,7 @@ class Hunter:
                     is_training=kept.is_training,
                 )
             capture = Capture(step=current_step, calls=[call])
-        elif capture is not None and not capture.step:  # of the step that is under way
+        elif capture is not None and not capture.step:  # of the current step
             capture.step = current_step + 1
             capture.batch, capture.epoch = _place(batches)
         result = self._investigate(capture or Capture(step=current_step), loss_fn=loss_fn, batch=batch)
@@ -218,11 +218,11 @@ class Hunter:
     def _give(self, result: HuntResult) -> None:
         logger.warning("caboose: hunt: %s", result)
         is_own = result.where == "input" or bool(result.samples)
-        if self._rank == 0 or (result.is_found and (is_own or self._rank < MAX_TELLING)):
-            self._tell(result)
+        if self._rank == 0 or (result.is_found and (is_own or self._rank < MAX_REPORTING)):
+            self._report(result)
 
     def close(self) -> None:
-        """Takes the hook out and lets go of the batches."""
+        """Removes the hook and drops the batches."""
         if self._captures is not None:
             self._captures.close()
         self._unjudged.clear()
@@ -234,7 +234,7 @@ def _place(batches: Any) -> tuple[int | None, int | None]:
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How a model is called with what a loader gave: a dictionary by name, all else as one argument."""
+    """The arguments of the model for a batch: a dictionary by name, anything else as one argument."""
     if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs):
         return (), dict(inputs)
     return (inputs,), {}

@@ -1,15 +1,14 @@
-"""One hunt on one rank: looks at what is there, runs the batch again under watch, and says what broke first.
+"""One hunt on one rank: checks weights and batch, runs the batch again, and names what broke first.
 
 Design
 ------
-The order is that of blame. Weights that are bad explain everything after them, so the batch is then not run again; but
-if the batch itself is bad too, that is what spoiled them. Sound weights: the batch is run, once, under `tracing`. If
-what comes out is finite, nothing is accused, whatever was seen on the way (a model may mask bad inputs). If it is bad,
-the first of these that holds is the answer: the batch's inputs, an operation of a module's forward, the loss after it,
-an operation of the backward.
+The order is that of causes. Bad weights explain everything after them, so the batch is then not run again; but if the
+batch itself is bad too, that made them bad. With good weights, the batch is run once under `tracing`. If the result is
+finite, nothing is blamed, whatever was seen on the way (a model may mask bad inputs). If it is bad, the first of these
+is the answer: the batch's inputs, an operation of a module's forward, the loss after it, an operation of the backward.
 
-Which samples: those whose inputs are bad, or whose rows are bad in what the operation put out; where neither tells,
-halves of the batch are run, a bounded number of times and for a bounded time, without trace.
+Which samples: those with bad inputs, or with bad rows in the operation's output; if neither shows it, halves of the
+batch are run, a bounded number of times and for a bounded time, without trace.
 """
 
 import time
@@ -19,9 +18,9 @@ from typing import Any
 
 import torch
 
+from caboose.hunting.bad_numbers import BadTensor, Weights, at_inputs, at_weights, is_bad
 from caboose.hunting.capturing import Call, Capture, tensors
-from caboose.hunting.looking import BadTensor, Weights, at_inputs, at_weights, is_bad
-from caboose.hunting.model_guard import Spared, spared
+from caboose.hunting.model_guard import RestoredModel, restored
 from caboose.hunting.result import HuntResult
 from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward
 from caboose.hunting.samples import part_of, search
@@ -29,23 +28,23 @@ from caboose.hunting.tracing import Alone, Trace
 from caboose.tensors.shards import is_fsdp
 
 MAX_SECONDS = 60.0
-"""No further run is begun after that."""
+"""No further run is started after that."""
 MAX_NAMED = 32
 
 SHARDED = (
     "the parameters are sharded, so a forward is a collective: a rank that fails in it, or runs it once more than the "
-    "others, would leave them waiting for ever; weights and batch were looked at"
+    "others, would leave them waiting forever; only weights and batch were checked"
 )
 SPOILED = (
-    "the weights are spoiled, by an update with a bad gradient: what made that cannot be run again on them. "
-    'rollback="auto" keeps weights from before it, skip_step="nonfinite" or a GradScaler leave the update out, or call '
-    "hunt_nan before optimizer.step"
+    "an update with a bad gradient made the weights bad: its batch cannot be run again on them. "
+    'rollback="auto" keeps weights from before it, Rollback(skip_step="nonfinite") or a GradScaler skip the update, '
+    "or call hunt_nan before optimizer.step"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What is to be looked into."""
+    """What is to be investigated."""
 
     model: torch.nn.Module
     """Unwrapped."""
@@ -53,13 +52,13 @@ class Suspect:
     capture: Capture
     loss_fn: LossFunction | None = None
     batch: Any = None
-    """What the caller gave; else the one the watched loader gave is used, where there is one."""
+    """The caller's batch; else the watched loader's, if there is one."""
     rank: int = 0
     weights_of: int | None = None
 
 
 def investigate(suspect: Suspect, clock: Callable[[], float] = time.perf_counter) -> HuntResult:
-    """The answer; whatever the user's code raises is in it, and everything is as it was."""
+    """The result, including what the user's code raised; everything is restored."""
     began, capture = clock(), suspect.capture
     blank = HuntResult(
         step=capture.step,
@@ -106,7 +105,7 @@ def _beside(weights: Weights) -> list[str]:
 
 
 def _bad_inputs(again: Again) -> list[BadTensor]:
-    """Of what the model was given; where that is fine, of the loader's batch, which holds the targets too."""
+    """In the model's inputs; if those are fine, in the loader's batch, which has the targets too."""
     return at_inputs(again.call.args, "input") + at_inputs(again.call.kwargs, "") or at_inputs(again.batch, "batch")
 
 
@@ -150,7 +149,7 @@ def _num_samples(again: Again) -> int:
 
 
 def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable[[], bool]) -> HuntResult:
-    """The batch, run again under watch."""
+    """Runs the batch again, observed."""
     model = suspect.model
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     found = replace(
@@ -158,7 +157,7 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
     )
     if again.call.was_changed:
         found = _noted(found, "the inputs were changed in place after the forward: this is not quite what was run")
-    with spared(model) as kept:
+    with restored(model) as kept:
         trace = Trace(model, found.num_samples)
         try:
             with trace:
@@ -181,12 +180,12 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
 
 
 def _gradients(model: torch.nn.Module, outcome: RerunResult) -> tuple[dict[str, torch.Tensor], str]:
-    """The gradients, and why there are none."""
+    """The gradients, or why there are none."""
     if outcome.root is None or not outcome.root.requires_grad:
         return {}, "the backward was not run: what came out depends on no parameter"
     try:
         return backward(model, outcome.root), ""
-    except Exception as error:  # noqa: BLE001 - as reentrant checkpointing, which does not let itself be asked
+    except Exception as error:  # noqa: BLE001 - such as reentrant checkpointing, which does not support autograd.grad
         return {}, f"the backward could not be run: {type(error).__name__}: {str(error)[:200]}"
 
 
@@ -247,9 +246,9 @@ def _of_event(found: HuntResult, where: Any, trace: Trace, gradients: Sequence[s
 
 
 def _search(
-    kept: Spared, again: Again, device: torch.device, found: HuntResult, has_time: Callable[[], bool]
+    kept: RestoredModel, again: Again, device: torch.device, found: HuntResult, has_time: Callable[[], bool]
 ) -> tuple[int, ...]:
-    """The samples that are bad by themselves, by running halves; none where all are."""
+    """The samples that are bad alone, by running halves; none if all are."""
     count = found.num_samples
 
     def is_part_bad(rows: range) -> bool | None:

@@ -1,11 +1,11 @@
-"""Leaves the model as it was: what a hunt may change is kept before, and put back after, bit for bit.
+"""Restores the model after a hunt, bit for bit.
 
 Design
 ------
-As a trial before the run does (`trials.trial`), but for a model that is watched and in the midst of a step: the
-agent's own hooks are taken out for the while, so that nothing is counted twice. Gradients are asked of autograd
-directly and never accumulated, so that neither `.grad` nor DDP's reducer is touched; optimizers are not called at all.
-The copies are on the host: parameters, buffers, gradients, attributes, random states.
+Like a trial before the run (`trials.trial`), but for a watched model in the middle of a step: the agent's own hooks are
+removed meanwhile, so that nothing is counted twice. Gradients come from autograd directly and are never accumulated, so
+that neither `.grad` nor DDP's reducer is touched; optimizers are not called. The copies are on the host: parameters,
+buffers, gradients, attributes, random states.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from collections.abc import Iterator
 import torch
 
 from caboose.guard import Protected
-from caboose.observe.activations import reason_for_blindness
+from caboose.observe.activations import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.trials.restore_state import Kept
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Spared:
-    """A model that is run and put back."""
+class RestoredModel:
+    """A model that is run and restored."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -44,7 +44,7 @@ class Spared:
         ]
 
     def put_back(self) -> None:
-        """Everything as it was; may be done again and again."""
+        """Restores everything; may be repeated."""
         self._kept.put_back()
         for module, state in self._extra_states:
             module.set_extra_state(copy.deepcopy(state))
@@ -54,7 +54,7 @@ class Spared:
         self._random.put_back()
 
     def take_out_own_hooks(self) -> None:
-        """The agent's; they are put back with the rest."""
+        """Removes the agent's hooks; they are restored with the rest."""
         for module in self.model.modules():
             for name in HOOKS:
                 hooks = getattr(module, name, None) or {}
@@ -63,13 +63,13 @@ class Spared:
 
 
 @contextlib.contextmanager
-def spared(model: torch.nn.Module) -> Iterator[Spared]:
-    """The model to be run, eagerly if it is compiled; afterwards it is as it was, whatever happened."""
+def restored(model: torch.nn.Module) -> Iterator[RestoredModel]:
+    """The model to run, eagerly if it is compiled; restored afterwards in any case."""
     was_anomaly, was_checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     with contextlib.ExitStack() as stack:
-        if reason_for_blindness(model) == "inside a compiled graph":
+        if is_compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        kept = Spared(model)
+        kept = RestoredModel(model)
         try:
             kept.take_out_own_hooks()
             yield kept

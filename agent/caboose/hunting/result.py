@@ -1,4 +1,4 @@
-"""What a hunt found: the place, the operation, the samples; or why it was not made."""
+"""The result of a hunt: the place, the operation, the samples; or why it was not made."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -12,29 +12,29 @@ it was finite; empty where nothing bad was found."""
 
 MAX_SHOWN = 8
 MAX_TEXT = 256
-"""Of a field of an event."""
+"""Of an event's field."""
 
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """One rank's answer."""
+    """One rank's result."""
 
     step: int
-    """Whose batch was run again."""
+    """The step whose batch was run again."""
     rank: int = 0
     where: Where = ""
     module: str = ""
     """Its name in the model; "(the model itself)" for the outermost."""
     module_kind: str = ""
     operation: str = ""
-    """The first that made a bad number of good ones: exp, log, SqrtBackward0, ..."""
+    """The first that made a bad number from good ones: exp, log, SqrtBackward0, ..."""
     line: str = ""
-    """Of the user's own code: file, line and function."""
+    """In the user's code: file, line and function."""
     tensors: tuple[str, ...] = ()
     """Inputs or parameters that are not finite, the first few."""
     num_tensors: int = 0
     num_bad: int = 0
-    """Elements that are not finite, there or in what the operation put out."""
+    """Elements that are not finite, there or in the operation's output."""
     samples: tuple[int, ...] = ()
     """Places in the batch, from 0, the first few."""
     num_samples: int = 0
@@ -43,24 +43,24 @@ class HuntResult:
     """The index of the batch, where a loader is watched."""
     epoch: int | None = None
     largest: float | None = None
-    """The largest magnitude that went into the operation."""
+    """The largest magnitude in the operation's inputs."""
     dtype: str = ""
     weights_of: int | None = None
-    """The snapshot whose weights it was run on; None for the weights as they are."""
+    """The snapshot whose weights were used; None for the current ones."""
     notes: tuple[str, ...] = ()
-    """What was not looked at, and what else was seen."""
+    """What was not checked, and what else was found."""
     declined: str = ""
     """Why the batch was not run again; empty if it was, or if that was not needed."""
     took_seconds: float = field(default=0.0, compare=False)
 
     @property
     def is_found(self) -> bool:
-        """Whether it names something."""
+        """Whether something was found."""
         return bool(self.where)
 
     @property
     def summary(self) -> str:
-        """All in a line."""
+        """One line."""
         found = {"": self._nothing, "input": self._input, "parameter": self._parameter}.get(self.where, self._run)()
         return f"rank {self.rank}, step {self.step}: {found}"
 
@@ -96,9 +96,9 @@ class HuntResult:
         return {**asdict(self), "is_found": self.is_found, "summary": self.summary}
 
     def fields(self) -> dict[str, Scalar]:
-        """For an event: plain values, bounded, and only those that say something."""
+        """For an event: plain values, bounded, without empty ones."""
         samples = ",".join(map(str, self.samples[:MAX_SHOWN]))
-        told: dict[str, Scalar] = {
+        fields: dict[str, Scalar] = {
             "summary": self.summary,
             "batch_step": self.step,
             "rank": self.rank,
@@ -121,11 +121,11 @@ class HuntResult:
             "declined": self.declined,
             "seconds": round(self.took_seconds, 3),
         }
-        told = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in told.items()}
-        return {name: value for name, value in told.items() if value not in ("", None)}
+        fields = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
+        return {name: value for name, value in fields.items() if value not in ("", None)}
 
     def __str__(self) -> str:
-        weights = "the weights as they are" if self.weights_of is None else f"the snapshot of step {self.weights_of}"
+        weights = "the current weights" if self.weights_of is None else f"the snapshot of step {self.weights_of}"
         lines = [self.summary, f"  run on {weights}, in {self.took_seconds:.2f} s"]
         if self.where and self.declined:
             lines.append(f"  the batch was not run again: {self.declined}")

@@ -1,15 +1,14 @@
-"""Runs one forward and backward of the model again, as it was run, and gives what came out of it.
+"""Runs one forward and backward of the model again, under the same circumstances.
 
 Design
 ------
-What is called is the user's own module, inside DDP and torch.compile: no collective is run, so a rank that fails in
-here leaves no other waiting. The loss is, in this order: what `loss_fn` returns; the model's own (`output.loss`,
-`output["loss"]`, or an output of one element); else the sum of the outputs, whose backward passes through every
-operation of the model, but not through the loss, and with other magnitudes. Which of them it was is said in the
-result.
+The user's own module is called, inside DDP and torch.compile: no collective is run, so a rank that fails here leaves
+no other waiting. The loss is, in this order: what `loss_fn` returns; the model's own (`output.loss`, `output["loss"]`,
+or an output of one element); else the sum of the outputs, whose backward passes every operation of the model, but not
+the loss, and with other magnitudes. The result names which.
 
-Gradients are asked for with `torch.autograd.grad`: nothing is accumulated, and DDP's reducer, which hangs on the
-accumulation, stays out of it.
+Gradients come from `torch.autograd.grad`: nothing is accumulated, and DDP's reducer, which hooks the accumulation, is
+not involved.
 """
 
 import contextlib
@@ -33,18 +32,18 @@ class Again:
     call: Call
     loss_fn: LossFunction | None = None
     batch: Any = None
-    """What `loss_fn` is given; None where only the model's own arguments are known."""
+    """The argument of `loss_fn`; None if only the model's own arguments are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerunResult:
-    """What came out."""
+    """The outputs."""
 
     outputs: tuple[torch.Tensor, ...]
     loss: torch.Tensor | None
-    """None where there was none: what is differentiated then is the sum of the outputs."""
+    """None if there was none: then the sum of the outputs is differentiated."""
     root: torch.Tensor | None
-    """What the backward begins at."""
+    """The start of the backward."""
 
 
 def forward(model: torch.nn.Module, again: Again, device: torch.device) -> RerunResult:
@@ -82,7 +81,7 @@ def backward(model: torch.nn.Module, root: torch.Tensor) -> dict[str, torch.Tens
 
 @contextlib.contextmanager
 def circumstances(model: torch.nn.Module, call: Call, device: torch.device) -> Any:
-    """Random numbers, precision and mode as they were in that forward; gradients are on."""
+    """Random numbers, precision and mode of that forward; gradients are on."""
     if call.random is not None:
         cpu, on_it = call.random
         torch.set_rng_state(cpu)
@@ -97,7 +96,7 @@ def circumstances(model: torch.nn.Module, call: Call, device: torch.device) -> A
 
 @contextlib.contextmanager
 def _watching(model: torch.nn.Module) -> Any:
-    """What the model put out, whoever calls it."""
+    """Records the model's outputs, whoever calls it."""
     seen: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: seen.append(_opened(output)))
     try:
@@ -115,7 +114,7 @@ def own_loss(outputs: Any) -> torch.Tensor | None:
 
 
 def _opened(outputs: Any) -> Any:
-    """Something that is walked for tensors: an object of outputs as its attributes."""
+    """Outputs as a tree: an object as its attributes."""
     if isinstance(outputs, torch.Tensor | Mapping | tuple | list) or not hasattr(outputs, "__dict__"):
         return outputs
     return dict(vars(outputs))

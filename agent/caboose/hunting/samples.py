@@ -10,7 +10,7 @@ MAX_FOUND = 4
 
 
 def part_of(tree: Any, rows: range, num_samples: int) -> Any:
-    """These samples of every tensor whose first dimension is the batch's; the rest as it is."""
+    """These samples of every tensor whose first dimension is the batch's; the rest unchanged."""
     if isinstance(tree, torch.Tensor):
         is_whole = tree.dim() > 0 and tree.shape[0] == num_samples
         return tree[rows.start : rows.stop] if is_whole else tree
@@ -22,9 +22,9 @@ def part_of(tree: Any, rows: range, num_samples: int) -> Any:
 
 
 def search(is_bad: Callable[[range], bool | None], num_samples: int) -> tuple[int, ...]:
-    """The bad samples, by halves; empty where parts cannot be run, or are bad only together.
+    """The bad samples, by halves; empty if parts cannot be run, or are bad only together.
 
-    `is_bad` runs some samples and says whether what came out is bad; None ends the search (it failed, or time is over).
+    `is_bad` runs some samples and returns whether the result is bad; None ends the search (it failed, or time is up).
     """
     num_runs = 0
     found: list[int] = []

@@ -1,20 +1,20 @@
-"""Watches a forward and a backward, module by module and operation by operation, for the first bad number.
+"""Observes a forward and a backward, by module and by operation, for the first bad number.
 
 Design
 ------
-Three views, put together. Hooks on every module say what went in and came out. A dispatch mode sees every operation
-below autograd: an *event* is one that makes a number that is not finite of finite ones, or NaN of infinities; what
-is infinite because the code wrote an infinity (a mask of minus infinity) is no event. Autograd's anomaly mode, without
-its own check (which sees NaN only, and raises), keeps the line of code behind each node, so that an operation of the
-backward is known by its node (`SqrtBackward0`), its line, and, by the node's sequence number, its module.
+Three views are combined. Hooks on every module record inputs and outputs. A dispatch mode sees every operation below
+autograd: an *event* is one that makes a number that is not finite from finite ones, or NaN from infinities; an
+infinity that the code itself wrote (a mask of minus infinity) is no event. Autograd's anomaly mode, without its own
+check (which sees NaN only, and raises), keeps the line of code behind each node, so that an operation of the backward
+is known by its node (`SqrtBackward0`), its line, and, by the node's sequence number, its module.
 
-Events inside a module whose outputs are finite are forgotten when it returns: what it did with them was right. Those
-that are left at the end are the origin of what came out.
+Events inside a module whose outputs are finite are dropped when it returns: it handled them. Those that are left at the
+end are the origin of the bad result.
 
-Every check waits for the device, which is why all this is only done for a batch that is known to be bad.
+Every check waits for the device, which is why this is only done for a batch that is known to be bad.
 
 A rank runs this alone, so a collective in the user's forward (a SyncBatchNorm, an expert's exchange) would wait for
-ranks that never come: it is met here before it begins, and ends the run with `CollectiveMet`.
+ranks that never come: it is detected before it begins, and ends the run with `CollectiveMet`.
 """
 
 import linecache
@@ -30,14 +30,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from caboose.hunting.bad_numbers import bad_rows, is_bad, is_number
 from caboose.hunting.capturing import tensors
-from caboose.hunting.looking import bad_rows, is_bad, is_number
 from caboose.observe.layers import plain_name
 
 MAX_EVENTS = 64
 ITSELF = "(the model itself)"
 UNWRITTEN = ("empty", "new_empty", "set_", "resize", "_efficientzerotensor")
-"""Operations whose output is whatever memory held."""
+"""Operations whose output is uninitialised memory."""
 FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
 FOREIGN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 """Code that is not the user's."""
@@ -52,7 +52,7 @@ class CollectiveMet(RuntimeError):
 
 
 class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
-    """Runs without the other ranks: what would wait for them raises instead."""
+    """Runs without the other ranks: an operation that would wait for them raises."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_collective(func)
@@ -60,14 +60,14 @@ class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
 
 
 def refuse_collective(func: Any) -> None:
-    """Raises before an operation that other ranks would have to take part in."""
+    """Raises before an operation of several ranks."""
     if func.namespace in COLLECTIVE:
         raise CollectiveMet(f"the model runs a collective ({func.overloadpacket}), and this rank is alone in it")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """An operation that made bad numbers of good ones."""
+    """An operation that made bad numbers from good ones."""
 
     operation: str
     module: str
@@ -75,13 +75,13 @@ class TraceEvent:
     line: str
     is_backward: bool
     is_first: bool
-    """Whether everything that went in was finite; else NaN was made of infinities."""
+    """Whether all inputs were finite; else NaN was made from infinities."""
     num_bad: int
     largest: float | None
-    """Magnitude of what went in."""
+    """Magnitude of the inputs."""
     dtype: str
     rows: tuple[int, ...]
-    """Samples that are bad in what came out; empty where they cannot be told."""
+    """Bad samples in the output; empty if unknown."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Visit:
 
 @dataclass(frozen=True, slots=True)
 class BadCall:
-    """The first module that put out bad numbers."""
+    """The first module with bad outputs."""
 
     name: str
     kind: str
@@ -109,7 +109,7 @@ class BadCall:
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
-    """What happens in one forward and backward of a model."""
+    """One forward and backward of a model."""
 
     def __init__(self, model: torch.nn.Module, num_samples: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
@@ -136,7 +136,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
             handle.remove()
 
     def first(self, *, is_backward: bool) -> TraceEvent | None:
-        """The origin of what came out: where finite numbers broke, or else where infinities became NaN."""
+        """The origin of the bad result: where finite numbers broke, or else where infinities became NaN."""
         events = [event for event in self.events if event.is_backward is is_backward]
         return next((event for event in events if event.is_first), next(iter(events), None))
 
@@ -183,7 +183,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         output = func(*args, **kwargs)
         made = list(tensors(output))
         if "attention" in name:
-            made = made[:1]  # the others are its own bookkeeping, infinite where a row is masked
+            made = made[:1]  # the others are internal, and infinite where a row is masked
         bad = next((tensor for tensor in made if is_bad(tensor)), None)
         if bad is not None and not _is_meant((args, kwargs)):
             had_bad, had_nan, largest = before or self._state((args, kwargs))
@@ -192,7 +192,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         return output
 
     def _state(self, arguments: Any) -> tuple[bool, bool, float | None]:
-        """Whether what goes in is bad, whether it has NaN, and its largest finite magnitude."""
+        """Whether the inputs are bad, have NaN, and their largest finite magnitude."""
         had_bad = had_nan = False
         largest: float | None = None
         for tensor in tensors(arguments):
@@ -206,7 +206,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         return had_bad, had_nan, largest
 
     def _note(self, name: str, bad: torch.Tensor, *, is_first: bool, largest: float | None) -> None:
-        node: Any = torch._C._current_autograd_node()  # None in a forward, whatever its type says
+        node: Any = torch._C._current_autograd_node()  # None in a forward, unlike its declared type
         visit = self._stack[-1] if self._stack else None
         module, kind = ("", "") if visit is None else (visit.name, visit.kind)
         operation, line = name.strip("_"), ""
@@ -232,7 +232,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives 
         )
 
     def _rows(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """The bad samples; none where the first dimension is not the batch's, or all of them are bad."""
+        """The bad samples; none if the first dimension is not the batch's, or all of them are bad."""
         if not tensor.dim() or tensor.shape[0] != self._num_samples or self._num_samples < 2:
             return ()
         rows = bad_rows(~torch.isfinite(tensor.detach()))

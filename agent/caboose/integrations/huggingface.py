@@ -2,12 +2,13 @@
 
 Design
 ------
-The Trainer hands its callbacks neither the loss of a step nor the wrapped model. The log is no help: it holds means
+The Trainer gives its callbacks neither the loss of a step nor the wrapped model. Its log does not help: it has means
 over `logging_steps`, and `logging_nan_inf_filter` (on by default) replaces a NaN in it by the mean of the others. So:
 
 * the loss is taken where `backward` is called on it (`losses`). The Trainer scales each micro-batch's loss such that
-  their sum is the loss of the step, whichever way the model or a `compute_loss_func` normalises; that sum is reported;
-* the model is the one the Trainer calls, `model_wrapped`. The Trainer is found on the call stack of `on_train_begin`.
+  their sum is the loss of the step, however the model or a `compute_loss_func` normalises; that sum is reported;
+* the model is the one that the Trainer calls, `model_wrapped`. The Trainer is found on the call stack of
+  `on_train_begin`.
 """
 
 import os
@@ -15,8 +16,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import caboose
+from caboose.attachment import attach
 from caboose.monitor import Monitor
+from caboose.settings.options import as_rollback
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -37,7 +39,7 @@ RECORDED = (
     "warmup_steps",
     "weight_decay",
 )
-"""The Trainer's own settings that are kept with the job."""
+"""The Trainer's settings that are recorded with the job."""
 
 
 class CabooseCallback(TrainerCallback):
@@ -55,7 +57,7 @@ class CabooseCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Attaches, now that model and optimizer are what training will use."""
+        """Attaches: model and optimizer are final now."""
         self._close()
         self._last_step = state.global_step
         trainer = _calling_trainer()
@@ -68,10 +70,8 @@ class CabooseCallback(TrainerCallback):
         }
         recorded = {name: getattr(args, name, None) for name in RECORDED}
         options["config"] = {**recorded, **(self._options.get("config") or {})}
-        if options.get("lr_policy", "keep") != "keep":
-            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
-        self.monitor = caboose.attach(model, _unwrapped(kwargs["optimizer"]), **options)
-        self.monitor._keep_schedule()
+        options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
+        self.monitor = attach.attach(model, _unwrapped(kwargs["optimizer"]), **options)
         if self.monitor.is_active:
             self._losses = BackwardLosses(self.monitor.guard.protect)
             self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)
@@ -80,11 +80,11 @@ class CabooseCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The step boundary: the Trainer has not counted the step yet, nor has the scheduler moved the rate."""
+        """The step boundary: the Trainer has not counted the step yet, nor has the scheduler changed the rate."""
         self._report(state.global_step + 1)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The step boundary for versions of the Trainer that do not tell of the optimizer's step."""
+        """The step boundary for versions of the Trainer without `on_optimizer_step`."""
         if state.global_step > self._last_step:
             self._report(state.global_step)
 
@@ -115,7 +115,7 @@ class CabooseCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Says good-bye; if training ends by an exception, the end of the process does."""
+        """Closes the monitor; after an exception, the end of the process does."""
         self._close()
 
     def _close(self) -> None:
@@ -127,7 +127,7 @@ class CabooseCallback(TrainerCallback):
 
 
 def _unwrapped(optimizer: Any) -> Any:
-    """The torch optimizer inside accelerate's, which only decides whether to step it."""
+    """The torch optimizer inside accelerate's wrapper."""
     return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
 
 

@@ -2,15 +2,15 @@
 
 Design
 ------
-Lightning calls `on_train_batch_end` for every micro-batch; a step has ended when `trainer.global_step` has moved. The
-loss it hands over is already divided by `accumulate_grad_batches`, also in the shorter last group of an epoch; that is
-undone, and the mean of the micro-batches reported.
+Lightning calls `on_train_batch_end` for every micro-batch; a step has ended when `trainer.global_step` has changed. The
+loss it passes is already divided by `accumulate_grad_batches`, also in the shorter last group of an epoch; that is
+undone, and the mean of the micro-batches is reported.
 
-A checkpoint is told of when it is written, with the file that it was written to. No hook says which: what is told when
-one begins knows no file, and the attributes of ModelCheckpoint name the best one, or the last, of its own alone. So
-`trainer.save_checkpoint`, through which every save goes, is wrapped while the Trainer trains.
+A checkpoint is reported when it is written, with its file. No hook has that: the one at the beginning knows no file,
+and the attributes of ModelCheckpoint name only its own best or last one. So `trainer.save_checkpoint`, through which
+every save goes, is wrapped while the Trainer trains.
 
-If both packages are installed, the callback belongs to the one whose Trainer the program has imported first.
+If both packages are installed, the callback belongs to the one that the program imported first.
 """
 
 import os
@@ -18,9 +18,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import caboose
+from caboose.attachment import attach
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
+from caboose.settings.options import as_rollback
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -39,7 +40,7 @@ else:
 import torch
 
 VALIDATION_LOSS = ("val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss")
-"""Names under which programs log the loss of a validation; the first that is there is the event's `loss`."""
+"""Names under which programs log the validation loss; the first that is found is the event's `loss`."""
 
 
 class CabooseCallback(Callback):
@@ -58,7 +59,7 @@ class CabooseCallback(Callback):
         self._is_whole = False
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Attaches, now that the strategy has wrapped the model."""
+        """Attaches: the strategy has wrapped the model by now."""
         self._close()
         self._losses = []
         self._last_step = trainer.global_step
@@ -69,13 +70,11 @@ class CabooseCallback(Callback):
             **self._options,
         }
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        if options.get("rollback") == "auto" and schedulers:
+        rollback = options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
+        if rollback.mode == "auto" and schedulers:
             options.setdefault("scheduler", schedulers)
-        if options.get("lr_policy", "keep") != "keep":
-            raise ValueError("CabooseCallback(lr_policy=...): the Trainer's step cannot go back, so only 'keep' works")
-        self.monitor = caboose.attach(model, list(trainer.optimizers), **options)
-        self.monitor._keep_schedule()
-        self._patches.put(trainer, "save_checkpoint", lambda save: self._told_of(trainer, save))
+        self.monitor = attach.attach(model, list(trainer.optimizers), **options)
+        self._patches.put(trainer, "save_checkpoint", lambda save: self._reporting(trainer, save))
 
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
@@ -107,10 +106,10 @@ class CabooseCallback(Callback):
         self.monitor.validation(None if name is None else metrics.pop(name), **metrics)
 
     def on_save_checkpoint(self, trainer: "Trainer", pl_module: "LightningModule", checkpoint: dict[str, Any]) -> None:
-        """Notes that the checkpoint to be written can be resumed from; one of weights alone does not come by here."""
+        """Notes that the checkpoint can be resumed from; this hook is not called for weights alone."""
         self._is_whole = True
 
-    def _told_of(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
+    def _reporting(self, trainer: "Trainer", save: Callable[..., Any]) -> Callable[..., Any]:
         def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_whole = False
             result = save(filepath, *args, **kwargs)
@@ -121,18 +120,18 @@ class CabooseCallback(Callback):
         return save_checkpoint
 
     def on_exception(self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException) -> None:
-        """Says good-bye, with the reason."""
+        """Closes the monitor, with the reason."""
         if self.monitor is not None:
             self.monitor.event("exception", error=f"{type(exception).__name__}: {exception}"[:256])
             self.monitor.__exit__(type(exception), exception, exception.__traceback__)
             self._close()
 
     def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Reports nothing more; the good-bye waits for `teardown`, as checkpoints may still be written."""
+        """Drops unreported losses; `teardown` closes, as checkpoints may still be written."""
         self._losses = []
 
     def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
-        """Says good-bye."""
+        """Closes the monitor."""
         if stage == "fit":
             self._close()
 
@@ -144,7 +143,7 @@ class CabooseCallback(Callback):
 
 
 def _place(filepath: Any) -> str:
-    """Where a file lies, whatever directory a process that resumes is started in; an address stays what it is."""
+    """The absolute path of a file, since a resumed process may start elsewhere; a URL stays as it is."""
     text = str(filepath)
     return text if "://" in text else os.path.abspath(text)
 

@@ -1,24 +1,23 @@
-"""Sees activations on sampled steps: every leaf module's output, and the functional activations that can be seen.
+"""Activation statistics on sampled steps: every leaf module's output, and functional activations where visible.
 
 Design
 ------
-Nothing is installed between sampled steps. On one, the model's forward is bracketed: two process-wide module hooks
-and a torch function mode go in when it begins and come out when it ends, also when it raises. An interrupt calls no
-hook; what it leaves behind goes at the next forward, boundary or close. Recomputation by activation checkpointing
-happens in the backward, after that, and so is not counted twice; of several micro-batches the first counts.
+Nothing is installed between sampled steps. In a sampled step, two process-wide module hooks and a torch function mode
+are installed when the model's forward begins and removed when it ends, also when it raises. An interrupt calls no hook;
+what it leaves behind is removed at the next forward, boundary or close. Activation checkpointing recomputes in the
+backward, after that, so nothing is counted twice. Of several micro-batches only the first is read.
 
-For each output: its extremes over all elements (which also tell that one is not finite), a small even sample for
-the other statistics (see `subsample`), and for ReLU-like units which of them fired at all, in a mask kept over a
-window of sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks,
-this rank's own part is looked at (see `readable`).
+For each output: its extremes over all elements (which also show whether one is not finite), a small even subsample for
+the other statistics (see `subsample`), and for ReLU-like units a mask of those that fired, kept over a window of
+sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks, this rank's
+part is read (see `readable`).
 
-A model with compiled parts is not looked into: hooks would make it compile again, or would be ignored. That is
-stated.
+A model with compiled parts is not read: hooks would make it compile again, or would be ignored. That is reported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -34,7 +33,7 @@ from caboose_wire import Module
 WINDOW = 8
 """Sampled steps over which a unit must stay silent to be called dead."""
 MASK_ELEMENTS = 65_536
-"""Elements of one output looked at for the mask of live units, at most."""
+"""At most so many elements of one output are read for the mask of live units."""
 MAX_SITES = 2048
 SILENT_KINDS = frozenset({"ReLU", "ReLU6", "relu", "relu_", "relu6", "Threshold", "threshold"})
 """Activations whose output is exactly zero when the unit is silent."""
@@ -54,27 +53,41 @@ FUNCTIONS: dict[Any, str] = {
     }.items()
     for function in functions
 }
+Opaque = Literal["compiled", "scripted"]
+OPAQUE: Mapping[Opaque, str] = {"compiled": "inside a compiled graph", "scripted": "inside a scripted module"}
+"""What hides activations from hooks, and the reason given for it."""
 SKIPPED_KINDS = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Flatten"})
 
 
 def reason_for_blindness(model: torch.nn.Module) -> str:
     """Why this model's activations cannot be seen; empty if they can."""
+    kind = opaque_kind(model)
+    return "" if kind is None else OPAQUE[kind]
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether its activations are hidden inside a compiled graph, so that running it eagerly would show them."""
+    return opaque_kind(model) == "compiled"
+
+
+def opaque_kind(model: torch.nn.Module) -> Opaque | None:
+    """What hides this model's activations, by the first module that does; None if nothing does."""
     for module in model.modules():
-        is_compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        is_graph = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
-        is_compiled |= any(
+        is_graph |= any(
             isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
             for value in vars(module).values()
         )
-        if is_compiled:
-            return "inside a compiled graph"
+        if is_graph:
+            return "compiled"
         if isinstance(module, torch.jit.ScriptModule):
-            return "inside a scripted module"
-    return ""
+            return "scripted"
+    return None
 
 
 class Activations:
-    """What the modules of one model put out, on sampled steps."""
+    """The outputs of one model's modules, on sampled steps."""
 
     def __init__(self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any]) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -83,7 +96,9 @@ class Activations:
         for name, module in model.named_modules():
             kind = type(module).__name__
             if not any(True for _ in module.children()) and kind not in SKIPPED_KINDS:
-                self._add_site(id(module), Module(name=plain_name(name)[-256:], kind=kind[:256]))
+                self._add_site(
+                    id(module), Module(name=plain_name(name)[-256:], kind=kind[:256], num_units=_num_units(module))
+                )
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
         self._stack: list[torch.nn.Module] = []
@@ -101,7 +116,7 @@ class Activations:
 
     @property
     def is_armed(self) -> bool:
-        """Whether the forward under way is being watched."""
+        """Whether the hooks are installed."""
         return bool(self._handles)
 
     def arm(self, model: torch.nn.Module) -> None:
@@ -116,13 +131,17 @@ class Activations:
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
 
     def disarm(self) -> None:
-        """It has ended, well or not."""
+        """The forward has ended, or has raised."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
         mode, self._mode = self._mode, None
         if mode is not None:
             _take_off_the_stack(mode)
+
+    def silent_fractions(self) -> dict[int, float]:
+        """The share of units without output so far, by row of `modules`. Waits for the device."""
+        return {row: 1.0 - float(mask.to(torch.float32).mean()) for row, mask in self._alive.items()}
 
     def _add_site(self, key: Any, module: Module) -> int:
         row = len(self.modules)
@@ -170,12 +189,12 @@ class Activations:
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
             self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
-        self._order.append(row)  # last: an output that fails on the way leaves no half of itself behind
+        self._order.append(row)  # last, so that an output that fails leaves nothing half-added
         self._extremes += extremes
         self._samples.append(elements)
 
     def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Samples x units, with few enough samples to look at."""
+        """Samples x units, with a bounded number of samples."""
         channel = 1 if tensor.dim() >= 4 or (tensor.dim() == 3 and self._channels_first) else tensor.dim() - 1
         units = tensor.shape[channel]
         rows = tensor.movedim(channel, -1).reshape(-1, units)
@@ -183,11 +202,11 @@ class Activations:
         return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
 
     def forget(self) -> None:
-        """Drops what was seen and not taken."""
+        """Drops what was collected and not taken."""
         self._order, self._samples, self._extremes = [], [], []
 
     def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
-        """The rows that were called, in the order of execution, and an array of each statistic for them."""
+        """The rows that were called, in the order of execution, and an array of each statistic."""
         order, self._order = self._order, []
         samples, self._samples = self._samples, []
         extremes, self._extremes = self._extremes, []
@@ -222,24 +241,33 @@ class Activations:
         return torch.stack([1.0 - alive[row].to(torch.float32).mean() if row in alive else missing for row in order])
 
 
-class _Functions(TorchFunctionMode):
-    """Tells of functional activations while it is entered."""
+def _num_units(module: torch.nn.Module) -> int:
+    """Features or channels of a module's output; 0 where it has no such number."""
+    for name in ("out_features", "out_channels", "num_features", "embedding_dim"):
+        value = getattr(module, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
 
-    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+
+class _Functions(TorchFunctionMode):
+    """Reports functional activations while it is entered."""
+
+    def __init__(self, report: Callable[[str, Any], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls the function as it was called, and tells what came out."""
+        """Calls the function, and reports its output."""
         output = function(*args, **(kwargs or {}))
         name = FUNCTIONS.get(function)
         if name is not None:
-            self._tell(name, output)
+            self._report(name, output)
         return output
 
 
 def _take_off_the_stack(mode: _Functions) -> None:
-    """Wherever it lies: torch's own exit takes what is on top, and after an interrupt that may be another."""
+    """Wherever it is on the stack: torch's own exit removes the top, which after an interrupt may be another."""
     above = []
     while torch._C._len_torch_function_stack():
         top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
@@ -247,7 +275,7 @@ def _take_off_the_stack(mode: _Functions) -> None:
             break
         above.append(top)
     else:
-        del above[:1]  # a block that was left by the interrupt took ours for its own, and its own is still there
+        del above[:1]  # a block that the interrupt left has removed ours in place of its own, which is still there
     for other in reversed(above):
         _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
 

@@ -1,4 +1,4 @@
-"""What the watched loader hands out: index, epoch and shape always, range and bad elements on sampled steps."""
+"""The batches of the watched loader: index, epoch and shape always, range and bad elements on sampled steps."""
 
 import weakref
 from typing import Any
@@ -14,13 +14,13 @@ MAX_DEPTH = 4
 
 
 class BatchCounter:
-    """Keeps count of the batches, and a weak hold on the last one for the case that its step goes wrong."""
+    """Counts the batches, and keeps a weak reference to the last one in case its step goes wrong."""
 
     def __init__(self) -> None:
         self.index = -1
         self.epoch = -1
         self.held: weakref.ref[torch.Tensor] | None = None
-        """The last batch's first tensor, as long as someone else holds it."""
+        """The last batch's first tensor, while something else keeps it alive."""
         self._shape: tuple[int, ...] = ()
 
     def begin_epoch(self) -> None:
@@ -28,7 +28,7 @@ class BatchCounter:
         self.epoch += 1
 
     def see(self, batch: Any) -> None:
-        """A batch is handed out."""
+        """The loader returned a batch."""
         self.index += 1
         tensor = _first_tensor(batch)
         self._shape = tuple(tensor.shape) if tensor is not None and not tensor.is_nested else ()
@@ -40,17 +40,17 @@ class BatchCounter:
             return None
         return Batch(index=self.index, epoch=max(0, self.epoch), shape=self._shape[:16])
 
-    def look_closely(self, pieces: StepVector) -> None:
+    def add_to(self, vector: StepVector) -> None:
         """Adds the range of the last batch and the number of its bad elements."""
         tensor = self.held() if self.held is not None else None
         found = extent(tensor) if tensor is not None else None
         if found is not None:
             for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):
-                pieces.add_scalar(name, value)
+                vector.add_scalar(name, value)
 
 
 def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
-    """The batch with its range and bad elements, if it is still there; on the sender's thread, so it may wait."""
+    """The batch with its range and bad elements, if it still exists; on the sender's thread, so it may wait."""
     tensor = held() if held is not None else None
     if batch.num_bad is not None or tensor is None:
         return batch

@@ -1,14 +1,14 @@
-"""Sees gradient clipping act, by watching the clippers themselves.
+"""Observes gradient clipping, by wrapping the clippers.
 
 Design
 ------
-torch's clippers are thin wrappers around an inner function that they hold in a closure. That cell is what is
-replaced: so a clipper is seen however it was imported, by name too, and its own work, result and errors stay as
-they are. Gradients are read when a clipper is entered, before it changes them; the total norm it computed is taken
-over, not computed again. FSDP's own `clip_grad_norm_` is a method and is wrapped on its class.
+torch's clippers are thin wrappers around an inner function that they hold in a closure. That cell is replaced: so a
+clipper is seen however it was imported, by name too, and its work, result and errors stay the same. Gradients are
+read when a clipper is entered, before it changes them; the total norm that it computed is reused, not computed again.
+FSDP's own `clip_grad_norm_` is a method and is wrapped on its class.
 
-The wraps are process-wide: put in by the first observer, taken out by the last; each observer looks only at
-parameters of its own. A torch whose clippers are built differently is stated blindness.
+The wraps are process-wide: installed by the first observer, removed by the last; each observer handles only its own
+parameters. If this torch builds its clippers differently, that is reported as blind.
 """
 
 import sys
@@ -30,17 +30,17 @@ class Clipped:
     """What the clippers did in one step."""
 
     total_norms: list[torch.Tensor] = field(default_factory=list)
-    """Norms before clipping, as the clippers computed them, of parameters that are each in one of them; still on the
-    device. Empty where one is not known."""
+    """Norms before clipping, as the clippers computed them, still on the device; no parameter is in two of them. Empty
+    where one is not known.
+    """
     max_norm: float | None = None
-    max_value: float | None = None
 
 
 class ClipTotals:
     """The total norms that clippers computed in one step.
 
-    Of parameters that are clipped twice the first norm counts, since the second is of what was clipped already; unless
-    the first clipping was for nothing: another forward came after it, and no step in between.
+    Of parameters that are clipped twice the first norm counts, since the second is of gradients that were clipped
+    already; unless the first clipping was not used: another forward came after it, and no step in between.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ClipTotals:
         """These parameters are clipped, and this is their norm, if it is known."""
         number, self._num = self._num, self._num + 1
         if number == 0:
-            self._first = parameters  # most steps have one clipping: who is in it matters only to a second
+            self._first = parameters  # most steps have one clipping: its members matter only if there is a second
             self._norms[0] = norm
             return
         if number == 1:
@@ -69,21 +69,21 @@ class ClipTotals:
             self._clipping_of.update(dict.fromkeys(ids, number))
 
     def note_forward(self) -> None:
-        """What was clipped and not used by a step until now may never be."""
+        """A clipping that no step has used until now may never be used."""
         self._num_unused = self._num
 
     def note_step(self) -> None:
-        """An optimizer uses what was clipped."""
+        """An optimizer uses the clipped gradients."""
         self._num_used = self._num
 
     def known(self) -> list[torch.Tensor]:
-        """All of them, or none if one of them is not known."""
+        """All norms, or none if one of them is not known."""
         norms = [norm for norm in self._norms.values() if norm is not None]
         return norms if len(norms) == len(self._norms) else []
 
 
 class ClippingObserver:
-    """Tells its owner when its parameters are about to be clipped, and remembers by what."""
+    """Calls its owner before its parameters are clipped, and records the limits."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ClippingObserver:
         self.totals = ClipTotals()
         self._norm_type = 2.0
         self.on_total: Callable[[Sequence[torch.Tensor], torch.Tensor | None], None] | None = None
-        """Given the parameters and the complete total norm of each clipping; None where it is spread over ranks."""
+        """Called with the parameters and the total norm of each clipping; None where it is spread over ranks."""
         self.norm_clipped = protect("clipping", self._norm_clipped)
         self.total_computed = protect("clipping", self._total_computed)
         self.norm_clips = protect("clipping", self._norm_clips)
@@ -111,7 +111,7 @@ class ClippingObserver:
         if self._owns(parameters):
             self._before_clip(parameters)
             self._seen.max_norm = float(max_norm)
-            if self.on_total is None:  # who is told of each keeps none
+            if self.on_total is None:  # with a callback, nothing is kept here
                 is_known = self._norm_type == 2.0 and isinstance(total, torch.Tensor)
                 self.totals.add(parameters, _whole(total.detach()) if is_known else None)
 
@@ -122,25 +122,24 @@ class ClippingObserver:
     def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
         if self._owns(parameters):
             self._before_clip(parameters)
-            self._seen.max_value = float(max_value)
 
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
         return any(id(parameter) in self.owned for parameter in parameters)
 
     def take(self) -> Clipped:
-        """What was seen since the last call."""
+        """The clippings since the last call."""
         seen, self._seen = self._seen, Clipped()
         totals, self.totals = self.totals, ClipTotals()
         seen.total_norms = totals.known()
         return seen
 
     def close(self) -> None:
-        """No more notices; the wraps go with the last observer."""
+        """Stops; the wraps are removed with the last observer."""
         _unwatch(self)
 
 
 def _whole(total: torch.Tensor) -> torch.Tensor | None:
-    """A total norm that is complete on this rank; a partial one would take a collective to complete."""
+    """A total norm that is complete on this rank; completing a partial one would take a collective."""
     placements = getattr(total, "placements", None)
     if placements is None:
         return total
@@ -206,7 +205,7 @@ def _wrap_functions() -> None:
 
 
 def _inner(function: Any) -> CellType | None:
-    """The cell in which a clipper keeps the function that does its work."""
+    """The closure cell that holds the clipper's inner function."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     return function.__closure__[names.index("func")] if "func" in names else None
 
@@ -217,7 +216,7 @@ def _listed(parameters: Any) -> Sequence[torch.Tensor]:
 
 def _wrap_fsdp(fsdp: Any) -> None:
     original = fsdp.clip_grad_norm_
-    if getattr(original, "_caboose_original", None) is not None:
+    if getattr(original, "caboose_original", None) is not None:
         return
 
     def clip_grad_norm_(self: Any, max_norm: Any, norm_type: Any = 2.0) -> Any:
@@ -230,6 +229,6 @@ def _wrap_fsdp(fsdp: Any) -> None:
             observer.norm_clipped(parameters, total)
         return total
 
-    clip_grad_norm_._caboose_original = original  # type: ignore[attr-defined]
+    clip_grad_norm_.caboose_original = original  # type: ignore[attr-defined]
     fsdp.clip_grad_norm_ = clip_grad_norm_
     _undo.append(lambda: setattr(fsdp, "clip_grad_norm_", original))

@@ -1,14 +1,15 @@
-"""What a diagnosis needs to know about the model and the run, told once, in Hello."""
+"""Facts about the model and the run for the diagnosis, sent once, in the Hello."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
-from caboose.observe.memory import limits
 from caboose.tensors.placement import own
 from caboose_wire.fields import Scalar
 
@@ -27,12 +28,14 @@ ACTIVATIONS = (
     "PReLU",
 )
 MAX_INIT_LAYERS = 64
+CGROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""A container's memory limit, in control groups version 2 and 1."""
 
 
 def gather(
     model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, schedulers: Sequence[Any], scaler: Any
 ) -> dict[str, Scalar]:
-    """The facts; each one that cannot be had is left out."""
+    """The facts; those that cannot be read are left out."""
     parameters = list(model.parameters())
     kinds = Counter(type(module).__name__ for module in model.modules())
     dropouts = sorted({m.p for m in model.modules() if isinstance(m, _DropoutNd)})
@@ -51,7 +54,7 @@ def gather(
         "init_std_ratio": _init_ratio(model),
     }
     device = facts["device"]
-    facts |= limits(device if isinstance(device, str) else None)
+    facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -80,14 +83,15 @@ def _listed(names: Any) -> str | None:
 
 
 def _init_ratio(model: torch.nn.Module) -> str | None:
-    """Standard deviation of the weights over what He's and Xavier's rules would give; lowest and highest over layers.
+    """Standard deviation of the weights over He's and Xavier's; lowest and highest over the layers.
 
-    Looked at once, at attach, on the first layers and a part of each: a value of the host is needed here.
+    Read once, at attach, from a part of the first layers; it waits for the device.
     """
     he: list[float] = []
     xavier: list[float] = []
     for module in model.modules():
-        weight = module._parameters.get("weight")  # as an attribute it may be computed, and that may change the model
+        # As an attribute it may be computed, which may change the model.
+        weight = module._parameters.get("weight")  # noqa: SLF001 - as above
         if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
             continue
         if len(he) == MAX_INIT_LAYERS:
@@ -103,3 +107,33 @@ def _init_ratio(model: torch.nn.Module) -> str | None:
     if not he:
         return None
     return f"He {min(he):.2g}..{max(he):.2g}, Xavier {min(xavier):.2g}..{max(xavier):.2g}"
+
+
+def _memory_limits(device: str | None) -> dict[str, Scalar]:
+    """`host_memory_bytes`, `device_memory_bytes`, and how many ranks share a host."""
+    facts: dict[str, Scalar] = {}
+    host = [size for size in (_host_memory(), *(_container_limit(path) for path in CGROUP)) if size]
+    if host:
+        facts["host_memory_bytes"] = min(host)
+    if device == "cuda" and torch.cuda.is_available():
+        facts["device_memory_bytes"] = int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if ranks.isdecimal() and int(ranks):
+        facts["ranks_per_host"] = int(ranks)
+    return facts
+
+
+def _host_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+
+
+def _container_limit(path: Path) -> int:
+    """A container's limit; 0 where there is none ("max"), or no container."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 0

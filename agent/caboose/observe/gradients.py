@@ -1,23 +1,22 @@
-"""Reads the reduced gradients once per step, before clipping: norms always, a closer look on sampled steps.
+"""Reads the reduced gradients once per step, before clipping: norms always, more on sampled steps.
 
 Design
 ------
-Called when a clipper is entered, else when the optimizer's step begins: whichever comes first for an optimizer is
-what counts, so norms are always those before clipping. One `_foreach_norm` covers this rank's part of the layers
-(see `division`). The lists of parameters per part are made once; a step only collects their gradients.
+Called when a clipper is entered, else when the optimizer's step begins: whichever comes first for an optimizer counts,
+so norms are always those before clipping. One `_foreach_norm` covers this rank's part of the layers (see `layers`).
+The lists of parameters per part are made once; a step only collects their gradients.
 
-A loop may clip and then leave the step out, because the norm was not finite: a clipper that is entered again after
-another forward, without a step in between, has other gradients before it, and those are read instead. Parameters that
-two optimizers hold are read with the first of them. Sparse gradients are not read: adding their parts up would wait
-for a device. They are counted, and told as blindness.
+A loop may clip and then skip the step, because the norm was not finite. A clipper that is entered again after another
+forward, without a step in between, has new gradients, and those are read instead. Parameters that two optimizers hold
+are read with the first of them. Sparse gradients are not read: adding up their parts would wait for the device. They
+are counted and reported as blind.
 """
 
 from collections.abc import Callable, Sequence
 
 import torch
 
-from caboose.observe.division import Division
-from caboose.observe.layers import LayerTable
+from caboose.observe.layers import Division, LayerTable
 from caboose.observe.step_vector import StepVector
 from caboose.observe.step_vector import Stretch as Piece
 from caboose.tensors.placement import own
@@ -37,7 +36,7 @@ class GradientReader:
         norm_type: torch.dtype,
         is_scaled: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """`is_scaled` says of an optimizer's gradients whether a scaler's scale is in them now."""
+        """`is_scaled` returns whether an optimizer's gradients are still multiplied by the scaler's scale."""
         self._is_scaled = is_scaled
         self._division = division
         self._norm_type = norm_type
@@ -54,7 +53,7 @@ class GradientReader:
         self._used: set[int] = set()
         self._unused: set[int] = set()
         self.sparse_rows: set[int] = set()
-        """Layers that were met with a sparse gradient."""
+        """Layers that had a sparse gradient."""
         self._pieces = StepVector()
         self.part: Stretch = (0, 0)
         self._is_sampled = False
@@ -78,7 +77,7 @@ class GradientReader:
         return [number for number, ids in enumerate(self._ids) if not given.isdisjoint(ids)]
 
     def note_forward(self) -> None:
-        """Gradients that were read and not used by a step until now may never be."""
+        """Gradients that no step has used until now may never be used."""
         self._unused.update(self._done.keys() - self._used)
 
     def before_clip(self, number: int) -> None:
@@ -89,7 +88,7 @@ class GradientReader:
         self.read(number)
 
     def before_step(self, number: int) -> None:
-        """Reads one optimizer's gradients, unless a clipper was there before, and notes that they are used."""
+        """Reads one optimizer's gradients, unless a clipper did, and notes that they are used."""
         self._used.add(number)
         self._unused.discard(number)
         self.read(number)
@@ -99,7 +98,7 @@ class GradientReader:
         if number in self._done or not self._takes_norms:
             return
         self._done[number] = []
-        with torch.no_grad():  # gradients that were made with create_graph=True have a graph behind them
+        with torch.no_grad():  # gradients made with create_graph=True have a graph
             self._done[number] = self._read(number)
 
     def _read(self, number: int) -> list[Piece]:
@@ -113,7 +112,7 @@ class GradientReader:
             )
             rows = [row for row, parameter in pairs if id(parameter.grad) in known]
         if not found:
-            return []  # nothing of this optimizer lies in this part, or nothing has a gradient
+            return []  # no parameter of this optimizer is in this part, or none has a gradient
         if not self._is_plain:
             found = [own(gradient) for gradient in found]
         name = "scaled_grad_norm" if self._is_scaled(number) else "grad_norm"

@@ -1,5 +1,17 @@
-"""The layer table: one row per parameter tensor, in the order the model lists them."""
+"""The layer table: one row per parameter tensor, in the model's order; its division among ranks, and its changes.
 
+Design
+------
+After the all-reduce every rank of a replicated model has the same gradients, so one rank per layer is enough. The table
+is cut into as many contiguous parts of about equal size as there are ranks, and in each step each rank takes another
+part. A report names its part, so the daemon needs no knowledge of the division, and a rank that is gone leaves a gap
+that moves instead of a layer that is never seen.
+
+Optimizers may get other parameters during a run: layers unfrozen, a head replaced. `ParameterChanges` checks that once
+a step: the number of parameters of each group and the last of them; on sampled steps, all of them.
+"""
+
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -9,11 +21,12 @@ from caboose.tensors.scalars import plain
 from caboose_wire import Group, Layer
 from caboose_wire.fields import MAX_GROUPS, MAX_LAYERS
 
+MAX_PARTS = 1024
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 class LayerTable:
-    """Rows for Hello, and the row of each parameter."""
+    """The rows for the Hello, and the row of each parameter."""
 
     def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], world: int) -> None:
         placements = Placements(model, world)
@@ -27,7 +40,7 @@ class LayerTable:
             named = named[:MAX_LAYERS]
         num_groups = sum(len(optimizer.param_groups) for optimizer in optimizers)
         if num_groups > MAX_GROUPS:
-            self.blind["groups"] = f"{num_groups} parameter groups, the first {MAX_GROUPS} are told"
+            self.blind["groups"] = f"{num_groups} parameter groups, the first {MAX_GROUPS} are reported"
         self.parameters = [p for _, p in named]
         self.index = {id(p): row for row, p in enumerate(self.parameters)}
         rows = []
@@ -46,7 +59,7 @@ class LayerTable:
             )
         self.layers = tuple(rows)
         self.common = [row for row, p in enumerate(self.parameters) if not placements.is_ignored(p)]
-        """The rows that DDP does not leave to each rank by itself."""
+        """The rows that DDP does not ignore."""
         self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
         num_ignored = len(self.layers) - len(self.common)
         num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
@@ -54,7 +67,7 @@ class LayerTable:
         if num_ignored:
             reasons.append(f"{num_ignored} parameters are ignored by DDP, so that each rank has its own")
         if num_unknown:
-            reasons.append(f"{num_unknown} parameters lie across ranks in a way not understood")
+            reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
         if reasons:
             self.blind["gradients"] = "; ".join(reasons)
 
@@ -63,7 +76,7 @@ class LayerTable:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's or module's name as the user wrote it, without what wrappers put in front and between."""
+    """A parameter's or module's name as the user wrote it, without the parts that wrappers add."""
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     while name.startswith("module."):
@@ -78,7 +91,7 @@ def _owners(model: torch.nn.Module) -> dict[int, str]:
 def _outside(
     named: Sequence[tuple[str, torch.Tensor]], optimizers: Sequence[torch.optim.Optimizer]
 ) -> list[tuple[str, torch.Tensor]]:
-    """Parameters that an optimizer holds and the model does not list, as those of a loss."""
+    """Parameters that an optimizer holds and the model does not list, such as those of a loss."""
     known = {id(p) for _, p in named}
     found = []
     for o, optimizer in enumerate(optimizers):
@@ -91,7 +104,7 @@ def _outside(
 
 
 def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...]:
-    """Every parameter group that may travel, with its plain settings, in the order in which LRs are reported."""
+    """Every parameter group with its plain settings, in the order in which learning rates are reported."""
     rows = []
     for o, optimizer in enumerate(optimizers):
         for g, group in enumerate(optimizer.param_groups):
@@ -105,3 +118,60 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...
                 )
             )
     return tuple(rows[:MAX_GROUPS])
+
+
+def cut(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of about equal total size that cover everything; some may be empty."""
+    parts = max(1, min(parts, MAX_PARTS))
+    total = sum(sizes)
+    bounds = [0]
+    running = 0
+    for row, size in enumerate(sizes):
+        # Close the part once its share is reached, with this row if most of it still belongs there.
+        while len(bounds) < parts and running + size / 2 > total * len(bounds) / parts:
+            bounds.append(row)
+        running += size
+    bounds += [len(sizes)] * (parts + 1 - len(bounds))
+    return list(itertools.pairwise(bounds))
+
+
+class Division:
+    """Which layers this rank reads in a step."""
+
+    def __init__(self, sizes: Sequence[int], rank: int, world: int, *, is_divided: bool) -> None:
+        self._parts = cut(sizes, world) if is_divided else [(0, len(sizes))]
+        self._rank = rank
+
+    def part(self, step: int) -> tuple[int, int]:
+        """This rank's rows in this step."""
+        return self._parts[(self._rank + step) % len(self._parts)]
+
+
+class ParameterChanges:
+    """The parameters that the optimizers held when last checked."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._brief = self._counts()
+        self._whole = self._all()
+
+    def have_changed(self, *, is_sampled: bool) -> bool:
+        """Whether they changed since the last call."""
+        brief = self._counts()
+        if brief == self._brief and not is_sampled:
+            return False
+        whole = self._all()
+        has_changed = whole != self._whole
+        self._brief, self._whole = brief, whole
+        return has_changed
+
+    def _counts(self) -> list[tuple[int, int]]:
+        held = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [(len(parameters), id(parameters[-1]) if parameters else 0) for parameters in held]
+
+    def _all(self) -> list[list[tuple[int, bool]]]:
+        return [
+            [(id(p), p.requires_grad) for p in group["params"]]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]

@@ -1,11 +1,11 @@
-"""Sees this rank's own gradients before the all-reduce mixes them, on sampled steps.
+"""This rank's own gradients before the all-reduce, on sampled steps.
 
 Design
 ------
-A tensor hook on a parameter runs before DDP's reducer sees the gradient, whatever the bucket size and whether
-wrapped before or after. A hook costs microseconds a tensor, so they exist only during a sampled step: armed at its
-first forward, taken out at its boundary. A parameter whose hook runs twice in one step (gradient accumulation) has
-no single local gradient; the step's local norms are then left out rather than guessed.
+A tensor hook on a parameter runs before DDP's reducer gets the gradient, whatever the bucket size and whether the model
+was wrapped before or after. A hook costs microseconds per tensor, so hooks exist only during a sampled step: installed
+at its first forward, removed at its boundary. A parameter whose hook runs twice in one step (gradient accumulation) has
+no single local gradient; the step's local norms are then left out.
 """
 
 from collections.abc import Sequence
@@ -50,14 +50,14 @@ class LocalGradients:
         return see
 
     def take(self) -> tuple[list[int], list[torch.Tensor]]:
-        """Rows and norms seen since `arm`, and the hooks are gone."""
+        """Rows and norms since `arm`; removes the hooks."""
         self.disarm()
         norms, self._norms = self._norms, {}
         ambiguous, self._is_ambiguous = self._is_ambiguous, False
         return ([], []) if ambiguous else (list(norms), list(norms.values()))
 
     def disarm(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()

@@ -1,16 +1,16 @@
-"""The loss of a step, as `backward()` is called on it: for runs whose loop does not hand its loss over.
+"""The loss of a step, taken where `backward()` is called on it: for loops that do not pass their loss.
 
 Design
 ------
 `Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees
 every backward pass. The scalar it starts from is the loss of a micro-batch; a backward inside a backward (activation
-checkpointing) is not one. Values stay on their device.
+checkpointing) does not count. Values stay on their device.
 
-A loss is often scaled before `backward`, and the scaled number is nobody's loss:
+A loss is often scaled before `backward`:
 
-* by a `GradScaler`: its `scale` is replaced too, and what went in is taken instead of what came out;
+* by a `GradScaler`: its `scale` is replaced too, and its input is taken instead of its output;
 * by the number of micro-batches: the graph's last nodes show a division by a plain number. If that number is the
-  number of micro-batches the step turned out to have, it is undone, also in a later, shorter step.
+  number of micro-batches that the step had, it is undone, also in a later, shorter step.
 """
 
 import weakref
@@ -27,12 +27,12 @@ from caboose.tensors.readable import whole
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 MAX_KEPT = 4096
-"""Micro-batches of one step; a loop that never steps its optimizer does not make this grow."""
+"""Micro-batches kept of one step: the bound for a loop that never steps its optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One backward pass: the loss it began with, and by what plain number that had been divided."""
+    """One backward pass: the loss it started from, and the plain number that it had been divided by."""
 
     loss: torch.Tensor
     divisor: float
@@ -53,24 +53,24 @@ class BackwardLosses:
         self.protect_with(protect)
 
     def protect_with(self, protect: Protect) -> None:
-        """Whose guard answers for failures from now on."""
+        """From now on this guard handles failures."""
         self._note_backward = protect("loss", self._began)
         self._note_scaled = protect("loss", self._were_scaled)
 
     def start(self) -> None:
-        """Begins to see backward passes."""
+        """Replaces the functions."""
         self._is_on = True
         self._patches.put(torch.autograd, "backward", self._watch_backward)
         self.watch_scalers()
 
     def watch_scalers(self) -> None:
-        """Sees the scalers that exist by now; some define a `scale` of their own, and are imported late."""
+        """Wraps the scalers that exist by now; some define their own `scale` and are imported late."""
         for scaler in _classes(torch.amp.GradScaler):
             if "scale" in vars(scaler) and not self._patches.has(scaler, "scale"):
                 self._patches.put(scaler, "scale", self._watch_scale)
 
     def stop(self) -> None:
-        """Sees nothing more; torch is as before."""
+        """Restores torch's functions."""
         self._is_on = False
         self._patches.undo()
         self.scaler = None
@@ -87,7 +87,7 @@ class BackwardLosses:
         return _mean([one.loss * usual if usual > 1 and _is_close(one.divisor, usual) else one.loss for one in seen])
 
     def take_sum(self) -> torch.Tensor | None:
-        """What the step minimised: the sum of the losses as they were given to backward, without a scaler's scale."""
+        """What the step minimised: the sum of the losses given to backward, without a scaler's scale."""
         seen = self._take()
         mean = _mean([one.loss for one in seen])
         return None if mean is None else mean * len(seen)
@@ -147,7 +147,7 @@ class BackwardLosses:
         for reference, plain in self._scaled:
             if reference() is root:
                 return plain
-        # A scaled loss that was then divided, or added to: what went into the scaler last is the nearest to it.
+        # A scaled loss that was then divided, or added to: the scaler's last input is the nearest to it.
         return self._scaled[-1][1] if self._scaled else None
 
 
@@ -159,7 +159,7 @@ def _micro_batch(loss: Any) -> MicroBatch | None:
 
 
 def _divisor(loss: torch.Tensor) -> float:
-    """By what plain number the loss was divided, as the last things done to it."""
+    """The plain number by which the loss was divided, as the last operation."""
     divisor = 1.0
     node: Any = loss.grad_fn
     for _ in range(4):
@@ -168,7 +168,7 @@ def _divisor(loss: torch.Tensor) -> float:
             break
         other = node._saved_other
         if not isinstance(other, torch.Tensor) or other.dim() or other.device.type != "cpu" or other.requires_grad:
-            break  # not a plain number; and one on a device is not waited for
+            break  # not a plain number, or one on a device, which would take a wait
         number = float(other)
         if number == 0.0:
             break

@@ -1,4 +1,4 @@
-"""The optimizers' own settings and the gradient scaler's state, read without asking a device."""
+"""The optimizers' learning rates and the gradient scaler's state, read without waiting for a device."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,18 @@ import torch
 from caboose.observe.step_vector import StepVector
 from caboose_wire.fields import MAX_GROUPS
 
-SETTINGS = ("momentum", "weight_decay", "betas")
 
-
-def told_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
-    """The parameter groups that are reported: as many as a message may have."""
+def reported_groups(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[dict[str, Any]]:
+    """The parameter groups that are reported: at most as many as a message may have."""
     return islice((group for optimizer in optimizers for group in optimizer.param_groups), MAX_GROUPS)
 
 
 class OptimizerState:
-    """Reads what schedules change, and what a scaler does."""
+    """Reads learning rates and the scaler."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> None:
         self._optimizers = optimizers
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        self._last: dict[str, tuple[float, ...]] = {}
         self._kept_scale: torch.Tensor | None = None
         self._num_skipped = 0
         self._num_fused_skipped: torch.Tensor | None = None
@@ -32,43 +29,29 @@ class OptimizerState:
         self._rates: tuple[float, ...] | None = None
 
     def note_learning_rates(self) -> None:
-        """An optimizer's step begins: these are the rates it is taken with, whatever a scheduler does next."""
+        """An optimizer's step begins: records its learning rates, before a scheduler changes them."""
         if self._rates is None:
             self._rates = self._learning_rates()
 
     def learning_rates(self) -> tuple[float, ...]:
-        """Of every group, as the step was taken with; those in force now if there was no step."""
+        """The learning rate of every group in the step; the current ones if there was no step."""
         rates, self._rates = self._rates, None
         return self._learning_rates() if rates is None else rates
 
     def _learning_rates(self) -> tuple[float, ...]:
-        """Empty where no group has one that is a number, as with an optimizer that finds its own."""
-        rates = tuple(_number(group.get("lr")) for group in told_groups(self._optimizers))
+        """Empty if no group has a number, as with an optimizer that finds its own."""
+        rates = tuple(_number(group.get("lr")) for group in reported_groups(self._optimizers))
         return () if all(map(math.isnan, rates)) else rates
 
-    def settings(self, *, is_wanted: bool) -> dict[str, tuple[float, ...]]:
-        """Momentum, betas and weight decay of every group, if they changed since the last call or are wanted anyway."""
-        now: dict[str, tuple[float, ...]] = {}
-        for group in told_groups(self._optimizers):
-            for name in SETTINGS:
-                value = group.get(name)
-                if isinstance(value, tuple | list):
-                    for i, part in enumerate(value):
-                        now[f"{name}{i}"] = (*now.get(f"{name}{i}", ()), _number(part))
-                elif value is not None:
-                    now[name] = (*now.get(name, ()), _number(value))
-        has_changed, self._last = now != self._last, now
-        return now if is_wanted or has_changed else {}
-
     def is_scaled(self, number: int) -> bool:
-        """Gradients of this optimizer are about to be read: whether the scaler's scale is still in them.
+        """Whether this optimizer's gradients, about to be read, are still multiplied by the scaler's scale.
 
-        If so the scale is kept as it is now: the scaler's `update` changes it in place, before the boundary.
+        If so the scale is copied now: the scaler's `update` changes it in place, before the boundary.
         """
         if self._scaler is None:
             return False
         optimizer = self._optimizers[number]
-        # A fused optimizer takes the scale out itself, in its step; for any other the scaler does, and notes it.
+        # A fused optimizer removes the scale in its step; for any other the scaler does, and records it.
         if getattr(optimizer, "grad_scale", None) is None:
             stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
             if stage.name != "READY":
@@ -77,20 +60,20 @@ class OptimizerState:
         return True
 
     def keep_scale(self) -> None:
-        """Keeps the scale that is in this step's gradients, if that was not done yet."""
+        """Copies the scale of this step's gradients, once."""
         scale = getattr(self._scaler, "_scale", None)
         if self._kept_scale is None and isinstance(scale, torch.Tensor):
             self._kept_scale = scale.clone()
 
     def note_fused_skip(self, number: int) -> None:
-        """A step begins: one that a fused optimizer will leave out by itself is counted, on the device."""
+        """A step begins: counts, on the device, one that a fused optimizer will skip."""
         found = getattr(self._optimizers[number], "found_inf", None)
         if self._scaler is not None and isinstance(found, torch.Tensor) and not self._has_noted_skip:
             self._has_noted_skip = True
             self._num_fused_skipped = found if self._num_fused_skipped is None else self._num_fused_skipped + found
 
     def add_scale(self, pieces: StepVector) -> None:
-        """The scale now, the one that was in what was read, and the steps skipped, as they lie on the device."""
+        """Adds the current scale, the one of the gradients that were read, and the skipped steps, all on the device."""
         kept, self._kept_scale = self._kept_scale, None
         self._has_noted_skip = False
         scale = getattr(self._scaler, "_scale", None)
@@ -104,7 +87,7 @@ class OptimizerState:
     def count_skipped(self, *, did_step: bool, had_forward: bool) -> int | None:
         """Steps the scaler has skipped: a forward, and no step of any optimizer. None without a scaler.
 
-        A fused optimizer's step is called all the same; those are counted by `note_fused_skip`.
+        A fused optimizer's step is always called; `note_fused_skip` counts those.
         """
         if self._scaler is None:
             return None
@@ -113,7 +96,7 @@ class OptimizerState:
 
 
 def _number(value: Any) -> float:
-    """As a float; NaN for what is no number, and for a tensor on a device: to read that would be to wait for it."""
+    """As a float; NaN for what is not a number, and for a tensor on a device, which would take a wait."""
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
         return math.nan
     try:

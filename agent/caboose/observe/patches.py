@@ -1,4 +1,4 @@
-"""Puts functions in the place of others, and puts the others back."""
+"""Replaces functions, and restores them."""
 
 import functools
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 class Patches:
     """Replaced attributes of modules and classes.
 
-    A replacement that someone else has wrapped since cannot be taken out from under them: it stays, so every
-    replacement must do nothing of its own once its owner has stopped.
+    A replacement that someone else has wrapped since cannot be removed: it stays, so every replacement must do nothing
+    once its owner has stopped.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Patches:
         return any(entry[0] is owner and entry[1] == name for entry in self._put)
 
     def undo(self) -> None:
-        """Every original back in its place, the last replaced first."""
+        """Restores every original, the last replaced first."""
         while self._put:
             owner, name, original, replacement = self._put.pop()
             if getattr(owner, name) is replacement:

@@ -1,12 +1,12 @@
-"""Splits a step's wall time into phases by noting when one phase gives way to the next.
+"""Splits a step's wall time into phases.
 
 Design
 ------
-One clock, one current phase: each mark adds the time since the last mark to the phase that was current. So
-phases never overlap, need no nesting, and with several micro-batches simply add up. What follows the forward is
-counted as backward (the loss, `backward()` and the all-reduce inside it) until the optimizer or the next forward
-begins. An accelerator works behind the host's back, so there its own clock is marked as well (`device_phases`), and
-the sender puts the device's times in the place of the host's once they can be read; nothing waits for them.
+One clock, one current phase: each mark adds the time since the last mark to the phase that was current. So phases
+never overlap, need no nesting, and add up over micro-batches. The time after the forward counts as backward (the loss,
+`backward()` and the all-reduce inside it) until the optimizer or the next forward begins. An accelerator runs behind
+the host, so its own clock is marked as well (`device_phases`), and the sender replaces the host's times by the device's
+once they can be read; nothing waits for them.
 """
 
 import time
@@ -22,7 +22,7 @@ Phase = Literal["other", "data", "forward", "backward", "optimizer"]
 
 
 class PhaseClock:
-    """Where the time went since the last step boundary."""
+    """The time of each phase since the last step boundary."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class PhaseClock:
         self._since = clock()
         self._seconds: dict[Phase, float] = {}
         self.device_phases: DevicePhases | None = None
-        """The device's own clock, where there is one."""
+        """The device's clock, if it has one."""
 
     @property
     def current(self) -> Phase:

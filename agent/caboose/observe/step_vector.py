@@ -1,10 +1,9 @@
-"""Collects the device values of one step under names, and packs them into one vector that leaves the device at once.
+"""Collects the device values of one step by name, and packs them into one vector.
 
 Design
 ------
-Norms, one per layer, are stacked in one operation; everything else is appended flat. The
-vector is float32: everything that travels is a statistic. What is where is kept beside it, on the host, and undone
-by the sender.
+Norms, one per layer, are stacked in one operation; everything else is appended flat. The vector is float32, since every
+value is a statistic. Its layout is kept on the host, and the sender unpacks it.
 """
 
 from collections.abc import Sequence
@@ -19,11 +18,11 @@ from caboose_wire.fields import Float32
 
 @dataclass(slots=True)
 class Stretch:
-    """One named stretch of the vector."""
+    """A named part of the vector."""
 
     name: str
     rows: Sequence[int]
-    """Which rows of its table the values are for; empty for a plain scalar."""
+    """The rows of its table; empty for a scalar."""
     width: int
     """Values per row."""
 
@@ -41,7 +40,7 @@ class StepVector:
         self._parts.append(Stretch(name, (), 1))
 
     def add_scalars(self, name: str, values: Sequence[torch.Tensor], rows: Sequence[int]) -> Stretch:
-        """Many tensors of one element, alike, one per row."""
+        """Many tensors of one element, one per row."""
         self._values.append(torch.stack(tuple(values)))
         self._parts.append(Stretch(name, rows, 1))
         return self._parts[-1]
@@ -53,13 +52,13 @@ class StepVector:
         return self._parts[-1]
 
     def drop(self, parts: Sequence[Stretch]) -> None:
-        """Takes back what was added as these parts."""
+        """Removes these parts."""
         for part in parts:
             number = next(i for i, known in enumerate(self._parts) if known is part)
             del self._parts[number], self._values[number]
 
     def pack(self) -> "Vector | None":
-        """Everything so far as one vector on its way to the host; None if there is nothing."""
+        """All values as one vector, copied to the host without waiting; None if there are none."""
         if not self._values:
             return None
         device = self._values[0].device
@@ -72,7 +71,7 @@ class StepVector:
 
 @dataclass(slots=True)
 class Vector:
-    """The packed values, readable once the device has got so far."""
+    """The packed values, readable once the device has reached them."""
 
     readback: Readback
     parts: list[Stretch]
@@ -82,7 +81,7 @@ class Vector:
         return self.readback.is_ready()
 
     def read(self) -> "dict[str, tuple[Sequence[int], Float32]]":
-        """Rows and values by name; values of several parts of one name are put together."""
+        """Rows and values by name; parts of one name are joined."""
         values = self.readback.read()
         found: dict[str, tuple[Sequence[int], Float32]] = {}
         start = 0

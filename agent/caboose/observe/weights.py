@@ -1,13 +1,13 @@
-"""Looks at the parameters themselves on sampled steps: their norms, what the update did to them, their fingerprint.
+"""Weight statistics on sampled steps: the update-to-weight ratio and the replica fingerprint.
 
 Design
 ------
-The update-to-weight ratio is that of the real update: a small sample of each layer (see `subsample`) is taken
-before and after the optimizer's step, so no copy of the parameters is needed.
+The ratio is that of the real update: a small subsample of each layer (see `subsample`) is taken before and after the
+optimizer's step, so no copy of the parameters is needed.
 
 The fingerprint is bit-exact. Each layer's bits, read as integers, are summed; the sums are combined with odd
 multipliers, modulo 2^64. A flipped bit changes its layer's sum by a power of two, which no odd factor can turn into
-zero, so it changes the whole; equal replicas give equal fingerprints, whatever the rank.
+zero, so it changes the result; equal replicas give equal fingerprints on every rank.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def update_ratio(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Row by row: how far the sample moved, over how large it was; -1 where it was all zero."""
+    """For each row, the length of the change over the length before; -1 where that was zero."""
     size = torch.linalg.vector_norm(before, dim=1)
     moved = torch.linalg.vector_norm(after - before, dim=1)
     return torch.where(size > 0, moved / size, -torch.ones_like(size))
 
 
 def sample_weights(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A sample of each parameter, as a matrix of its own."""
+    """A subsample of each parameter, as a matrix with its own memory."""
     return sample([own(parameter) for parameter in parameters])
 
 
@@ -47,7 +47,7 @@ class Fingerprint:
         self._multipliers = torch.tensor(signed, dtype=torch.int64, device=here)
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The whole as four 16-bit numbers, lowest first, and 24 bits of each layer; all exact in float32."""
+        """The fingerprint as four 16-bit numbers, lowest first, and 24 bits of each layer; all exact in float32."""
         bits = [_bits(parameter) for parameter in self._parameters]
         if self._is_spread:
             bits = [each.to(self._multipliers.device, non_blocking=True) for each in bits]
@@ -60,6 +60,6 @@ class Fingerprint:
 
 
 def _bits(parameter: torch.Tensor) -> torch.Tensor:
-    """A sum knows no order, so the elements are taken as they lie, and only they: gaps between them are nobody's."""
+    """A sum has no order, so the elements are read as they are in memory, without the gaps between them."""
     tensor = own(parameter.detach())
     return tensor.view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)

@@ -1,1 +1,1 @@
-"""What is sent to the daemon: records, Hello, the sender thread, the step count, who this rank is."""
+"""Reports to the daemon: records, the session and its Hello, the sender thread, the step count, the identity."""

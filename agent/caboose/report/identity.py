@@ -1,4 +1,4 @@
-"""Who this process is: job, rank, world, host, and what tells this launch from the last one."""
+"""Who this process is: job, rank, world, host, and what distinguishes this launch from the last one."""
 
 import os
 import re
@@ -33,9 +33,9 @@ def resolve(
     rank: int | None = None,
     world: int | None = None,
 ) -> Identity:
-    """Explicit values first, then torchrun's variables, then Slurm's, then a single process of its own.
+    """Explicit values first, then torchrun's variables, then Slurm's, else a single process.
 
-    ValueError names the argument or variable that cannot be right.
+    ValueError names the wrong argument or variable.
     """
     if job is not None and not re.fullmatch(JOB_PATTERN, job):
         raise ValueError(
@@ -86,11 +86,11 @@ def _job(env: Mapping[str, str]) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    """Whether all ranks are on this machine; the address is the same on every other one, and names nothing."""
+    """Whether all ranks are on this machine; such an address does not identify a host."""
     return address in ("", "localhost", "::1") or address.startswith("127.")
 
 
 def _launch(env: Mapping[str, str]) -> str:
-    """What the launcher gave to all ranks of this launch alike; empty if it gave nothing."""
+    """What the launcher gave to all ranks of this launch; empty if nothing."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
     return "/".join(env[name] for name in names if env.get(name))[:256]

@@ -1,4 +1,4 @@
-"""One step's record between the two threads: filled on the training thread, made into a report by the sender."""
+"""One step's record: filled on the training thread, turned into a report by the sender."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
 MISSING = np.float32(-1.0)
-"""Where a row had nothing to show: norms and shares are never negative, and NaN is a finding of its own."""
+"""For a row without a value: norms and shares are never negative, and NaN is a value."""
 
 OF_ALL_LAYERS = ("local_grad_norm", "layer_fingerprint")
-"""What each rank has of its own, and so reports of every layer."""
+"""Arrays that differ between ranks, so each rank reports them for every layer."""
 
 Values = dict[str, tuple[Sequence[int], Float32]]
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """Everything about one step that does not depend on the device having finished, and what does, as `seen`."""
+    """One step: plain values, and device values that may still be on their way, as `seen`."""
 
     attempt: int
     seq: int
@@ -44,18 +44,18 @@ class StepRecord:
     num_modules: int
     num_skipped: int
     part: tuple[int, int]
-    """The rows of the layer table that were this rank's to look at."""
+    """This rank's rows of the layer table."""
     batch: Batch | None
     host_bytes: int | None
     device_bytes: int | None
     device_phases: Any
-    """The device's own marks of the phases (`readback.Marks`), where it has a clock of its own."""
-    seen: Any  # an observer.Seen; naming its type here would import torch
+    """The device's marks of the phases (`readback.Marks`), if it has a clock."""
+    seen: Any  # an observer.ObservedStep; naming its type here would import torch
     on_bad_number: Callable[[StepReport], StepReport]
-    """Called, on the sender's thread, with a report that holds one that is not finite."""
+    """Called on the sender's thread with a report that has a loss or norm that is not finite."""
 
     def is_ready(self) -> bool:
-        """Whether the values have come off the device; the marks of its phases were recorded before them."""
+        """Whether the values have arrived; the marks of the phases were recorded before them."""
         return self.seen.vector is None or self.seen.vector.is_ready()
 
     def message(self, num_dropped: int) -> StepReport:
@@ -76,11 +76,9 @@ class StepRecord:
             num_samples=whole(self.num_samples),
             num_tokens=whole(self.num_tokens),
             lr=seen.lr,
-            settings=seen.settings,
             num_scheduler_steps=self.num_scheduler_steps,
             phases=self._phases(),
             metrics=self.metrics,
-            grad_norm=_total(values, "grad_norm"),
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
             scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
@@ -98,7 +96,7 @@ class StepRecord:
             slices=slices,
             arrays=arrays,
         )
-        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, report.grad_norm))
+        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, _total(values, "grad_norm")))
         return self.on_bad_number(report) if is_bad else report
 
     def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
@@ -111,13 +109,13 @@ class StepRecord:
                 slices[name] = (first, 1)
             elif name in MODULE_ARRAYS:
                 arrays[name] = _spread(found, rows, 0, self.num_modules)
-        if "activation_mean" in arrays:
-            order = values["activation_mean"][0]
+        if "activation_std" in arrays:
+            order = values["activation_std"][0]
             arrays["activation_order"] = _spread(np.arange(len(order), dtype=np.float32), order, 0, self.num_modules)
         return arrays, slices
 
     def _phases(self) -> Phases:
-        """The host's times, or where the device has a clock of its own, the device's: the host runs ahead of it."""
+        """The host's times; or the device's, if it has a clock, since the host runs ahead of it."""
         if not self.device_phases:
             return self.phases
         from caboose.tensors.readback import seconds_by_phase
@@ -128,9 +126,9 @@ class StepRecord:
 
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped
-        if clipped.max_norm is None and clipped.max_value is None:
+        if clipped.max_norm is None:
             return None
-        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), clipped.max_value)
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"))
 
     def _num_skipped(self, values: Values) -> int:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
@@ -144,13 +142,13 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Note:
-    """A message that is whole already, in the same queue so that it keeps its place among the steps."""
+    """A complete message, in the same queue so that it keeps its place among the steps."""
 
     content: Message
 
     @property
     def hello(self) -> Hello | None:
-        """The new introduction, if it is one: from here on this rank is someone else to the daemon."""
+        """The new Hello, if it is one."""
         return self.content if isinstance(self.content, Hello) else None
 
     def is_ready(self) -> bool:
@@ -168,7 +166,7 @@ def _scalar(values: Values, name: str) -> float | None:
 
 
 def _unscale(values: Values, scale: float, *, is_clip_scaled: bool) -> None:
-    """Takes a gradient scaler's scale out of what was read with it still inside."""
+    """Divides by the gradient scaler's scale what was read with it."""
     for name in ("scaled_grad_norm", "local_grad_norm", *(("clip_total_norm",) if is_clip_scaled else ())):
         if name in values:
             rows, found = values[name]

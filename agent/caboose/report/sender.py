@@ -1,18 +1,18 @@
-"""The thread that owns the socket: encodes what the training thread left for it, sends, listens, heartbeats.
+"""The thread that owns the socket: encodes and sends what the training thread queued, receives, and heartbeats.
 
 Design
 ------
-The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread looks
-every `POLL_SECONDS`, so several steps travel in one go (waking up costs more than a report does, and each wake takes
-the interpreter from the training thread) and an idle one costs next to nothing.
+The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread wakes every
+`POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
+interpreter from the training thread) and an idle one costs almost nothing.
 
-Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The
-socket itself holds few (`SNDHWM`), and none for a daemon that is not connected (`IMMEDIATE`), so that what is
-dropped is decided here. Linger is zero but for the last words at `close`, which are given a fraction of a second.
+Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The socket
+itself holds few (`SNDHWM`), and none for a daemon that is not connected (`IMMEDIATE`), so that drops are decided here.
+Linger is zero, except for the last messages at `close`, which get a fraction of a second.
 
-A daemon that does not know us (it was restarted) asks for a Hello; ours is encoded once and sent again whenever
-it is asked for. A daemon that refuses us is logged once and tried again a minute later. What else a daemon says (what
-it allows, what it asks of the run) is handed to `on_word`, which must not block.
+A daemon that does not know this rank (it was restarted) asks for a Hello; ours is encoded once and sent again on
+request. A refusal by the daemon is logged once, and tried again a minute later. Terms and commands are passed to
+`on_message`, which must not block.
 """
 
 import logging
@@ -50,7 +50,7 @@ MAX_QUEUED = 1000
 
 
 class Outgoing(Protocol):
-    """Something the training thread left to be sent: complete once its values have come off the device."""
+    """Something to send: complete once its values have come off the device."""
 
     def is_ready(self) -> bool:
         """Whether `message` may be called."""
@@ -60,7 +60,7 @@ class Outgoing(Protocol):
 
 
 class CurveKeys:
-    """Keys for an encrypted, authenticated connection, in ZeroMQ's own text form (z85)."""
+    """Keys for an encrypted, authenticated connection, in ZeroMQ's text form (z85)."""
 
     def __init__(self, server_public: str, agent_secret: str) -> None:
         self.server_public = server_public.encode()
@@ -79,12 +79,12 @@ class Sender:
         *,
         curve: CurveKeys | None = None,
         max_queued: int = MAX_QUEUED,
-        on_word: Callable[[Command | Terms], None] | None = None,
-        beside: Callable[[bool], Message | None] | None = None,
+        on_message: Callable[[Command | Terms], None] | None = None,
+        with_heartbeat: Callable[[bool], Message | None] | None = None,
     ) -> None:
-        """`beside` may give a message to go with a heartbeat; it is told whether the daemon just heard a Hello."""
-        self._on_word = on_word
-        self._beside = beside
+        """`with_heartbeat` may return a message to follow a heartbeat; it is given whether a Hello was sent since."""
+        self._on_message = on_message
+        self._with_heartbeat = with_heartbeat
         self._is_fresh = True
         self._endpoint = endpoint
         self._hello_frames = encode(hello)
@@ -102,20 +102,20 @@ class Sender:
         self._logged: set[str] = set()
         self.num_dropped = 0
         self.cpu_seconds = 0.0
-        """CPU time of the sender's thread so far; part of what the agent costs."""
+        """CPU time of the sender's thread so far; part of the agent's cost."""
         self._thread = threading.Thread(target=self._run, name="caboose-sender", daemon=True)
 
     def start(self) -> None:
-        """Begins to connect; returns at once, whether or not there is a daemon."""
+        """Starts to connect; returns at once, whether or not there is a daemon."""
         self._thread.start()
 
     @property
     def num_queued(self) -> int:
-        """What was left to be sent and is not yet on its way."""
+        """Messages that are not sent yet."""
         return len(self._queue)
 
     def put(self, item: Outgoing) -> None:
-        """Leaves something to be sent. Called on the training thread: never blocks, drops the oldest when full."""
+        """Queues a message. Called on the training thread: never blocks, drops the oldest when full."""
         queue = self._queue
         if len(queue) >= self._max_queued:
             try:
@@ -125,7 +125,7 @@ class Sender:
             else:
                 self.num_dropped += 1
                 hello = getattr(dropped, "hello", None)
-                if hello is not None:  # out of its order then, but never lost
+                if hello is not None:  # out of order then, but never lost
                     self.introduce_again(lambda: hello)
         queue.append(item)
 
@@ -134,14 +134,14 @@ class Sender:
         self._next_hello = hello
 
     def close(self, bye: Bye, timeout: float = 0.9) -> None:
-        """Says good-bye, gives what is queued a moment to leave, and ends the thread."""
+        """Sends the Bye, gives queued messages a moment, and ends the thread."""
         self._bye = bye
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
 
     def abandon(self) -> None:
-        """For a forked child, which has neither the thread nor the right to the socket."""
+        """For a forked child, which has neither the thread nor the socket."""
         self._queue.clear()
         self._closing.set()
 
@@ -193,15 +193,15 @@ class Sender:
             return
         if self._flush(socket) and now >= self._next_heartbeat and self._send(socket, encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._send_beside(socket)
+            self._send_with_heartbeat(socket)
 
-    def _send_beside(self, socket: "zmq.Socket[bytes]") -> None:
-        message = self._beside(self._is_fresh) if self._beside is not None else None
+    def _send_with_heartbeat(self, socket: "zmq.Socket[bytes]") -> None:
+        message = self._with_heartbeat(self._is_fresh) if self._with_heartbeat is not None else None
         if message is not None and self._send(socket, encode(message)):
             self._is_fresh = False
 
     def _flush(self, socket: "zmq.Socket[bytes]") -> bool:
-        """Sends what is ready; False while the daemon does not take it."""
+        """Sends what is ready; False while the daemon does not accept it."""
         builder, self._next_hello = self._next_hello, None
         if builder is not None:
             self._hello_frames = encode(builder())
@@ -244,19 +244,19 @@ class Sender:
         return True
 
     def _listen(self, socket: "zmq.Socket[bytes]") -> None:
-        for _ in range(100):  # a talkative daemon does not keep us from sending
+        for _ in range(100):  # many messages of the daemon must not keep us from sending
             if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
             try:
                 message: Message = decode(socket.recv_multipart(flags=zmq.NOBLOCK))
             except WireError as error:
-                self._log_once(f"the daemon sent something unreadable: {error.reason}")
+                self._log_once(f"the daemon sent an unreadable message: {error.reason}")
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
             elif isinstance(message, Command | Terms):
-                if self._on_word is not None:
-                    self._on_word(message)
+                if self._on_message is not None:
+                    self._on_message(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
                 if message.reason in ("version", "duplicate_job", "capacity"):

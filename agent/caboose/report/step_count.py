@@ -1,9 +1,8 @@
-"""Which step it is, and how old the weights are: the two part when a run goes back.
+"""The step, and the age of the weights: they differ after a rollback.
 
-Steps go on upwards through a rollback, so that every report has a place of its own; the weights' age is the step less
-what rollbacks took back. A caller who counts by itself may be taken back with its weights: from then on its count is
-moved up to where ours is. Ranks act at equal steps, so this counts outside the guard: alike even on a rank where
-watching has failed.
+Steps count upwards through a rollback, so that every report has its own step; the weights' age is the step less what
+rollbacks took back. A caller's own counter may be restored with its weights: from then on it is shifted to ours. Ranks
+act at equal steps, so the count is outside the guard: it continues even on a rank where observing has failed.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ class StepCount:
         return self.step + self._model_offset
 
     def advance(self, given: int | None) -> int:
-        """A step has ended, which its caller may have a number for; ours."""
+        """A step has ended, with the caller's number if it has one; returns ours."""
         self.step = self.step + 1 if given is None else self._meant_by(given)
         return self.step
 
@@ -42,6 +41,6 @@ class StepCount:
         return max(number, self.step)
 
     def went_back(self, model_step: int) -> None:
-        """From here on the weights are those of that age."""
+        """From now on the weights have this age."""
         self.num_rollbacks += 1
         self._model_offset = model_step - self.step

@@ -1,1 +1,1 @@
-"""Going back: snapshots in memory, checkpoints on disk, and all ranks' agreement to act at one boundary or not."""
+"""Rollback: snapshots in host memory, and the agreement of all ranks to act at one step boundary or not at all."""

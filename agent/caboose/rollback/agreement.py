@@ -1,11 +1,11 @@
-"""The last word after a commit: one collective in which all ranks learn whether all of them succeeded.
+"""After a commit: one collective in which all ranks learn whether all of them succeeded.
 
 Design
 ------
-Every rank is at the same boundary and has acted, or failed to. Each brings whether it did, the command's number and,
-where its hands can give one, a fingerprint of the replicated parameters; one MAX over a small int64 tensor finds the
-least success and any difference (the largest of x and of -x are opposite only if all x are equal). A rank that failed
-takes part like the others, so none is left waiting.
+Every rank is at the same boundary and has acted, or failed to. Each contributes whether it did, the command's number
+and, if it has one, a fingerprint of the replicated parameters. One MAX over a small int64 tensor finds a failure and
+any difference (the largest of x and of -x are opposite only if all x are equal). A rank that failed takes part like
+the others, so none is left waiting.
 """
 
 import torch
@@ -15,7 +15,7 @@ FINGERPRINT_MASK = 2**62 - 1
 
 
 def agree(number: int, *, is_done: bool, fingerprint: int | None) -> str:
-    """What went wrong on some rank, or nothing. A collective: called by all ranks of the default group."""
+    """The problem on some rank, or nothing. A collective: called by all ranks of the default group."""
     has_one = fingerprint is not None
     mark = (fingerprint or 0) & FINGERPRINT_MASK
     mine = [-int(is_done), number, -number, -int(has_one), mark, -mark]
@@ -32,6 +32,6 @@ def agree(number: int, *, is_done: bool, fingerprint: int | None) -> str:
 
 
 def collective_device() -> torch.device:
-    """Where a tensor must lie for a collective on the default group."""
+    """The device for a collective on the default group."""
     devices = [part.partition(":")[0] for part in str(dist.get_backend_config()).split(",")]
     return torch.device("cpu" if "cpu" in devices else devices[0])

@@ -1,14 +1,14 @@
-"""Lends a snapshot's weights to the model for a while, and puts the present ones back.
+"""Runs a block with a snapshot's weights in the model, and restores the current ones afterwards.
 
 Design
 ------
-A hunt runs a batch on the weights from before the trouble, and the run then goes on from where it is. Only what a
-forward reads is lent: parameters and buffers. They are written in place, as a rollback does, after a copy of the
-present ones was made on the host; when the block ends, however it ends, those bytes are written back. Optimizers,
-schedules and the rest are never touched.
+A hunt runs a batch on the weights from before the fault, and the run then continues with its own. Only parameters and
+buffers are exchanged: what a forward reads. They are written in place, as a rollback does, after the current ones were
+copied to the host; when the block ends, however it ends, those bytes are written back. Optimizers, schedules and the
+rest are never touched.
 
-Where ranks share snapshots this is collective at its beginning: all ranks enter it at one boundary. What can fail on
-one rank alone (the copy, for want of memory) is done before the ranks compare notes, so that none waits for another.
+With shared snapshots (dedupe) the beginning is collective: all ranks enter at one boundary. What can fail on one rank
+alone (the copy, without enough memory) is done before the ranks compare, so that none waits for another.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def lent(
     slot: Slot | None, state: TrainingState, lane: Lane, owners: "Owners | None", problem: str = ""
 ) -> Iterator[None]:
-    """The model as it was in the slot, within the block; `NotCarriedOut` before anything is touched if it cannot be."""
+    """The model with the slot's weights, within the block; `NotCarriedOut`, with nothing touched, if it cannot be."""
     targets: Tensors = {}
     former: Tensors = {}
     if slot is not None and not problem:

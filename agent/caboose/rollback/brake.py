@@ -1,81 +1,124 @@
-"""The part of a monitor that holds the brake: joins the ring of snapshots, the ranks' agreement and the checkpoints.
+"""Carries out commands on this rank: joins the snapshots, the ranks' agreement, the checkpoints and the hunts.
 
 Design
 ------
 `at_boundary` is called on the training thread at the end of every step, outside the monitor's guard. First the gate:
-if all ranks agreed on a command for this boundary, it is carried out here, on all of them. Then, if one is due, a
-snapshot. What goes wrong with a snapshot is counted and logged by the guard; only the gate may raise, and only the
-exceptions of `errors`. Words of the daemon come in on the sender's thread (`hear`) and are only handed on.
+if all ranks agreed on a command for this boundary, it is carried out here, on all of them. Then a snapshot, if one is
+due. A failure of a snapshot is counted and logged by the guard; only the gate may raise, and only the exceptions of
+`errors`. Messages of the daemon arrive on the sender's thread (`receive`) and are only passed on.
 
-What a command moves: the ring puts parameters, buffers, optimizer, scaler and extras back; the loop's step and its data
-go forward. So the loader drops what `skip` says, the schedule goes on unless it is to go back too, and the monitor
-begins a new attempt.
+A rollback restores parameters, buffers, optimizer, scaler and extras; the loop's step and its data continue. So the
+loader drops as many batches as the command asks for, the schedule continues unless it is to go back too, and the
+session starts a new attempt.
 """
 
 import logging
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Protocol
 
-import msgspec
 import torch
 from torch import distributed as dist
 
 from caboose.guard import Guard
+from caboose.observe.loader import BatchSkip
+from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
 from caboose.rollback.ring import Ring
+from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
-
-if TYPE_CHECKING:
-    from caboose.monitor import Monitor
 
 logger = logging.getLogger("caboose")
 
-LrPolicy = Literal["keep", "rewind"]
-
-
 MAX_LR_SCALE = 100.0
-"""More than that is nobody's wish."""
+"""A larger scale is refused as a mistake."""
+
+
+class Saved(Protocol):
+    """The result of a save; see `checkpoints.checkpointer`."""
+
+    @property
+    def path(self) -> Any:
+        """Where it is."""
+
+    @property
+    def state(self) -> str:
+        """ "saved", "writing" or "failed"."""
+
+    @property
+    def error(self) -> str:
+        """Why it failed."""
+
+
+class Saves(Protocol):
+    """Saves checkpoints; see `checkpoints.checkpointer`."""
+
+    def save(self, step: int, model_step: int) -> Saved:
+        """Saves the state after this step. A collective."""
+
+
+class Summarised(Protocol):
+    """The result of a hunt; see `hunting.result`."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+
+
+class Hunts(Protocol):
+    """Hunts for the origin of a number that is not finite; see `hunting.hunter`."""
+
+    num_left: int
+
+    def objection(self) -> str:
+        """Why no hunt can be made, or nothing."""
+
+    def hunt(self, step: int, *, lender: Ring, snapshot: int | None) -> Summarised:
+        """Runs the batch of this step again, on the weights of a snapshot if one is given."""
 
 
 class Brake:
-    """What this rank does when all ranks do it; implements `Hands`."""
+    """This rank's part of what all ranks do; implements `negotiation.Actions`."""
 
     def __init__(
         self,
-        monitor: "Monitor",
+        session: Session,
         ring: Ring,
+        skip: BatchSkip,
         *,
         group: str,
         lr_policy: LrPolicy = "keep",
         has_secret: bool = False,
+        checkpointer: Saves | None = None,
+        hunter: Hunts | None = None,
     ) -> None:
-        self._monitor = monitor
+        self._session = session
         self._ring = ring
+        self._skip = skip
+        self._checkpointer = checkpointer
+        self._hunter = hunter
         self._group = group
         self._lr_policy: LrPolicy = lr_policy
         self._has_secret = has_secret
-        self.can_rewind = True
-        """False where the schedule belongs to a framework whose own counter cannot go back."""
         self._coordinator: Coordinator | None = None
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
         self._boundary_time = time.perf_counter()
         self.guard = Guard(on_trip=ring.close)
-        """Catches and times what is done for snapshots, which have a budget of their own."""
+        """For snapshots, which have their own budget."""
         self._guarded_snapshot = self.guard.protect("snapshot", self._take_if_due)
 
     def engage(self, coordinator: Coordinator) -> None:
-        """From here on commands are listened to."""
+        """Starts to accept commands."""
         self._coordinator = coordinator
         coordinator.start()
 
     def at_boundary(self, step: int) -> None:
-        """A step has ended: acts, if all ranks agreed to; RollbackFailed and RollbackInDoubt are all it raises."""
+        """Acts, if all ranks agreed to; raises only RollbackFailed and RollbackInDoubt."""
         if self._coordinator is not None:
             self._coordinator.pass_boundary(step)
-        self._monitor._skip.end_step()
+        self._skip.end_step()
         self._guarded_snapshot(step)
 
     def _take_if_due(self, step: int) -> None:
@@ -83,7 +126,7 @@ class Brake:
         seconds, self._boundary_time = now - self._boundary_time, now
         self._ring.passed(step, seconds)
         if self._ring.is_due(step):
-            self._ring.take(step, self._monitor.model_step)
+            self._ring.take(step, self._session.count.model_step)
             self._boundary_time = time.perf_counter()
 
     def refuses(self, command: Command, step: int) -> str:
@@ -91,27 +134,25 @@ class Brake:
         if command.kind in ("rollback", "scale_lr") and not 0.0 < command.lr_scale < MAX_LR_SCALE:
             return f"lr_scale is {command.lr_scale}"
         if command.kind == "rollback":
-            if command.lr == "rewind" and not self.can_rewind:
-                return "the schedule belongs to a framework whose counter cannot go back"
             return self._ring.pin(command.target)
         if command.kind == "scale_lr":
             return self._ring.unknown_schedule()
-        if command.kind == "checkpoint" and not self._monitor.can_checkpoint:
-            return "attach was given no checkpoint_dir"
+        if command.kind == "checkpoint" and self._checkpointer is None:
+            return "there is no checkpoint directory: attach(..., checkpoints=directory)"
         if command.kind == "hunt":
-            hunter = self._monitor._hunter
+            hunter = self._hunter
             if hunter is None:
                 return "no batch is kept: attach(..., hunt=True) keeps the last one"
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
         return ""
 
-    def let_go(self, command: Command) -> None:
-        """The command came to nothing."""
+    def release(self, command: Command) -> None:
+        """The command was aborted."""
         if command.kind in ("rollback", "hunt"):
             self._ring.unpin()
 
     def act(self, command: Command, step: int) -> str:
-        """Carries it out; all ranks are at this boundary."""
+        """Carries the command out; all ranks are at this boundary."""
         return {
             "rollback": self._go_back,
             "snapshot": self._snapshot,
@@ -122,42 +163,40 @@ class Brake:
         }[command.kind](command, step)
 
     def fingerprint(self) -> int | None:
-        """Of the parameters, where they must be equal on all ranks."""
+        """Of the parameters, if they must be equal on all ranks."""
         return self._ring.fingerprint()
 
     def _go_back(self, command: Command, step: int) -> str:
-        # Before anything that may fail on one rank alone: the others would wait for it in this collective.
-        skip = self._monitor._skip
-        crosses, batches = False, skip.batches_per_step
+        # Before anything that may fail on one rank alone: the others would wait in this collective.
+        crosses, batches = False, self._skip.batches_per_step
         if command.skip:
-            crosses, batches = _compare_loaders(skip.length(), batches)
-        lr: LrPolicy = "rewind" if "rewind" in (command.lr, self._lr_policy) else "keep"
-        model_step = self._ring.restore(command.target, lr=lr)
+            crosses, batches = _compare_loaders(self._skip.length(), batches)
+        model_step = self._ring.restore(command.target, lr=self._lr_policy)
         self._ring.unpin()
         self._ring.drop_newer(command.target)
         caveat = ""
         if command.lr_scale != 1.0 and (doubt := self._ring.scale_lr(command.lr_scale)):
-            # Not a reason to stay where the run is ill, but nobody may think that it goes on at the lower rate.
+            # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
             caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
-        self._monitor._went_back(model_step)
+        self._session.start_attempt(model_step)
         return f"went back from step {step} to the snapshot of step {command.target}{dropped}{caveat}"
 
     def _drop_batches(self, num_steps: int, batches_per_step: int, *, crosses_epochs: bool) -> str:
         if not num_steps:
             return ""
-        asked = self._monitor._skip.ask(num_steps, batches_per_step=batches_per_step, crosses_epochs=crosses_epochs)
+        asked = self._skip.ask(num_steps, batches_per_step=batches_per_step, crosses_epochs=crosses_epochs)
         return f", {asked} batches are skipped" if asked else ", no loader is watched: no batches are skipped"
 
     def _snapshot(self, command: Command, step: int) -> str:
-        if not self._ring.take(step, self._monitor.model_step):
+        if not self._ring.take(step, self._session.count.model_step):
             raise NotCarriedOut(f"no snapshot could be taken: {self._ring.why_off or 'all places are in use'}")
         return f"snapshot of step {step}"
 
     def _checkpoint(self, command: Command, step: int) -> str:
-        saved = self._monitor.checkpoint()
-        assert saved is not None, "a monitor with a brake is not disabled"
+        assert self._checkpointer is not None, "without one it was refused"
+        saved = self._checkpointer.save(self._session.count.step, self._session.count.model_step)
         if saved.state == "failed":
             raise NotCarriedOut(f"checkpoint {saved.path}: {saved.error}")
         return f"checkpoint {saved.path}: {saved.state}"
@@ -173,7 +212,7 @@ class Brake:
         )
 
     def _hunt(self, command: Command, step: int) -> str:
-        hunter = self._monitor._hunter
+        hunter = self._hunter
         assert hunter is not None, "without one it was refused"
         try:
             result = hunter.hunt(command.onset or step, lender=self._ring, snapshot=command.target or None)
@@ -183,47 +222,44 @@ class Brake:
 
     @property
     def lender(self) -> Ring:
-        """Who lends weights from before, for a hunt on this rank alone."""
+        """The snapshots, for a hunt on this rank alone."""
         return self._ring
 
     @property
     def will_be_asked(self) -> bool:
-        """Whether the daemon acts by itself, and so asks for hunts through the gate."""
+        """Whether the daemon is set to `auto`, and so will ask all ranks for a hunt."""
         return self._terms is not None and self._terms.rollback == "auto"
 
-    def hear(self, word: Command | Terms) -> None:
-        """What the daemon says; on the sender's thread."""
-        if isinstance(word, Command):
+    def receive(self, message: Command | Terms) -> None:
+        """A message of the daemon; on the sender's thread."""
+        if isinstance(message, Command):
             if self._coordinator is not None:
-                self._coordinator.offer(word)
+                self._coordinator.offer(message)
             return
-        self._ring.hold = word.is_holding
-        if self._terms is None or word.rollback != self._terms.rollback:
-            is_less = word.rollback != "auto"
+        self._ring.hold = message.is_holding
+        if self._terms is None or message.rollback != self._terms.rollback:
+            is_less = message.rollback != "auto"
             way_out = ": start it with --rollback auto" if is_less else ""
             text = "caboose: rollback is auto here and %s at the daemon, so %s is in force%s"
-            logger.log(logging.WARNING if is_less else logging.INFO, text, word.rollback, word.rollback, way_out)
-        if self._has_secret and not word.is_signed and (self._terms is None or self._terms.is_signed):
+            logger.log(logging.WARNING if is_less else logging.INFO, text, message.rollback, message.rollback, way_out)
+        if self._has_secret and not message.is_signed and (self._terms is None or self._terms.is_signed):
             logger.warning(
                 "caboose: there is a secret here and none at the daemon, so its commands will be refused: "
                 "start it with --secret-file"
             )
-        self._terms = word
+        self._terms = message
 
     def answer(self, ack: Ack) -> None:
-        """What became of a command, for the daemon; on either thread."""
+        """Reports the outcome of a command to the daemon; on either thread."""
         logger.info("caboose: command %d: %s %s", ack.command, ack.outcome, ack.detail)
-        self._monitor._send(ack)
+        self._session.send(ack)
 
     def holdings(self, is_asked: bool) -> Holdings | None:
-        """What this rank could go back to; None if the daemon knows. On the sender's thread."""
-        coordinator, monitor = self._coordinator, self._monitor
+        """The snapshots of this rank and its limits; None if the daemon has them. On the sender's thread."""
+        coordinator = self._coordinator
         if coordinator is None:
             return None
         found = Holdings(
-            attempt=monitor._attempt,
-            step=monitor.current_step,
-            time=0.0,  # filled in when it is sent
             group=self._group,
             last_number=coordinator.last_number,
             snapshots=self._ring.held,
@@ -232,26 +268,24 @@ class Brake:
             snapshot_seconds=self._ring.last_seconds,
             budget_left=coordinator.budget_left,
             cool_until=coordinator.cool_until,
-            num_rollbacks=coordinator.num_rollbacks,
-            can_skip=monitor._skip.source is not None,
-            can_checkpoint=monitor.can_checkpoint,
-            can_hunt=monitor._hunter is not None and monitor._hunter.num_left > 0,
+            can_skip=self._skip.source is not None,
+            can_checkpoint=self._checkpointer is not None,
+            can_hunt=self._hunter is not None and self._hunter.num_left > 0,
         )
-        news = msgspec.structs.replace(found, step=0)
-        if not is_asked and news == self._sent:
+        if not is_asked and found == self._sent:
             return None
-        self._sent = news
-        return msgspec.structs.replace(found, time=time.time())
+        self._sent = found
+        return found
 
     def close(self) -> None:
-        """Vetoes what is pending and lets the memory go."""
+        """Vetoes a pending command and frees the memory."""
         if self._coordinator is not None:
             self._coordinator.close()
         self._ring.close()
 
 
 def _compare_loaders(length: int, batches_per_step: int) -> tuple[bool, int]:
-    """Whether epochs are known to be of one length everywhere, and how many batches a step takes; a collective."""
+    """Whether all ranks have epochs of one known length, and the batches per step; a collective."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return length >= 0, batches_per_step
     facts = torch.tensor([length, -length, batches_per_step], device=collective_device())

@@ -1,17 +1,17 @@
-"""How much a run lets be done to it: so many rollbacks a day, a cool-down in between, a rate within bounds.
+"""A rank's limits: rollbacks per day, a cool-down in between, bounds for the learning rate.
 
 Design
 ------
-The daemon has limits of its own, but these are enforced where the run is: a daemon gone mad, or someone who can speak
-for it, cannot thrash a job. What counts is what was carried out; all ranks carried out the same, so their books agree
-but for fractions of a second, and where they do not, the stricter one vetoes. Attempts that came to nothing are only
+The daemon has its own limits, but these are enforced in the run: a faulty daemon, or someone who impersonates it,
+cannot roll a job back without end. Only commands that were carried out count; all ranks carried out the same, so their
+counts agree but for fractions of a second, and where they differ, the stricter one vetoes. Aborted attempts are only
 limited in rate, since each may hold up a boundary.
 
-A learning rate that is scaled stays so, and scales multiply. So what is bounded is their product since attach: all
-commands together may do what one alone may, make the rate a thousandth or ten times of what the run was given. After
-each change the run has as many steps to show what came of it as after a rollback.
+A scaled learning rate stays scaled, and scales multiply. So their product since attach is bounded: all commands
+together may make the rate a thousandth or ten times of the original. After each change the run gets as many steps as
+after a rollback before the next.
 
-Time is an argument. A restarted process begins with clean books; the daemon keeps those that outlive it.
+Time is an argument. A restarted process starts with empty counts; the daemon keeps its own.
 """
 
 from collections import Counter, deque
@@ -22,7 +22,7 @@ from caboose_wire import Command
 SCALING = ("rollback", "scale_lr")
 """The kinds that may change learning rates."""
 SLACK = 1e-9
-"""Three tenths of a tenth are a thousandth, but for the last bit."""
+"""Three factors of 0.1 give 0.001 only up to the last bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,23 @@ class Limits:
     cool_factor: float = 2.0
     """... or for this many times the distance it went back, if that is more."""
     max_same_target: int = 2
-    """Going back to one snapshot a third time would bring what it brought twice."""
+    """A third rollback to one snapshot would repeat the first two."""
     max_attempts: int = 10
     """Within `attempt_seconds`; rollbacks are counted apart from all other kinds."""
     attempt_seconds: float = 60.0
     lr_scales: tuple[float, float] = (1e-3, 10.0)
     """The least and the most that learning rates may be multiplied by, all commands together."""
     max_ahead: int = 20_000
-    """A boundary further ahead, in steps, is refused: until then nothing else could be done. Steps of a fraction of a
-    millisecond need thousands of them before all ranks have heard of a command."""
+    """A boundary further ahead, in steps, is refused: until then no other command could be accepted.
+
+    Steps of a fraction of a millisecond need thousands before all ranks have received a command.
+    """
     max_skip: int = 100_000
-    """Steps whose batches one rollback may drop; without a bound one command could drop all the data there is."""
+    """Steps whose batches one rollback may drop."""
 
 
 class Budget:
-    """The books of one rank."""
+    """The counts of one rank."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -59,7 +61,7 @@ class Budget:
         """The first boundary at which a rollback is accepted again."""
         self.num_rollbacks = 0
         self.lr_scale = 1.0
-        """What learning rates have been multiplied by."""
+        """The product of all scales of the learning rate."""
         self.lr_cool_until = 0
         """The first boundary at which a command that only scales them is accepted again."""
         self._times: deque[float] = deque()
@@ -72,7 +74,7 @@ class Budget:
         return max(0, self.limits.max_rollbacks - len(self._times))
 
     def objection(self, command: Command, now: float) -> str:
-        """Why a command would be too much, or nothing."""
+        """Why a command exceeds the limits, or nothing."""
         limits = self.limits
         is_rollback = command.kind == "rollback"
         attempts = self._attempts[is_rollback]
@@ -109,7 +111,7 @@ class Budget:
         return ""
 
     def attempt(self, command: Command, now: float) -> None:
-        """The rank is ready to carry it out."""
+        """The rank is armed for the command."""
         self._attempts[command.kind == "rollback"].append(now)
 
     def spend(self, command: Command, now: float) -> None:

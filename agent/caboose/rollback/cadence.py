@@ -1,14 +1,14 @@
-"""How often snapshots are taken: every so many steps, less often where they would cost too much.
+"""How often snapshots are taken: at a cadence, less often where they cost too much.
 
 Design
 ------
-A snapshot may take `BUDGET` of the steps between two of them. Over that, they are taken half as often; well under
-it for several snapshots, twice as often again, never more than was asked for. The cadence is a multiple of the one
-asked for by a power of two, and due are the multiples of it: so the steps of a rank that takes fewer are among
-those of the others, and ranks share snapshots without a word.
+A snapshot may take `BUDGET` of the steps between two of them. Above that, they are taken half as often; well below it
+for several snapshots, twice as often again, never more than was asked for. The cadence is the one asked for times a
+power of two, and a snapshot is due at its multiples: so the steps of a rank that takes fewer are among those of the
+others, and ranks have common snapshots without communicating.
 
-Fast steps stretch it too: snapshots must lie so far apart in time that one is old enough to be trusted before it has to
-make room for the next ones (`min_seconds`).
+Fast steps stretch the cadence too: a snapshot must become old enough to be trusted before it is replaced
+(`min_seconds`).
 """
 
 import math
@@ -16,7 +16,7 @@ from collections import deque
 
 BUDGET = 0.01
 AIM = 0.75
-"""What a snapshot costs is not only its copy: caches and pages are lost to the training as well."""
+"""A snapshot costs more than its copy: the training loses caches and pages too."""
 MAX_STRETCH = 1024
 CALM = 3
 LOOKBACK = 5
@@ -28,7 +28,7 @@ class Cadence:
     def __init__(self, every: int, budget: float = BUDGET, min_seconds: float = 0.0) -> None:
         self._base = every
         self._min_seconds = min_seconds
-        self._budget = budget * AIM if budget < 1 else math.inf  # the whole step: no limit at all
+        self._budget = budget * AIM if budget < 1 else math.inf  # the whole step: no limit
         self._stretch = 1
         self._previous: int | None = None
         self._num_calm = 0
@@ -42,21 +42,21 @@ class Cadence:
         return self._base * self._stretch
 
     def is_due(self, step: int) -> bool:
-        """Whether the step that ends is one to take a snapshot after; asked once at each boundary.
+        """Whether a snapshot is due after the step that ends; called once at each boundary.
 
-        The multiples are; where a caller counts in larger strides, the first step at or after one.
+        Due at multiples; where the caller counts in larger strides, at the first step at or after one.
         """
         before = step - 1 if self._previous is None else self._previous
         self._previous = step
         return step // self.every > before // self.every
 
     def passed(self, seconds: float) -> None:
-        """A step took so long."""
+        """Adds the time of a step."""
         self._seconds += seconds
         self._num_steps += 1
 
     def cost(self, seconds: float | None) -> None:
-        """A snapshot took so long, or that is not known; judged against the steps since the last one."""
+        """Adds the time of a snapshot, if known; compared with the steps since the last one."""
         if seconds is not None:
             self._costs.append(seconds)
         if not self._num_steps or not self._seconds:

@@ -3,10 +3,10 @@
 Design
 ------
 The checksum is the sum of all bytes read as 64-bit integers, modulo 2^64: any flipped bit changes it. Numbers are
-finite if no bit pattern reaches the exponent of infinity: the largest value of the bits read as signed integers
-shows the positive ones, that of the bits read as unsigned the negative ones. Unlike a norm that is exact, cannot
-overflow in a narrow type, and costs the same. numpy does both on one core and without the interpreter's lock, 64 Ki
-words at a time, so that the second look at them finds them in the cache; torch would take the training's threads.
+finite if no bit pattern reaches the exponent of infinity: the largest value of the bits read as signed integers shows
+the positive ones, read as unsigned the negative ones. Unlike a norm this is exact, cannot overflow in a narrow type,
+and costs the same. numpy does both on one core without the interpreter's lock, 64 Ki words at a time, so that the
+second read finds them in the cache; torch would take the training's threads.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ WORDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A run of bytes of one kind of number; `kind` is empty where anything may be."""
+    """A range of bytes of one kind of number; `kind` is empty where it may be anything."""
 
     start: int
     stop: int
@@ -41,11 +41,11 @@ _INFINITY = {
     "float16": (np.int16, np.uint16, 0x7C00, 0xFC00),
     "bfloat16": (np.int16, np.uint16, 0x7F80, 0xFF80),
 }
-"""Integers to read the bits as, and the bits of plus and minus infinity; beyond them is NaN."""
+"""The integer type of the bits, and the bits of plus and minus infinity; NaN is beyond them."""
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The kind of a region of such numbers; empty for those that have no infinity to look for."""
+    """The kind of a region of such numbers; empty for types without infinity."""
     return _KINDS.get(dtype, "")
 
 
@@ -65,5 +65,5 @@ def inspect(buffer: torch.Tensor, regions: Sequence[Region]) -> tuple[int, bool]
 
 
 def checksum(buffer: torch.Tensor, regions: Sequence[Region]) -> int:
-    """The checksum alone, for a second look."""
+    """The checksum alone."""
     return inspect(buffer, [Region(region.start, region.stop, "") for region in regions])[0]

@@ -1,20 +1,20 @@
-"""Acts on commands, on all ranks at one boundary or on none: the gate in the training loop and the helper behind it.
+"""Acts on commands, on all ranks at one boundary or on none: the gate in the training loop and the helper thread.
 
 Design
 ------
 The training thread calls `pass_boundary` once a step. With nothing armed that is a lock and two comparisons. At an
 armed boundary it wakes the helper and waits on an event: it touches neither socket nor store, because a store whose
-server is frozen ignores its own timeout. While the register answers, the wait is at most `gate_seconds`; when it does
-not for `doubt_seconds`, nobody here can know whether the others acted, and the run must not go on.
+server is frozen ignores its own timeout. While the register answers, the wait is at most `gate_seconds`; if it does
+not for `doubt_seconds`, this rank cannot know whether the others acted, and the run must not continue.
 
-The helper is a thread with a connection of its own. It looks for the next command every `poll_seconds` (more slowly in
-a larger world: one server answers all ranks), and at once when one is offered, so what any rank has heard reaches all,
-whatever became of the daemon. A connection that breaks is opened anew, less and less often.
+The helper is a thread with its own connection. It polls for the next command every `poll_seconds` (more slowly in a
+larger world: one server answers all ranks), and at once when one is offered. So a command that any rank received
+reaches all, even if the daemon is gone. A broken connection is opened again, with growing pauses.
 
-After a commit all ranks stand at the same boundary, so collectives are safe: `Hands.act`, then one all-reduce in which
-all learn whether all succeeded (`agreement`) and, after a rollback, whether their parameters are equal. Of all that can
-go wrong in here, only `RollbackFailed` and `RollbackInDoubt` reach the training loop; they are raised again at each
-later boundary, should someone catch them.
+After a commit all ranks are at the same boundary, so collectives are safe: `Actions.act`, then one all-reduce in which
+all learn whether all succeeded (`agreement`) and, after a rollback, whether their parameters are equal. Of all failures
+here, only `RollbackFailed` and `RollbackInDoubt` reach the training loop; they are raised again at each later boundary,
+in case the loop catches them.
 """
 
 import logging
@@ -26,11 +26,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
-from caboose.rollback.actions import Hands
 from caboose.rollback.agreement import agree
 from caboose.rollback.budget import Limits
 from caboose.rollback.errors import NotCarriedOut, RollbackFailed, RollbackInDoubt, RunStopped
-from caboose.rollback.negotiation import Negotiation, Pending
+from caboose.rollback.negotiation import Actions, Negotiation, Pending
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, Store
 from caboose_wire import Ack, Command
@@ -40,7 +39,7 @@ logger = logging.getLogger("caboose")
 MIN_POLL_SECONDS = 0.25
 MAX_POLL_SECONDS = 1.0
 SECONDS_PER_RANK = 0.001
-"""4,096 ranks asking once a second take about a tenth of what one store can answer."""
+"""4,096 ranks polling once a second use about a tenth of what one store can answer."""
 GATE_POLL_SECONDS = (0.001, 0.02)
 GATE_SECONDS_PER_RANK = 5e-5
 MAX_OFFERS = 64
@@ -49,7 +48,7 @@ MAX_RETRY_SECONDS = 30.0
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """Hands that can tell whether replicas are equal after they acted."""
+    """Actions that can compare replicas after they acted."""
 
     def fingerprint(self) -> int | None:
         """Equal on all ranks if their replicated parameters are; None where nothing is replicated."""
@@ -61,7 +60,7 @@ class Coordinator:
     def __init__(
         self,
         open_store: Callable[[], Store],
-        hands: Hands,
+        actions: Actions,
         *,
         rank: int,
         world: int,
@@ -78,7 +77,7 @@ class Coordinator:
         if not 0 < gate_seconds < doubt_seconds:
             raise ValueError(f"gate_seconds={gate_seconds} must be above 0 and below doubt_seconds={doubt_seconds}")
         self._open_store = open_store
-        self._hands = hands
+        self._actions = actions
         self._rank, self._world, self._group, self._key = rank, world, group, key
         self._doubt_seconds = doubt_seconds
         if poll_seconds is None:
@@ -88,7 +87,7 @@ class Coordinator:
             group=group, world=world, secret=secret, start_step=start_step, limits=limits or Limits()
         )
         self._negotiation = Negotiation(
-            self._participant, hands, rank=rank, gate_seconds=gate_seconds, on_answer=on_answer
+            self._participant, actions, rank=rank, gate_seconds=gate_seconds, on_answer=on_answer
         )
         self._lock = self._negotiation.lock
         self._reach = self._participant.reach
@@ -101,12 +100,12 @@ class Coordinator:
         self._thread = threading.Thread(target=self._run, name="caboose-rollback", daemon=True)
 
     def start(self) -> None:
-        """Begins to connect; returns at once."""
+        """Starts to connect; returns at once."""
         self._thread.start()
 
     @property
     def last_number(self) -> int:
-        """The highest number of a command that this rank has looked at."""
+        """The highest command number that this rank has considered."""
         return self._participant.last_number
 
     @property
@@ -131,12 +130,12 @@ class Coordinator:
         return self._negotiation.register is not None
 
     def offer(self, command: Command) -> None:
-        """A command came from the daemon. On any thread; never blocks, and says nothing of what becomes of it."""
+        """A command from the daemon. On any thread; never blocks, and does not return its outcome."""
         self._offers.append(command)
         self._wake.set()
 
     def pass_boundary(self, step: int) -> None:
-        """Ends an optimizer step. On the training thread; waits only where a command is armed for this boundary."""
+        """Ends an optimizer step. On the training thread; waits only if a command is armed for this boundary."""
         with self._lock:
             if self._reach(step) is None:
                 return
@@ -144,8 +143,8 @@ class Coordinator:
         self._pass_gate(pending)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Vetoes what is pending and ends the helper; gives up waiting for a register that does not answer."""
-        if os.getpid() != self._pid:  # a forked child has neither the thread nor the right to its connection
+        """Vetoes a pending command and stops the helper; does not wait for a register that does not answer."""
+        if os.getpid() != self._pid:  # a forked child has neither the thread nor the connection
             return
         self._closing.set()
         self._wake.set()
@@ -178,7 +177,7 @@ class Coordinator:
                 pending,
                 begun,
                 RollbackFailed(
-                    f"all ranks agreed on command {command.number} after step {command.boundary}, and this one leapt "
+                    f"all ranks agreed on command {command.number} after step {command.boundary}, and this one jumped "
                     f"over it to step {pending.step}. Restart the run from a checkpoint."
                 ),
             )
@@ -192,15 +191,15 @@ class Coordinator:
         stop: RunStopped | None = None
         undone = ""
         try:
-            detail = self._hands.act(command, command.boundary)
-            # No other kind moves parameters: where replicas differ then, they did so before, and need not end the run.
-            is_compared = isinstance(self._hands, Fingerprinted) and command.kind == "rollback"
-            fingerprint = self._hands.fingerprint() if is_compared else None  # type: ignore[attr-defined]
+            detail = self._actions.act(command, command.boundary)
+            # No other kind changes parameters: if replicas differ then, they did before, and that need not end the run.
+            is_compared = isinstance(self._actions, Fingerprinted) and command.kind == "rollback"
+            fingerprint = self._actions.fingerprint() if is_compared else None  # type: ignore[attr-defined]
         except RunStopped as error:
             stop = error
         except NotCarriedOut as error:
             undone = str(error)
-        except Exception as error:  # noqa: BLE001 - the other ranks wait in the all-reduce and must be told
+        except Exception as error:  # noqa: BLE001 - the other ranks wait in the all-reduce, where they learn of it
             failure = error
         problem = "this rank could not carry it out" if failure is not None else ""
         if self._world > 1:
@@ -219,7 +218,7 @@ class Coordinator:
         self._negotiation.answer(
             command.number, "aborted" if undone else "done", undone or detail or str(stop or ""), seconds
         )
-        if stop is not None or command.kind == "stop":  # stays armed, so that every later boundary says it again
+        if stop is not None or command.kind == "stop":  # stays armed, so that every later boundary raises it again
             self._failure = stop or RunStopped(f"stopped after step {command.boundary} on all ranks: {command.reason}")
             raise self._failure
         self._negotiation.carried_out()
@@ -241,18 +240,18 @@ class Coordinator:
         self._leave()
 
     def _serve(self) -> float:
-        """One turn; returns how long to rest until the next one."""
+        """One turn; returns the seconds until the next one."""
         try:
             if self._negotiation.register is None:
                 self._negotiation.register = self._connect()
             pending = self._negotiation.pending
             if pending is not None and pending.arrived is not None and pending.decision is None:
                 self._decide(pending, pending.arrived)
-            while self._offers:  # looked at before it is taken away: a connection may break in between
-                self._negotiation.hear(self._offers[0])
+            while self._offers:  # removed only afterwards: the connection may break in between
+                self._negotiation.receive(self._offers[0])
                 self._offers.popleft()
-            self._negotiation.look()
-        except (RuntimeError, OSError) as error:  # what stores raise, of their own kinds and of the sockets'
+            self._negotiation.poll()
+        except (RuntimeError, OSError) as error:  # what stores and sockets raise
             return self._lose(error)
         self._num_failures = 0
         return self._poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the ranks, hides nothing
@@ -268,7 +267,7 @@ class Coordinator:
             pause = min(slowest, 1.5 * pause)
 
     def _lose(self, error: Exception) -> float:
-        """The register cannot be reached: forgets the connection and says when to try again."""
+        """The register cannot be reached: drops the connection and returns the seconds until the next try."""
         self._negotiation.register = None
         self._num_failures += 1
         if self._num_failures == 2:
@@ -277,7 +276,7 @@ class Coordinator:
         if pending is None:
             return min(MAX_RETRY_SECONDS, 0.25 * 2.0 ** min(self._num_failures, 10))
         if isinstance(error, ConnectionRefusedError) and pending.arrived is not None:
-            pending.decided.set()  # nobody listens there any more: rank 0's process is gone, and waiting is no use
+            pending.decided.set()  # no process listens there: rank 0 is gone, and waiting is useless
         return 0.1
 
     def _leave(self) -> None:
@@ -286,15 +285,15 @@ class Coordinator:
                 self._negotiation.register = self._connect()
             self._negotiation.leave()
         except Exception as error:  # noqa: BLE001 - the thread ends here, in whatever state it is
-            logger.warning("caboose: could not tell the other ranks that this one leaves: %r", error)
+            logger.warning("caboose: the other ranks could not be notified that this one leaves: %r", error)
         pending = self._negotiation.pending
         if pending is None:
             return
         if pending.decision is None:
-            pending.decided.set()  # nobody is left to learn it, so the loop need not wait for it
+            pending.decided.set()  # the decision cannot be learned any more, so the loop need not wait for it
         elif pending.arrived is None:
             logger.error(
-                "caboose: the other ranks act on command %d after step %d and this one has left the loop",
+                "caboose: the other ranks act on command %d after step %d, but this one has left the loop",
                 pending.command.number,
                 pending.command.boundary,
             )

@@ -1,13 +1,13 @@
-"""The way of a snapshot's bytes off the device, and of the training past it.
+"""Copies a snapshot's bytes off the device while training continues.
 
 Design
 ------
-On CPU a copy is a copy. On an accelerator copies run on a stream of their own into pinned memory, and the host goes
-on at once. The training's stream must not write a tensor before it is copied: what may change at any time (buffers,
-extras, the scaler) is copied first and the stream waits for that much at once; parameters and optimizer states
-change only in an optimizer's step, so it waits for those in a hook before the next one, with a forward and a
-backward in between. These are waits between streams: the host waits for nothing. The events also time the copy,
-which is the upper bound of what it can cost the training.
+On the CPU a copy is a copy. On an accelerator copies run on their own stream into pinned memory, and the host
+continues at once. The training's stream must not write a tensor before it is copied: what may change at any time
+(buffers, extras, the scaler) is copied first, and the stream waits for that much at once; parameters and optimizer
+states change only in an optimizer's step, so a hook before the next step waits for those, with a forward and a
+backward in between. These are waits between streams: the host never waits. The events also time the copy, which is the
+upper bound of its cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from torch.utils.hooks import RemovableHandle
 
 
 class PendingCopy:
-    """A copy under way."""
+    """A copy in progress."""
 
     def __init__(self, began: "torch.Event | None" = None, ended: "torch.Event | None" = None) -> None:
         self._began = began
         self._ended = ended
 
     def wait(self) -> float:
-        """Until the bytes are there; on a helper's thread. Returns the seconds the device took."""
+        """Waits for the bytes; on a helper's thread. Returns the seconds that the device took."""
         if self._began is None or self._ended is None:
             return 0.0
         self._ended.synchronize()
@@ -61,7 +61,7 @@ class Lane:
         current = torch.accelerator.current_stream(self._device)
         stream.wait_stream(current)
         began = torch.Event(self._device, enable_timing=True)
-        ended = torch.Event(self._device, enable_timing=True, blocking=True)  # the inspector sleeps, and takes no core
+        ended = torch.Event(self._device, enable_timing=True, blocking=True)  # the inspector sleeps and uses no core
         with stream:
             began.record(stream)
             if early:
@@ -79,7 +79,7 @@ class Lane:
             torch.accelerator.current_stream(self._device).wait_event(pending)
 
     def back(self, targets: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
-        """Writes the tensors of a slot into their targets, and waits until they are there."""
+        """Writes the tensors of a slot into their targets, and waits for it."""
         self._before_step()
         if targets:
             torch._foreach_copy_(list(targets), list(views), non_blocking=self._stream is not None)
@@ -87,7 +87,7 @@ class Lane:
             torch.accelerator.synchronize(self._device)
 
     def close(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()

@@ -1,60 +1,56 @@
-"""Puts the brake into a monitor: what `attach(rollback="auto")` adds, from the checks to the first snapshot.
+"""Builds what `attach(rollback="auto")` adds to a run.
 
 Design
 ------
-All that can be refused is refused before anything is opened: support, arguments, memory. Then the only collective of
-an attach, the broadcast of `group`; then the helper's thread. A rank that refuses alone (its host is short of memory)
-raises, and the launcher ends the others, as with any error before training.
+Everything that can be refused is refused before anything is opened: support, arguments, memory. Then the only
+collective of an attach, the broadcast of `group`; then the helper's thread. A rank that refuses alone (its host has
+too little memory) raises, and the launcher ends the others, as with any error before training.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from caboose.rollback.brake import Brake, LrPolicy
+from caboose.observe.loader import BatchSkip
+from caboose.report.session import Session
+from caboose.rollback.brake import Brake, Hunts, Saves
 from caboose.rollback.budget import Limits
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.group import open_group
 from caboose.rollback.ring import QUARANTINE_SECONDS, Ring
 from caboose.rollback.training_state import TrainingState
-from caboose.settings import Settings
-
-if TYPE_CHECKING:
-    from caboose.monitor import Monitor
+from caboose.settings.environment import Settings
+from caboose.settings.options import Rollback
 
 
 def engage(
-    monitor: "Monitor",
+    session: Session,
+    skip: BatchSkip,
     model: torch.nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     settings: Settings,
+    rollback: Rollback,
     *,
     schedulers: Sequence[Any],
     scaler: Any,
     extra: Sequence[Any] | Mapping[str, Any],
-    lr_policy: LrPolicy,
-    snapshot_every: int,
-    snapshot_keep: int,
-    max_host_gb: float | None,
-    dedupe: bool,
-    limits: Limits,
+    checkpointer: Saves | None,
+    hunter: Hunts | None,
 ) -> Brake:
-    """A brake that is held: snapshots are taken and commands listened to from the first step on."""
-    identity = monitor.identity
-    assert identity is not None, "a disabled monitor has no brake"
-    rank, world = identity.rank, identity.world
+    """A brake that takes snapshots and accepts commands from the first step on."""
+    rank, world = session.identity.rank, session.identity.world
     things = list(extra.values()) if isinstance(extra, Mapping) else list(extra)
     moved = [thing for thing in things if not _is_loader(thing)]
     state = TrainingState(model, optimizers, schedulers=schedulers, scaler=scaler, extra=moved, world=world)
     ring = Ring(
         state,
-        every=snapshot_every,
-        keep=snapshot_keep,
-        max_host_gb=max_host_gb,
+        every=rollback.snapshots.every,
+        keep=rollback.snapshots.keep,
+        max_host_gb=rollback.snapshots.max_host_gb,
         num_local_ranks=_num_local_ranks(world),
-        dedupe=dedupe,
+        dedupe=rollback.snapshots.dedupe,
         budget=settings.overhead_budget,
         quarantine_seconds=QUARANTINE_SECONDS,
     )
@@ -63,7 +59,16 @@ def engage(
     except BaseException:
         ring.close()
         raise
-    brake = Brake(monitor, ring, group=group.nonce, lr_policy=lr_policy, has_secret=settings.secret is not None)
+    brake = Brake(
+        session,
+        ring,
+        skip,
+        group=group.nonce,
+        lr_policy=rollback.lr,
+        has_secret=settings.secret is not None,
+        checkpointer=checkpointer,
+        hunter=hunter,
+    )
     brake.engage(
         Coordinator(
             group.open_store,
@@ -73,8 +78,8 @@ def engage(
             group=group.nonce,
             key=group.key,
             secret=settings.secret,
-            start_step=monitor.current_step,
-            limits=limits,
+            start_step=session.count.step,
+            limits=Limits(max_rollbacks=rollback.budget, cool_steps=rollback.cooldown_steps),
             on_answer=brake.answer,
         )
     )
@@ -82,12 +87,12 @@ def engage(
 
 
 def _is_loader(thing: Any) -> bool:
-    """What gives data: it may be in `extra` for the checkpoints, but a rollback never takes data back."""
+    """A data loader: it may be in `extra` for the checkpoints, but a rollback never takes data back."""
     return hasattr(thing, "__iter__") and hasattr(thing, "dataset")
 
 
 def _num_local_ranks(world: int) -> int:
-    """Ranks on this host, which share its memory."""
+    """The number of ranks on this host, which share its memory."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
         text = os.environ.get(name, "")
         if text.isdecimal() and int(text):

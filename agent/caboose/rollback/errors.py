@@ -2,7 +2,7 @@
 
 
 class RollbackFailed(RuntimeError):
-    """All ranks agreed to act and could not: the run must not go on from a state that nobody knows."""
+    """All ranks agreed to act and could not: the run must not continue from an unknown state."""
 
 
 class RollbackInDoubt(RuntimeError):
@@ -14,4 +14,4 @@ class RunStopped(RollbackFailed):
 
 
 class NotCarriedOut(RuntimeError):
-    """A snapshot or checkpoint that all ranks agreed on came to nothing; the run is as it was. Never leaves Caboose."""
+    """A snapshot or checkpoint that all ranks agreed on failed; the run is unchanged. Never raised to the user."""

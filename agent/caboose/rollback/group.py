@@ -1,19 +1,18 @@
-"""Brings the ranks together at attach: rank 0 opens the store of the register and tells all where, with a key.
+"""Connects the ranks at attach: rank 0 opens the register's store and broadcasts its address and a key.
 
 Design
 ------
-One broadcast on the default process group, of a tensor of fixed size: address, port, the group's nonce and the key
-for the register's MACs. The tensor holds bytes of a known layout, nothing is pickled. If rank 0 cannot open a
-port it broadcasts why, so that all ranks raise alike instead of one waiting for another.
+One broadcast on the default process group, of a tensor of fixed size: address, port, the group's nonce and the key for
+the register's MACs. The tensor holds bytes of a known layout; nothing is pickled. If rank 0 cannot open a port it
+broadcasts the reason, so that all ranks raise instead of one waiting for another.
 
-The store listens on loopback only where the job meets there, else on all interfaces, like the process group's own.
-Ranks connect later and on their helper's thread: each connection is a name lookup and a handshake, which on a cluster
-may take seconds. A rank that is not connected yet does not acknowledge anything, and nothing happens without it.
+The store listens on loopback if the job's master address is loopback, else on all interfaces, like the process group's
+own. Ranks connect later, on their helper's thread: a connection is a name lookup and a handshake, which on a cluster
+may take seconds. A rank that is not connected yet acknowledges nothing, and nothing happens without it. The server
+exists as long as rank 0's process: another rank may still be at a boundary after rank 0 has closed its monitor, and
+must be able to read rank 0's veto.
 
-The server lives as long as rank 0's process: another rank may still stand at a boundary when rank 0 has closed its
-monitor, and must be able to read rank 0's veto.
-
-A world of one needs no server: its register is a store in its own memory.
+A world of one needs no server: its register is a store in memory.
 """
 
 import ipaddress
@@ -59,7 +58,7 @@ class RankGroup:
 
 
 def open_group(rank: int, world: int) -> RankGroup:
-    """Opens the register's store and tells everybody. All ranks call it; the only collective at attach."""
+    """Opens the register's store and broadcasts its address. All ranks call it; the only collective at attach."""
     if world == 1:
         store = HashStore()
         return RankGroup(rank, world, secrets.token_hex(16), secrets.token_bytes(32), lambda: store)
@@ -74,8 +73,8 @@ def open_group(rank: int, world: int) -> RankGroup:
 
 
 def connect(host: str, port: int) -> TCPStore:
-    """A client of its own. A refused connection means that the server's process is gone."""
-    # Asked with a plain socket first: a store that finds no server tries again for its whole timeout, and fills the
+    """A new client. A refused connection means that the server's process is gone."""
+    # Checked with a plain socket first: a store that finds no server retries for its whole timeout, and fills the
     # job's log with a native stack trace each time.
     socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
     return TCPStore(host, port, None, False, timedelta(seconds=CONNECT_SECONDS), wait_for_workers=False)
@@ -119,7 +118,7 @@ def _broadcast(invitation: _Invitation | None) -> _Invitation:
 
 
 def _host() -> str:
-    """Where the other ranks reach this process: the address they met at if it is this host's, else its own."""
+    """The address of this process for other ranks: the master address if it is this host's, else its own."""
     master = os.environ.get("MASTER_ADDR", "")
     if master and _is_here(master):
         return "127.0.0.1" if master == "localhost" else master
@@ -128,7 +127,7 @@ def _host() -> str:
 
 
 def _is_here(host: str) -> bool:
-    """Whether the address is one of this machine's: only those can be bound to."""
+    """Whether the address is this machine's: only those can be bound."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -140,7 +139,7 @@ def _is_here(host: str) -> bool:
 
 
 def _outward_address() -> str:
-    """The address that packets to other machines leave from; loopback where there is no such way."""
+    """The address of packets to other machines; loopback if there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation address; connecting a datagram socket sends nothing

@@ -1,4 +1,4 @@
-"""How much host memory snapshots take, and how much they may."""
+"""The host memory that snapshots take, and its limit."""
 
 import os
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ import torch
 from caboose.tensors.placement import own
 
 DEFAULT_SHARE = 0.25
-"""Of the memory that is available at attach, for the snapshots of all ranks on this host."""
+"""Share of the available memory at attach, for the snapshots of all ranks on this host."""
 GB = 1e9
 UNKNOWN_STATES = 2.0
-"""An optimizer that is not known is taken to be like Adam."""
+"""Assumed for an unknown optimizer, as for Adam."""
 
 _STATES: dict[str, float] = {
     "Adadelta": 2,
@@ -31,11 +31,11 @@ _STATES: dict[str, float] = {
     "SGD": 0,
     "SparseAdam": 2,
 }
-"""Tensors of a parameter's size that an optimizer keeps beside it; `_num_states` adds what settings add."""
+"""Tensors of a parameter's size that an optimizer keeps; `_num_states` adds those of its settings."""
 
 
 def estimate(num_parameter_bytes: int, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Bytes of parameters and optimizers in a snapshot, before these have made their states."""
+    """Bytes of parameters and optimizer states in a snapshot, before those states exist."""
     total = float(num_parameter_bytes)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -54,18 +54,16 @@ def _num_states(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> floa
 
 
 def limit_bytes(max_host_gb: float | None) -> int:
-    """What all snapshots on this host may take together."""
+    """The limit for all snapshots on this host together."""
     if max_host_gb is None:
         return int(available_bytes() * DEFAULT_SHARE)
-    if not max_host_gb > 0:
-        raise ValueError(f"attach(max_host_gb={max_host_gb!r}): give a number of gigabytes above 0, or nothing")
     return int(max_host_gb * GB)
 
 
 def excess(num_bytes: int, num_slots: int, num_local_ranks: int, limit: int, num_extra: int = 0) -> str:
-    """The arithmetic and the ways out if snapshots of this size are too much for the host; else nothing.
+    """The arithmetic and the ways out if snapshots of this size exceed the limit; else nothing.
 
-    `num_extra` of the bytes are those of extras, which are named if there are some.
+    `num_extra` of the bytes belong to extras, which are named if there are any.
     """
     total = num_bytes * num_slots * num_local_ranks
     if total <= limit:
@@ -73,13 +71,13 @@ def excess(num_bytes: int, num_slots: int, num_local_ranks: int, limit: int, num
     of_which = f" ({num_extra / GB:.3g} GB of it extra)" if num_extra else ""
     return (
         f"{num_bytes / GB:.3g} GB a snapshot{of_which} x {num_slots} slots x {num_local_ranks} ranks on this host = "
-        f"{total / GB:.3g} GB of host memory, above the limit of {limit / GB:.3g} GB: give fewer snapshots "
-        "(snapshot_keep), a higher limit (max_host_gb), or, under DDP, let the ranks share them (snapshot_dedupe=True)"
+        f"{total / GB:.3g} GB of host memory, above the limit of {limit / GB:.3g} GB: in caboose.Snapshots, "
+        "keep fewer (keep), raise the limit (max_host_gb), or, under DDP, divide them among the ranks (dedupe=True)"
     )
 
 
 def available_bytes() -> int:
-    """Memory that could be taken on this host, or in this container if that is less."""
+    """Memory available on this host, or in this container if that is less."""
     host = _meminfo("MemAvailable") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     most, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     return min(host, max(most - used, 0)) if most is not None and used is not None else host

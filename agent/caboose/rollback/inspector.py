@@ -1,10 +1,10 @@
-"""The thread that does what a snapshot needs done and the training thread must not wait for.
+"""A thread for the work on snapshots that the training thread must not wait for.
 
 Design
 ------
-One daemon thread, started with the first task; tasks run one after the other in the order they were given. They
-make and touch buffers, wait for copies off the device, and compute checksums. A task that raises is logged and
-lost: what it should have found out stays unknown, and a snapshot that nobody has looked at is never used.
+One daemon thread, started with the first task; tasks run in order. They allocate and touch buffers, wait for copies off
+the device, and compute checksums. A task that raises is logged and dropped: the snapshot stays unchecked, and an
+unchecked snapshot is never used.
 """
 
 import logging
@@ -16,21 +16,21 @@ logger = logging.getLogger("caboose")
 
 
 class Inspector:
-    """Runs tasks beside the training."""
+    """Runs tasks in the background."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def put(self, task: Callable[[], None]) -> None:
-        """Leaves a task; returns at once."""
+        """Queues a task; returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="caboose-snapshots", daemon=True)
             self._thread.start()
         self._tasks.put(task)
 
     def close(self, timeout: float = 0.5) -> None:
-        """Ends the thread after the task it is at."""
+        """Ends the thread after its current task."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(timeout)
@@ -39,6 +39,6 @@ class Inspector:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except Exception as error:  # noqa: BLE001 - as the Design says
-                logger.warning("caboose: a snapshot could not be looked at and will not be used: %r", error)
+            except Exception as error:  # noqa: BLE001 - see Design
+                logger.warning("caboose: a snapshot could not be checked and will not be used: %r", error)
             del task  # it holds a slot, and with it the model

@@ -1,12 +1,12 @@
-"""Scales the learning rate of a run so that it stays scaled, whatever schedule it follows.
+"""Scales the learning rate of a run so that it stays scaled under its schedule.
 
 Design
 ------
-A schedule makes each rate from numbers of its own: the rates at its beginning, upper and lower bounds, or the rate of
-the step before. All of these are multiplied, in the groups and in the schedulers, however they are nested; then every
-later rate is the factor times what it would have been. A scheduler that keeps its rates elsewhere will write its own
-over ours at its next step, and so will one that nobody has told of: that is said, not hidden. Every scheduler of torch
-leaves `initial_lr` in the groups that it drives, so a group that has one and no scheduler that is known is seen.
+A schedule computes each rate from stored numbers: the initial rates, upper and lower bounds, or the rate of the last
+step. All of these are multiplied, in the groups and in the schedulers, however they are nested; then every later rate
+is the factor times the original. A scheduler that stores its rates elsewhere, or that attach was not given, will
+overwrite ours at its next step: that is reported. Every scheduler of torch leaves `initial_lr` in its groups, so a
+group that has one and no known scheduler is detected.
 """
 
 import math
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-"""What of a parameter group is its learning rate, or what schedulers make one from."""
+"""The keys of a parameter group that are learning rates, or from which schedulers compute one."""
 LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 NUMBERS = ("eta_min", "default_min_lr")
 INNER = ("_schedulers", "schedulers", "scheduler")
-"""Where schedulers keep those that they are made of."""
+"""Attributes in which schedulers keep inner schedulers."""
 
 
 def scale_lr(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any], factor: float) -> str:
@@ -51,13 +51,13 @@ def scale_lr(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[A
 
 
 def unknown_schedule(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any]) -> str:
-    """That a scheduler which was not given drives one of these optimizers, and the way out; or nothing."""
+    """The name of an optimizer whose scheduler is not known, and the way out; or nothing."""
     known: set[int] = set()
     for one in _nested(schedulers):
         if hasattr(one, "optimizer"):
             known.add(id(one.optimizer))
         elif not any(hasattr(one, name) for name in INNER):
-            return ""  # whatever it drives, it was given
+            return ""  # the given scheduler is opaque: assume that it drives this one
     driven = [o for o in optimizers if id(o) not in known and any("initial_lr" in group for group in o.param_groups)]
     if not driven:
         return ""
@@ -75,7 +75,7 @@ def _times(rate: Any, factor: float, scaled: set[int]) -> Any:
 
 
 def _nested(schedulers: Sequence[Any]) -> Iterator[Any]:
-    """All schedulers, each once: a schedule may use one in two places."""
+    """All schedulers, each once: one may be used in two places."""
     seen: set[int] = set()
     waiting = list(schedulers)
     while waiting:

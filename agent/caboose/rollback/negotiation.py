@@ -1,30 +1,29 @@
-"""One rank's talk with the register: publishes what it hears, arms or vetoes, and seals the decision at the boundary.
+"""One rank's exchange with the register: publishes commands, arms or vetoes, and seals the decision at the boundary.
 
 Design
 ------
 Everything here that touches the register runs on the helper's thread, one call after the other, and may raise what the
-store raises; each call can be made again on a new connection. The training thread only calls `arrive` and
-`carried_out`, and waits on `Pending.decided`.
+store raises; each call can be repeated on a new connection. The training thread only calls `arrive` and `carried_out`,
+and waits on `Pending.decided`.
 
-The rules that make the outcome one for all ranks:
+The rules that give all ranks one outcome:
 
-- A rank arms, under `lock`, only while the boundary is ahead, and acknowledges only once it has armed. So commit, which
-  takes all acknowledgements, means that every rank will stop at the boundary and look.
-- The decision is written once. Whoever is first at the boundary seals commit if all have acknowledged, or abort when
-  it has waited `gate_seconds`; a veto is the same abort, sealed earlier. All others adopt what they find.
-- A rank that never armed never waits: without its word the others can only abort.
+- A rank arms, under `lock`, only while the boundary is ahead, and acknowledges only once it has armed. So a commit,
+  which needs all acknowledgements, means that every rank will stop at the boundary.
+- The decision is written once. The first rank at the boundary seals commit if all have acknowledged, or abort after
+  `gate_seconds`; a veto is the same abort, sealed earlier. All others adopt what they find.
+- A rank that never armed never waits: without its acknowledgement the others can only abort.
 
-Numbers are looked at in their order and once. Where one was left out, its place is closed in the register, so a rank
-that heard nothing finds the next command by asking for the number after the last.
+Numbers are considered in order and once. A skipped number is closed in the register, so a rank that missed it finds the
+next command by asking for the number after the last.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
-from caboose.rollback.actions import Hands
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, RegisterEntry, Seal
 from caboose_wire import Ack, Command
@@ -32,36 +31,56 @@ from caboose_wire import Ack, Command
 logger = logging.getLogger("caboose")
 
 MAX_GAP = 64
-"""Numbers that may be left out at once; a command further on is refused, lest one lie lock out all later ones."""
+"""Numbers that may be skipped at once; a command further ahead is refused, so that one bad number cannot block all
+later ones."""
 NUM_EAGER = 8
-"""So many ranks seal a commit at once; in a larger world the others leave it to them for a while."""
+"""Ranks that seal a commit at once; in a larger world the others wait for them first."""
 NUM_REMEMBERED = 16
 
 Outcome = Literal["accepted", "refused", "done", "aborted", "failed"]
 
 
+class Actions(Protocol):
+    """What the protocol needs of the run it acts on."""
+
+    def refuses(self, command: Command, step: int) -> str:
+        """Why this rank could not carry it out, or nothing; then its resources are held until `release`.
+
+        Called on the helper's thread with the gate's lock held, so it must return within microseconds.
+        """
+
+    def release(self, command: Command) -> None:
+        """The command was aborted: frees what `refuses` held. On either thread."""
+
+    def act(self, command: Command, step: int) -> str:
+        """All ranks are at this boundary and act now, on the training thread; collectives are safe.
+
+        Returns one line on what was done. An exception ends the run on this rank.
+        """
+
+
 class Pending:
-    """An armed command on its way to its decision."""
+    """An armed command that waits for its decision."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.decided = threading.Event()
-        """Set with `decision`; or without one, when it cannot be learned."""
+        """Set with `decision`, or without one if it cannot be learned."""
         self.decision: Seal | None = None
         self.arrived: float | None = None
-        """When the training thread came to the gate."""
+        """When the training thread reached the gate."""
         self.step = 0
-        """The boundary it came at."""
+        """The step at which it did."""
         self.is_acknowledged = False
 
 
 class Negotiation:
-    """What a rank says and hears; `register` is None while there is no connection."""
+    """One rank's side; `register` is None without a connection."""
 
     def __init__(
         self,
         participant: Participant,
-        hands: Hands,
+        actions: Actions,
         *,
         rank: int,
         gate_seconds: float,
@@ -72,21 +91,21 @@ class Negotiation:
         self.register: Register | None = None
         self.pending: Pending | None = None
         self.lock = threading.Lock()
-        """Held while the loop's place is compared with a boundary, and while that comparison is acted on."""
-        self._hands = hands
+        """Held while the loop's step is compared with a boundary and the result is applied."""
+        self._actions = actions
         self._rank = rank
         self._gate_seconds = gate_seconds
         self._on_answer = on_answer
         self._clock = clock
         self._seen: dict[int, Command] = {}
 
-    def hear(self, command: Command) -> None:
-        """A command came from the daemon: makes it known, then takes part or vetoes."""
+    def receive(self, command: Command) -> None:
+        """A command from the daemon: publishes it, then arms or vetoes."""
         register, participant = self._connected(), self.participant
         flaw = participant.mistake(command)
         if not flaw and command.number <= participant.last_number:
             if self._seen.get(command.number) == command:
-                return  # told twice
+                return  # received twice
             flaw = f"its number is not above {participant.last_number}, the last one seen"
         if not flaw and command.number > participant.last_number + MAX_GAP:
             flaw = f"its number is far above {participant.last_number}, the last one seen"
@@ -97,8 +116,8 @@ class Negotiation:
             self._consider(number, register.close_gap(number))
         self._consider(command.number, register.publish(command))
 
-    def look(self) -> None:
-        """Looks for commands that only other ranks have heard, and for the decision of the one that is armed."""
+    def poll(self) -> None:
+        """Polls for commands that only other ranks received, and for the decision of the armed one."""
         register = self._connected()
         while True:
             number = self.participant.last_number + 1
@@ -110,18 +129,18 @@ class Negotiation:
         if pending is not None and pending.decision is None:
             self._acknowledge(pending)
             if pending.arrived is None and pending.command.expires <= self._clock():
-                # The loop pauses, for an evaluation or a save. Whoever proposed it has given it up by now.
+                # The loop pauses, for an evaluation or a save; the command has expired meanwhile.
                 self._settle(pending, self._veto(pending.command.number, "it expired before its boundary came"))
                 return
             self._settle(pending, register.decision(pending.command.number))
 
     def decide(self, pending: Pending, waited: float) -> bool:
-        """Seals or learns the decision for a training thread that has waited so long; whether there is one."""
+        """Seals or reads the decision for a training thread that has waited so long; returns whether there is one."""
         register, command = self._connected(), pending.command
         self._acknowledge(pending)
         decision = register.decision(command.number)
         if decision is None and pending.step > command.boundary:
-            decision = self._veto(command.number, f"the loop leapt from before {command.boundary} to {pending.step}")
+            decision = self._veto(command.number, f"the loop jumped from before {command.boundary} to {pending.step}")
         is_eager = self._rank < NUM_EAGER or waited > self._gate_seconds / 4
         if decision is None and is_eager and register.is_complete(command.number):
             decision = register.seal(command.number, Seal(True))
@@ -132,7 +151,7 @@ class Negotiation:
         return decision is not None
 
     def leave(self) -> None:
-        """Takes part in nothing more, and vetoes what is pending."""
+        """Vetoes a pending command, and accepts no more."""
         with self.lock:
             self.participant.is_leaving = True
             pending = self.pending
@@ -140,7 +159,7 @@ class Negotiation:
             self._settle(pending, self._veto(pending.command.number, "it is leaving"))
 
     def arrive(self, step: int) -> Pending:
-        """The loop is at an armed boundary. On the training thread, under the lock under which that was found."""
+        """The loop is at an armed boundary. On the training thread, with the lock held."""
         pending = self.pending
         assert pending is not None
         pending.step = step
@@ -154,7 +173,7 @@ class Negotiation:
             self.pending = None
 
     def answer(self, number: int, outcome: Outcome, detail: str, seconds: float = 0.0) -> None:
-        """Tells the daemon; what goes wrong there is no matter of the run."""
+        """Reports to the daemon; a failure there does not affect the run."""
         ack = Ack(
             command=number, outcome=outcome, detail=detail[:1000], step=max(0, self.participant.passed), seconds=seconds
         )
@@ -169,7 +188,7 @@ class Negotiation:
         return self.register
 
     def _consider(self, number: int, entry: RegisterEntry) -> None:
-        """Looks at what has this number, once: arms and acknowledges, or vetoes."""
+        """Considers a number, once: arms and acknowledges, or vetoes."""
         command, refusal = entry.command, entry.flaw
         pending: Pending | None = None
         with self.lock:
@@ -194,9 +213,9 @@ class Negotiation:
         if refusal:
             return refusal
         try:
-            return self._hands.refuses(command, participant.passed)
-        except Exception as error:  # noqa: BLE001 - a rank that cannot tell is not ready
-            return f"could not look whether it can be done: {error!r}"
+            return self._actions.refuses(command, participant.passed)
+        except Exception as error:  # noqa: BLE001 - a rank that cannot check is not ready
+            return f"could not check whether it can be done: {error!r}"
 
     def _remember(self, command: Command) -> None:
         self._seen[command.number] = command
@@ -224,9 +243,9 @@ class Negotiation:
         pending.decided.set()
         if decision.is_commit:
             return
-        if not has_arrived:  # else the training thread answers, which knows how long it was held up
+        if not has_arrived:  # else the training thread answers, which knows how long it waited
             self.answer(pending.command.number, "aborted", decision.reason)
         try:
-            self._hands.let_go(pending.command)
-        except Exception as error:  # noqa: BLE001 - what it kept stays kept; the run goes on
-            logger.warning("caboose: could not let go of what command %d needed: %r", pending.command.number, error)
+            self._actions.release(pending.command)
+        except Exception as error:  # noqa: BLE001 - it stays held; the run continues
+            logger.warning("caboose: could not release what command %d needed: %r", pending.command.number, error)

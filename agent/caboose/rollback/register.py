@@ -10,16 +10,16 @@ group's nonce, so that no other job and no earlier attempt is ever read:
     rb/<group>/<number>/acks        how many have (a hint, which saves reading the others too early)
     rb/<group>/<number>/d           the decision, written once: commit, or abort with the reason
 
-Everything that must be known to be written goes through `compare_set` from the empty value: `set` returns before the
-server has the value, and comparing an absent key with anything but the empty value writes nothing yet says it did.
-Reads are `check`, then `get` of what is known to exist: `get` of an absent key would block the connection.
+Writes that must be confirmed use `compare_set` from the empty value: `set` returns before the server has the value, and
+comparing an absent key with anything but the empty value writes nothing but reports success. Reads are `check`, then
+`get` of an existing key: `get` of an absent key would block the connection.
 
-A store authenticates nobody, so every value carries an HMAC over its key and itself; one that does not fit is no
-command, no acknowledgement, and no commit. The counter carries none and is believed only together with all the
-acknowledgements. Who can delete or overwrite keys can still do harm, as who can speak in the process group can: the
-store lies in the same domain of trust.
+A store authenticates nobody, so every value carries an HMAC over its key and itself; a value without a valid one is no
+command, no acknowledgement, and no commit. The counter has none and only counts together with all the acknowledgements.
+Whoever can delete or overwrite keys can still do harm, like anyone with access to the process group: the store is in
+the same domain of trust.
 
-Used by one thread, on a connection of its own. A frozen server blocks the caller for ever, a dead one raises at once.
+Used by one thread, on its own connection. A frozen server blocks the caller forever, a dead one raises at once.
 """
 
 import base64
@@ -40,7 +40,7 @@ _GAP = "-"
 
 
 class Store(Protocol):
-    """What is used of a `torch.distributed.Store`; keys are never waited for."""
+    """The part of a `torch.distributed.Store` that is used; nothing waits for a key."""
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all exist."""
@@ -52,7 +52,7 @@ class Store(Protocol):
         """The values of keys that exist."""
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Writes where the expected value is found; returns the one that holds afterwards."""
+        """Writes if the expected value is found; returns the value afterwards."""
 
     def add(self, key: str, amount: int, /) -> int:
         """Adds to a counter and returns it."""
@@ -63,7 +63,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What became of a command; the same for all ranks."""
+    """The decision on a command; the same for all ranks."""
 
     is_commit: bool
     reason: str = ""
@@ -71,7 +71,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class RegisterEntry:
-    """What lies under a command's number: the command, or why there is none to be had."""
+    """The entry of a command's number: the command, or why there is none."""
 
     command: Command | None
     flaw: str = ""
@@ -88,12 +88,12 @@ class Register:
         self._world = world
 
     def publish(self, command: Command) -> RegisterEntry:
-        """Makes the command known to all ranks; returns the one that has its number, which may be another."""
+        """Publishes the command to all ranks; returns the one that has its number, which may be another."""
         text = base64.b64encode(msgspec.msgpack.encode(command)).decode()
         return self._entry(command.number, self._write_once(f"{command.number}/cmd", text))
 
     def close_gap(self, number: int) -> RegisterEntry:
-        """Says that no command has this number, unless one has: nobody shall wait for it on the way to the next."""
+        """Closes this number, unless a command has it, so that no rank waits for it."""
         return self._entry(number, self._write_once(f"{number}/cmd", _GAP))
 
     def find(self, number: int) -> RegisterEntry | None:
@@ -102,18 +102,18 @@ class Register:
         return self._entry(number, self._read(name)) if self._has(name) else None
 
     def acknowledge(self, number: int) -> None:
-        """This rank has armed; may be said again when it is not known whether it was heard."""
+        """Records that this rank has armed; may be repeated."""
         self._write_once(f"{number}/ack/{self._rank}", _READY)
         self._store.add(self._path(f"{number}/acks"), 1)
-        if number > NUM_ACKS_KEPT:  # decided long ago; a thousand ranks' words need not be kept for ever
+        if number > NUM_ACKS_KEPT:  # decided long ago; the acknowledgements need not be kept
             self._store.delete_key(self._path(f"{number - NUM_ACKS_KEPT}/ack/{self._rank}"))
 
     def num_acks(self, number: int) -> int:
-        """How many ranks say that they have armed; a hint."""
+        """How many ranks have armed; a hint."""
         return int(self._store.add(self._path(f"{number}/acks"), 0))
 
     def is_complete(self, number: int) -> bool:
-        """Whether every rank has armed, each by its own word."""
+        """Whether every rank has armed, each with its own acknowledgement."""
         if self.num_acks(number) < self._world:
             return False
         names = [f"{number}/ack/{rank}" for rank in range(self._world)]
@@ -124,12 +124,12 @@ class Register:
         return all(self._opened(name, value) == _READY for name, value in zip(names, values, strict=True))
 
     def decision(self, number: int) -> Seal | None:
-        """What was decided, if it was."""
+        """The decision, if there is one."""
         name = f"{number}/d"
         return _decision(self._read(name)) if self._has(name) else None
 
     def seal(self, number: int, decision: Seal) -> Seal:
-        """Decides, unless it was decided already; returns what holds."""
+        """Decides, unless it is decided already; returns the decision."""
         reason = decision.reason[:MAX_REASON].encode(errors="replace").decode()
         text = _COMMIT if decision.is_commit else _ABORT + reason
         return _decision(self._write_once(f"{number}/d", text))
@@ -157,7 +157,7 @@ class Register:
         return self._opened(name, self._store.get(self._path(name)))
 
     def _write_once(self, name: str, text: str) -> str | None:
-        """The value that holds afterwards; None where it is forged."""
+        """The value afterwards; None if it is forged."""
         mac = self._mac(name, text)
         return self._opened(name, self._store.compare_set(self._path(name), "", f"{mac}:{text}"))
 

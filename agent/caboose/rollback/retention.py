@@ -1,16 +1,16 @@
-"""Which snapshots are kept: the newest few, and one from further back.
+"""Which snapshots are kept: the newest few, and one older.
 
 Design
 ------
-`keep` near slots and one far slot. When the near ones are full, the oldest makes room; one in `FAR_EVERY` of these
-becomes the far one instead, by changing places with it: no bytes move. At the default cadence the near ones reach
-100 to 150 steps back, the far one 150 to 350. Which ones become far depends on their step alone, so that ranks
-choose alike. What is not healthy makes room first; a pinned one never does.
+`keep` near slots and one far slot. When the near ones are full, the oldest is replaced; one in `FAR_EVERY` of these
+becomes the far one instead, by exchanging slots: no bytes move. At the default cadence the near ones reach 100 to 150
+steps back, the far one 150 to 350. Which ones become far depends on their step alone, so all ranks choose the same.
+Unhealthy snapshots are replaced first; a pinned one never is.
 
-A new snapshot is in quarantine until a detector had time to see what was wrong with it.
+A new snapshot is in quarantine until a rule had time to detect what was wrong with it.
 
 Slots are filled while they are off the shelf. The training thread puts and takes; other threads read, pin and note
-what they found out about a slot, all under one lock that nobody holds for longer than a look at a handful of slots.
+results, all under one lock that is held only for a few slots' fields.
 """
 
 import threading
@@ -21,7 +21,7 @@ from caboose_wire import Held
 
 FAR_EVERY = 4
 NEVER = 2**62
-"""A step that does not come."""
+"""A step that is never reached."""
 
 
 class SnapshotShelf:
@@ -38,11 +38,11 @@ class SnapshotShelf:
 
     @property
     def num_slots(self) -> int:
-        """How many there are when all are made."""
+        """The number of slots when all are made."""
         return self._keep + 1
 
     def reserve(self) -> bool:
-        """Whether one more slot may be made; who asks then makes it."""
+        """Reserves one more slot, if there may be one; the caller then makes it."""
         with self._lock:
             may = self._num_slots < self.num_slots
             self._num_slots += may
@@ -54,7 +54,7 @@ class SnapshotShelf:
             self._spare.append(slot)
 
     def make_room(self, every: int) -> Slot | None:
-        """A slot to be filled, from among the empty ones or the one that may go first; None if there is none."""
+        """A slot to fill: an empty one, or the first to be replaced; None if there is none."""
         with self._lock:
             oldest = self._near[0] if len(self._near) >= self._keep else None
             if oldest is not None and self._is_to_be_far(oldest, every):
@@ -67,7 +67,7 @@ class SnapshotShelf:
             return None
 
     def evict(self) -> Slot | None:
-        """The slot that is missed least, taken off the shelf."""
+        """Takes the least valuable slot off the shelf."""
         with self._lock:
             free = [slot for slot in self._near if slot is not self._pinned]
             if not free:
@@ -99,7 +99,7 @@ class SnapshotShelf:
         return self._near if self._far is None else [self._far, *self._near]
 
     def note(self, slot: Slot, num_uses: int, health: Health, checksum: int | None = None) -> None:
-        """What was found out about a slot, unless it holds something else by now."""
+        """Records the result of a check, unless the slot was filled again since."""
         with self._lock:
             if slot.num_uses == num_uses:
                 slot.health = health
@@ -107,7 +107,7 @@ class SnapshotShelf:
                     slot.checksum = checksum
 
     def pin(self, step: int, why_not: Callable[[Slot | None], str]) -> str:
-        """Keeps a snapshot from being overwritten, unless there is a reason not to use it: that is returned."""
+        """Protects a snapshot from being overwritten; returns a reason if it may not be used."""
         with self._lock:
             slot = self._find(step)
             reason = why_not(slot)
@@ -116,12 +116,12 @@ class SnapshotShelf:
             return reason
 
     def unpin(self) -> None:
-        """What was pinned may be overwritten again."""
+        """Ends the protection."""
         with self._lock:
             self._pinned = None
 
     def drop_newer(self, step: int) -> None:
-        """Forgets all snapshots taken after this step."""
+        """Drops all snapshots taken after this step."""
         with self._lock:
             for slot in [slot for slot in self._all() if slot.step > step]:
                 if slot is self._far:
@@ -132,7 +132,7 @@ class SnapshotShelf:
                 self._spare.append(slot)
 
     def release(self, step: int, now: float, *, min_steps: int, min_seconds: float) -> int:
-        """Lets those out of quarantine that have been there long enough; returns the step to look again at."""
+        """Ends the quarantine of snapshots that are old enough; returns the step of the next check."""
         with self._lock:
             for slot in self._all():
                 if slot.is_quarantined and step - slot.step >= min_steps and now - slot.since >= min_seconds:
@@ -140,7 +140,7 @@ class SnapshotShelf:
             return min((slot.step for slot in self._all() if slot.is_quarantined), default=NEVER) + min_steps
 
     def clear(self) -> None:
-        """Lets go of all memory but what is pinned: all ranks may be about to go back to it."""
+        """Frees all memory but the pinned: all ranks may be about to restore it."""
         with self._lock:
             self._near = [] if self._pinned is None else [self._pinned]
             self._far, self._spare = None, []

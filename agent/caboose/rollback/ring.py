@@ -1,17 +1,16 @@
-"""The ring of snapshots in host memory: takes them, checks them, and puts one of them back.
+"""The snapshots in host memory: takes them, checks them, and restores one of them.
 
 Design
 ------
-`take`, `passed`, `is_due` and `restore` are called on the training thread at a step boundary; `held`, `why_not`,
-`pin` and `unpin` on any. A snapshot costs the training thread one copy of the state into memory that is already
-there. The rest is the inspector's: buffers are made as soon as the optimizer has its states, long before the first
-snapshot is due; each snapshot gets its checksum and is looked through for numbers that are not finite; one that is
-pinned is summed up once more, so that `restore` need not do it while all ranks wait.
+`take`, `passed`, `is_due` and `restore` are called on the training thread at a step boundary; `held`, `why_not`, `pin`
+and `unpin` on any. A snapshot costs the training thread one copy of the state into existing memory. The rest is done by
+the inspector's thread: buffers are made as soon as the optimizer has its states, long before the first snapshot is due;
+each snapshot gets its checksum and is checked for numbers that are not finite; a pinned one is summed again, so that
+`restore` need not do it while all ranks wait.
 
-Nothing here raises into the training but `restore`, which is only called when all ranks have agreed to act, and
-raises `RollbackFailed` before it has touched anything if the snapshot is not what it should be. Where memory is
-short or a tensor cannot be kept, the ring switches itself off and says so; `held` is then empty and nobody will ask
-for anything.
+Only `restore` raises into the training. It is only called when all ranks have agreed to act, and raises
+`RollbackFailed` before it has touched anything if the snapshot is damaged. If memory is short or a tensor cannot be
+kept, the ring switches itself off and logs it; `held` is then empty, and no command will ask for anything.
 """
 
 import logging
@@ -45,7 +44,7 @@ logger = logging.getLogger("caboose")
 EVERY = 50
 KEEP = 3
 QUARANTINE_SECONDS = 5.0
-"""What a report takes to the daemon, through the rules and back, with room to spare."""
+"""The time of a report to the daemon, through the rules and back, with a margin."""
 PREPARE_AFTER = 2
 """Steps after which the optimizers have their states and buffers can be made."""
 
@@ -68,8 +67,6 @@ class Ring:
         budget: float = BUDGET,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if every < 1 or keep < 1:
-            raise ValueError(f"attach(snapshot_every={every!r}, snapshot_keep={keep!r}): give whole numbers above 0")
         self._state = state
         self._cadence = Cadence(every, budget, quarantine_seconds / max(1, keep - 1))
         self._quarantine_steps = every if quarantine_steps is None else quarantine_steps
@@ -81,7 +78,7 @@ class Ring:
         self._shelf = SnapshotShelf(keep)
         self._inspector = Inspector()
         self._whole: Layout | None = None
-        """Of all tensors; with dedupe only part of them lies in a slot."""
+        """Of all tensors; with dedupe a slot holds only part of them."""
         self._layout: Layout | None = None
         self._num_steps = 0
         self._release_at = NEVER
@@ -91,23 +88,23 @@ class Ring:
         self.why_off = ""
         """Why no snapshots are taken, if none are."""
         self.hold = False
-        """Something is wrong with the run: no new snapshots, which would only push out those from before.
+        """Something is wrong with the run: no new snapshots, which would only replace the good ones.
 
-        Quarantine goes on and ends as ever: who holds knows when the trouble began, and goes back to before that.
+        Quarantine continues: the daemon knows when the fault began, and goes back to before that.
         """
         self.last_seconds = 0.0
-        """What the last snapshot took on the training thread."""
+        """Seconds of the last snapshot on the training thread."""
         num_divided = host_memory.estimate(state.num_parameter_bytes, state.optimizers)
         num_extra = state.num_extra_bytes()
         if self._owners is not None:
             num_divided //= self._owners.world
         self.num_bytes = num_divided + state.num_buffer_bytes + num_extra
-        """Of a snapshot on this rank; an estimate until the first."""
+        """Size of a snapshot on this rank; an estimate until the first."""
         self._limit = host_memory.limit_bytes(max_host_gb)
         excess = self._excess(self.num_bytes, num_extra)
         if excess:
             raise ValueError(f"attach(rollback='auto'): {excess}")
-        self._lane = Lane(state.device, state.optimizers)  # last, as it may put hooks into the optimizers
+        self._lane = Lane(state.device, state.optimizers)  # last, because it may add hooks to the optimizers
 
     def _excess(self, num_bytes: int, num_extra: int = 0) -> str:
         return host_memory.excess(num_bytes, self._shelf.num_slots, self._num_local_ranks, self._limit, num_extra)
@@ -123,11 +120,11 @@ class Ring:
         return self._shelf.held
 
     def fingerprint(self) -> int | None:
-        """Bit-exact over the parameters as they are now, equal on all ranks; None where each rank has its own."""
+        """Bit-exact over the current parameters, equal on all ranks; None if each rank has its own."""
         return self._state.fingerprint()
 
     def passed(self, step: int, seconds: float) -> None:
-        """A step has ended, and took so long; called at every boundary, before `is_due`."""
+        """Adds the time of a step; called at every boundary, before `is_due`."""
         self._cadence.passed(seconds)
         if step >= self._release_at:
             self._release_at = self._shelf.release(
@@ -143,7 +140,7 @@ class Ring:
 
     def _prepare(self) -> None:
         try:
-            layout = self._lay_out(self._state.look().parts)
+            layout = self._lay_out(self._state.capture().parts)
         except Exception as error:  # noqa: BLE001 - a user's own state_dict may raise anything
             self._switch_off(f"{error!r}")
             return
@@ -155,7 +152,7 @@ class Ring:
             self._shelf.add_spare(Slot(new_buffer(num_bytes, is_pinned=self._lane.is_pinned)))
 
     def _lay_out(self, parts: Parts) -> Layout | None:
-        """The layout for these tensors; None if it would be too large, after which the ring is off."""
+        """The layout for these tensors; None if it would be too large, which switches the ring off."""
         if self._layout is not None and self._whole is not None and self._whole.fits(parts.tensors):
             return self._layout
         self._whole = self._layout = Layout(parts, parts.tensors, self._state.is_checked)
@@ -176,7 +173,7 @@ class Ring:
         logger.warning("caboose: no snapshots are taken, so nothing can be rolled back in memory: %s", reason)
 
     def take(self, step: int, model_step: int) -> bool:
-        """Takes a snapshot of the state as it is after this step; whether there is one now."""
+        """Takes a snapshot of the state after this step; returns whether there is one now."""
         if self.why_off:
             return False
         if self._shelf.find(step) is not None:
@@ -184,8 +181,8 @@ class Ring:
         began = time.perf_counter()
         slot = None
         try:
-            look = self._state.look()
-            layout = self._lay_out(look.parts)
+            captured = self._state.capture()
+            layout = self._lay_out(captured.parts)
             if layout is None:
                 return False
             slot, is_new = self._room(layout.num_bytes)
@@ -194,12 +191,12 @@ class Ring:
             slot.num_uses += 1
             slot.lay_out(layout)
             names = list(layout.specs)
-            passage = self._lane.out(names, slot.views, look.parts.tensors)
+            passage = self._lane.out(names, slot.views, captured.parts.tensors)
         except Exception as error:  # noqa: BLE001 - as above; memory may be short, too
             self._switch_off(f"{error!r}")
             return False
         assert self._whole is not None, "it has just been laid out"
-        slot.fill(look.rest, self._whole, self._owner_of)
+        slot.fill(captured.rest, self._whole, self._owner_of)
         slot.step, slot.model_step, slot.lr_scale = step, model_step, self._lr_scale
         slot.time, slot.since = time.time(), self._clock()
         self._shelf.put(slot)
@@ -207,7 +204,7 @@ class Ring:
         uses = slot.num_uses
         self._inspector.put(lambda: self._look_through(slot, uses, passage))
         self.last_seconds = time.perf_counter() - began
-        # A buffer that had to be made here and now is no measure of the next snapshot.
+        # The cost of making a buffer here does not predict the next snapshot's.
         self._cadence.cost(None if is_new else self.last_seconds + self._device_seconds)
         return True
 
@@ -223,7 +220,7 @@ class Ring:
         self._shelf.note(slot, num_uses, "" if is_finite else "not finite", total)
 
     def why_not(self, step: int) -> str:
-        """Why this snapshot could not be put back, or nothing; takes microseconds, all that matters is known."""
+        """Why this snapshot could not be restored, or nothing; takes microseconds."""
         return self._why_not(step, self._shelf.find(step))
 
     def _why_not(self, step: int, slot: Slot | None) -> str:
@@ -234,21 +231,21 @@ class Ring:
         return f"the snapshot of step {step} is {slot.health}" if slot.health else ""
 
     def pin(self, step: int) -> str:
-        """Keeps this snapshot until `unpin`, and has it checked once more; says why not, as `why_not`, if it cannot."""
+        """Keeps this snapshot until `unpin`, and has it checked again; returns the reason if it cannot."""
         reason = self._shelf.pin(step, lambda slot: self._why_not(step, slot))
         if not reason and (slot := self._shelf.find(step)) is not None:
             self._inspector.put(lambda: self._verify(slot, slot.num_uses))
         return reason
 
     def unpin(self) -> None:
-        """Lets the pinned snapshot go the way of the others again."""
+        """Ends the protection of the pinned snapshot."""
         self._verified = None
         self._shelf.unpin()
         if self.why_off:
             self._shelf.clear()
 
     def drop_newer(self, step: int) -> None:
-        """Forgets all snapshots taken after this step: they are of a course that was left."""
+        """Drops all snapshots taken after this step: the run went back to before them."""
         self._shelf.drop_newer(step)
 
     def _verify(self, slot: Slot, num_uses: int) -> None:
@@ -257,10 +254,10 @@ class Ring:
         self._verified = (slot, num_uses)
 
     def restore(self, step: int, *, lr: LearningRates = "keep", replay: bool = False) -> int:
-        """Puts the state of this snapshot back, in place, and returns its age (`model_step`).
+        """Restores the state of this snapshot, in place, and returns its age (`model_step`).
 
-        `lr="keep"` leaves learning rates and scheduler as they are, "rewind" takes them back as well; `replay` also
-        takes random numbers back. Where ranks share snapshots (dedupe) this is collective.
+        `lr="keep"` leaves learning rates and scheduler as they are, "rewind" restores them as well; `replay` also
+        restores random numbers. With shared snapshots (dedupe) this is collective.
         """
         slot = self._shelf.find(step)
         problem = self._why_not(step, slot)
@@ -273,12 +270,12 @@ class Ring:
             if slot is not None and not problem:
                 try:
                     self._state.settle()
-                    live = self._state.look().parts
+                    live = self._state.capture().parts
                     targets, objects = slot.whole.targets(live, lambda name: self._state.is_kept(name, lr))
                 except RollbackFailed as error:
                     problem = str(error)
-                except Exception as error:  # noqa: BLE001 - somebody's state_dict; ranks that share must all hear of it
-                    problem = f"the state as it is could not be looked at: {error!r}"
+                except Exception as error:  # noqa: BLE001 - a user's state_dict; ranks that share must all learn of it
+                    problem = f"the current state could not be read: {error!r}"
             if self._owners is not None:
                 self._owners.agree(problem)
             if problem or slot is None:
@@ -292,18 +289,18 @@ class Ring:
                 if lr == "rewind" and slot.lr_scale != self._lr_scale:
                     self._state.scale_lr(self._lr_scale / slot.lr_scale)
             except Exception as error:
-                raise RollbackFailed(f"the snapshot of step {step} could not be put back: {error!r}") from error
+                raise RollbackFailed(f"the snapshot of step {step} could not be restored: {error!r}") from error
         return slot.model_step
 
     def newest_before(self, step: int) -> int | None:
-        """The newest snapshot from before this step that this rank could run on by itself."""
+        """The newest snapshot from before this step that this rank could use alone."""
         if self._owners is not None:
-            return None  # part of it lies on other ranks
+            return None  # part of it is on other ranks
         sound = [held.step for held in self.held if held.step < step and not self.why_not(held.step)]
         return max(sound, default=None)
 
     def lend(self, step: int) -> AbstractContextManager[None]:
-        """The model as it was in this snapshot, within a block (see `lending`)."""
+        """The model with this snapshot's weights, within a block (see `borrow_weights`)."""
         slot = self._shelf.find(step)
         problem = self._why_not(step, slot)
         if slot is not None and not problem:
@@ -322,11 +319,11 @@ class Ring:
         return doubt
 
     def unknown_schedule(self) -> str:
-        """Why learning rates that are scaled would not stay so, or nothing; takes microseconds."""
+        """Why scaled learning rates would not stay scaled, or nothing; takes microseconds."""
         return self._state.unknown_schedule()
 
     def close(self) -> None:
-        """Ends the thread and lets go of the memory."""
+        """Ends the thread and frees the memory."""
         self.why_off = self.why_off or "the run is over"
         self._lane.close()
         self._inspector.close()
@@ -338,7 +335,7 @@ def _owners(state: TrainingState, group: "ProcessGroup | None") -> "Owners":
 
     if not state.is_replicated or not torch.distributed.is_initialized():
         raise ValueError(
-            "attach(snapshot_dedupe=True): ranks can share snapshots only of a model that is equal on all of them, "
+            "Snapshots(dedupe=True): ranks can share snapshots only of a model that is equal on all of them, "
             "wrapped in DistributedDataParallel; leave it out, sharded models have nothing to share"
         )
     return Owners(group, state.device)

@@ -1,14 +1,14 @@
-"""Divides the snapshots of a replicated model among the ranks: each keeps a part, all give it back together.
+"""Divides the snapshots of a replicated model among the ranks: each keeps a part, all restore it together.
 
 Design
 ------
-Parameters and optimizer states of a DDP model are equal on all ranks, so one copy is enough for all of them. Each
-tensor has one owner; the division depends on names and sizes alone and is the same everywhere. Whatever may differ
-between ranks (buffers, extras, the scaler) every rank keeps for itself.
+Parameters and optimizer states of a DDP model are equal on all ranks, so one copy is enough. Each tensor has one owner;
+the division depends on names and sizes alone and is the same everywhere. Whatever may differ between ranks (buffers,
+extras, the scaler) every rank keeps itself.
 
-Going back is collective, on the training's own group and only after all ranks have agreed to act: first whether
-every rank's part is sound, then one broadcast per bucket of an owner's tensors. That takes some three times as long
-as a copy from memory of one's own, for a share of the memory.
+Restoring is collective, on the training's own group and only after all ranks have agreed to act: first whether every
+rank's part is valid, then one broadcast per bucket of an owner's tensors. That takes about three times as long as a
+copy from own memory, for a fraction of the memory.
 """
 
 import itertools
@@ -51,7 +51,7 @@ class Owners:
             raise RollbackFailed(problem)
 
     def compare(self, problem: str) -> str:
-        """The problem of this rank, or that another has one, or nothing; collective."""
+        """This rank's problem, or that another has one, or nothing; collective."""
         fine = torch.tensor([not problem], dtype=torch.int32, device=self._device)
         dist.all_reduce(fine, op=dist.ReduceOp.MIN, group=self._group)
         return "" if int(fine) else problem or "another rank's part of the snapshot cannot be used"

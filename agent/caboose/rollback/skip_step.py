@@ -1,39 +1,36 @@
-"""Leaves out the update of a step whose gradient is not finite, or far from all others: the lowest rung, no command.
+"""Skips an update whose gradient is not finite, or is an outlier. Needs no command and no daemon.
 
 Design
 ------
-All ranks must leave out the same steps without a word between them. So the decision rests on one number that they
-share bit for bit: the total norm that `clip_grad_norm_` computed. It is taken over from the clipper (see
-`clipping`), and a hook before the optimizer's step reads it. That is a host sync a step, which is why this is off
-unless asked for. A norm that is not complete on this rank would take a collective to complete: then this switches
-itself off, on all ranks alike.
+All ranks must skip the same steps without communicating. So the decision depends on one number that is equal on them
+bit for bit: the total norm that `clip_grad_norm_` computed. It is taken from the clipper (see `clipping`), and a hook
+before the optimizer's step reads it. That is one host sync per step, which is why this is off by default. A norm that
+is not complete on this rank would take a collective to complete: then this switches itself off, on all ranks.
 
-It has a guard of its own: should the rest of the agent fail on one rank and be switched off there, that rank goes on to
-leave out what the others leave out.
+It has its own guard: if the rest of the agent fails on one rank and is switched off there, that rank still skips what
+the others skip.
 
-A step is left out by setting every `.grad` to None: no optimizer of torch touches a parameter without a gradient,
-nor decays its weight, nor counts the step for it.
+A step is skipped by setting every `.grad` to None: no optimizer of torch touches a parameter without a gradient, decays
+its weight, or counts the step for it.
 
-`outlier` compares with the norms of the last `WINDOW` steps that were taken. After `MAX_IN_ROW` steps left out in a
-row the norms have come to a new level: they are forgotten and collected anew. Norms that are not finite are always
-left out.
+`outlier` compares with the norms of the last `WINDOW` steps that were taken. After `MAX_IN_ROW` skipped steps in a row
+the norms have reached a new level: they are cleared and collected again. Norms that are not finite are always skipped.
 """
 
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from caboose.guard import Guard
 from caboose.observe.clipping import ClippingObserver
+from caboose.settings.options import SkipMode
 
 logger = logging.getLogger("caboose")
-
-SkipMode = Literal["nonfinite", "outlier"]
 
 WINDOW = 128
 MIN_NORMS = 32
@@ -53,7 +50,7 @@ class NormGate:
         self._num_in_row = 0
 
     def objection(self, norm: float) -> str:
-        """Why a step with this norm is left out, or nothing: then it counts among those taken."""
+        """Why a step with this norm is skipped, or nothing: then the norm is recorded."""
         if not math.isfinite(norm):
             return f"the gradient's norm is {norm}"
         if self._mode == "nonfinite":
@@ -72,7 +69,7 @@ class NormGate:
         if len(self._norms) < MIN_NORMS:
             return ""
         median = _median(self._norms)
-        if norm <= MIN_RATIO * median:  # the usual case, decided without looking at the scatter
+        if norm <= MIN_RATIO * median:  # the usual case, decided without computing the scatter
             return ""
         sigma = 1.4826 * _median([abs(each - median) for each in self._norms])
         if norm <= median + SIGMAS * sigma:
@@ -86,18 +83,15 @@ def _median(values: Sequence[float] | deque[float]) -> float:
 
 
 class StepSkipper:
-    """Watches the clipper, and stands before each optimizer's step."""
+    """Observes the clipper, and acts before each optimizer's step."""
 
     def __init__(
         self,
-        mode: str,
+        mode: SkipMode,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         scaler: Any = None,
     ) -> None:
-        if mode not in get_args(SkipMode):
-            known = " or ".join(map(repr, get_args(SkipMode)))
-            raise ValueError(f"attach(skip_step={mode!r}): give {known}, or nothing")
         self._mode = mode
         self._optimizers = list(optimizers)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
@@ -107,21 +101,25 @@ class StepSkipper:
             for group in optimizer.param_groups
             for p in group["params"]
         }
-        self._gates = [NormGate("outlier" if mode == "outlier" else "nonfinite") for _ in optimizers]
+        self._gates = [NormGate(mode) for _ in optimizers]
         self._totals: dict[int, dict[int, torch.Tensor]] = {}
-        """By optimizer, and by the first parameter that was clipped: a loop that clips and goes on without a step clips
-        the same ones again, and the norm before is not the next step's."""
+        """By optimizer, and by the first parameter that was clipped.
+
+        A loop that clips and skips the step clips the same parameters again; the first norm is not the next step's.
+        """
         self._num_without = 0
         self.num_skipped = 0
         self.last_reason = ""
         self.why_off = ""
-        """Why no step is left out any more, if so."""
+        """Why this is off, if it is."""
         self.guard = Guard(on_trip=self.close)
-        """Catches what goes wrong in here, and times it."""
+        """Catches failures here, and times them."""
         self._clipping = ClippingObserver(frozenset(self._number_of), lambda _: None, self.guard.protect)
         if self._clipping.is_blind:
             self._clipping.close()
-            raise ValueError(f"attach(skip_step={mode!r}): the clippers of this torch cannot be watched; leave it out")
+            raise ValueError(
+                f"Rollback(skip_step={mode!r}): the clippers of this torch cannot be watched; leave it out"
+            )
         self._clipping.on_total = self._see_total
         self._handles: list[RemovableHandle] = [
             optimizer.register_step_pre_hook(self.guard.protect("skip_step", self._before_step(number)))
@@ -161,7 +159,7 @@ class StepSkipper:
                     parameter.grad = None
             self.num_skipped += 1
             self.last_reason = reason
-            logger.warning("caboose: an update is left out (the %d. so far): %s", self.num_skipped, reason)
+            logger.warning("caboose: update skipped (%d so far): %s", self.num_skipped, reason)
 
         return decide
 
@@ -175,7 +173,7 @@ class StepSkipper:
             self._switch_off(f"{PATIENCE} steps without torch.nn.utils.clip_grad_norm_, whose norm decides")
 
     def end_step(self) -> None:
-        """The boundary: a norm that no step asked for (a scaler left that step out) is not the next one's."""
+        """The boundary: a norm that no step used (a scaler skipped it) is not the next step's."""
         self._totals.clear()
 
     def _switch_off(self, reason: str) -> None:
@@ -185,7 +183,7 @@ class StepSkipper:
         self.close()
 
     def close(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks."""
         self._clipping.close()
         self._totals.clear()
         handles, self._handles = self._handles, []

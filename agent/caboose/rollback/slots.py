@@ -1,13 +1,13 @@
-"""A slot: the host memory of one snapshot, and the ways in and out of it.
+"""A slot: the host memory of one snapshot.
 
 Design
 ------
 One flat buffer holds all tensors of a snapshot, each at a multiple of 64 bytes, in the order in which they are checked:
-so a checksum is one pass over memory, and a slot is used again without an allocation. A tensor keeps its strides if
-it is dense, so that copying is a plain copy of memory. Fresh memory costs five times a copy (every page is a fault),
-so buffers are touched when they are made, off the training thread (see `ring`).
+so a checksum is one pass over memory, and a slot is reused without an allocation. A dense tensor keeps its strides, so
+that copying is a plain copy of memory. Fresh memory costs five times a copy (every page is a fault), so buffers are
+touched when they are made, off the training thread (see `ring`).
 
-On an accelerator the buffer is pinned and copies run on a stream of their own (see `lanes`).
+On an accelerator the buffer is pinned and copies run on their own stream (see `device_copy`).
 """
 
 from collections.abc import Callable, Iterable
@@ -37,11 +37,11 @@ class Spec:
     offset: int
     is_loose: bool
     is_inner: bool
-    """Whether it belongs to a tensor that wraps it, and so cannot be made anew alone."""
+    """Whether another tensor wraps it, so that it cannot be made again alone."""
 
 
 class Layout:
-    """Where each tensor lies in a slot; the same for all slots while the state has the same tensors."""
+    """The place of each tensor in a slot; the same for all slots while the state has the same tensors."""
 
     def __init__(self, parts: Parts, names: Iterable[str], is_checked: Callable[[str], bool]) -> None:
         kinds = {
@@ -78,7 +78,7 @@ class Layout:
         )
 
     def targets(self, live: Parts, is_kept: Callable[[str], bool]) -> tuple[Tensors, Tensors]:
-        """Where the bytes go: plain tensors to be written, and the objects that then hold what was kept.
+        """Where the bytes go: plain tensors to be written, and the objects that hold them.
 
         Raises before anything is touched if a tensor can be neither written nor made.
         """
@@ -109,41 +109,41 @@ class Slot:
         self._rest: Rest | None = None
         self._whole: Layout | None = None
         self.owners: dict[str, int] = {}
-        """Who keeps what, where ranks share snapshots."""
+        """The owner of each tensor, with shared snapshots."""
         self.step = -1
         self.model_step = -1
         self.lr_scale = 1.0
-        """What learning rates had been scaled by."""
+        """The scale of the learning rates then."""
         self.time = 0.0
         """Unix time at which it was taken."""
         self.since = 0.0
-        """The same on the ring's own clock."""
+        """The same on the ring's clock."""
         self.health: Health = "unchecked"
         self.checksum = 0
         self.is_quarantined = True
         self.num_uses = 0
-        """How often it was filled; what was found out about an earlier filling is of no interest."""
+        """How often it was filled; results about an earlier filling are ignored."""
 
     @property
     def layout(self) -> Layout:
-        """Of what it holds."""
+        """The layout of its tensors."""
         assert self._layout is not None, "a slot is laid out before it is filled"
         return self._layout
 
     @property
     def whole(self) -> Layout:
-        """Of all tensors of the snapshot, also those that other ranks keep."""
+        """The layout of all tensors of the snapshot, including those that other ranks keep."""
         assert self._whole is not None, "only filled slots are on the shelf"
         return self._whole
 
     @property
     def rest(self) -> Rest:
-        """What is no tensor."""
+        """The state without its tensors."""
         assert self._rest is not None, "only filled slots are on the shelf"
         return self._rest
 
     def fill(self, rest: Rest, whole: Layout, owners: dict[str, int]) -> None:
-        """The buffer has been written: this is what belongs to it. Nobody has looked at it yet."""
+        """The buffer has been written, and is not checked yet."""
         self._rest, self._whole, self.owners = rest, whole, owners
         self.health, self.is_quarantined = "unchecked", True
 
@@ -154,7 +154,7 @@ class Slot:
         if self.buffer.numel() < layout.num_bytes:
             self.buffer = new_buffer(layout.num_bytes, is_pinned=self.buffer.is_pinned())
         elif self._layout is not None:
-            self.buffer.zero_()  # what lies between the tensors is looked at as well
+            self.buffer.zero_()  # the gaps between tensors are checked as well
         self._layout = layout
         self._views = {name: view(self.buffer, spec, spec.offset) for name, spec in layout.specs.items()}
 

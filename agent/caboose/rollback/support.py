@@ -1,4 +1,4 @@
-"""Whether `rollback="auto"` can be honoured for this run; said at attach, before training, with the way out."""
+"""Whether `rollback="auto"` is supported for this run; checked at attach, before training."""
 
 import gc
 import sys
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.settings import Settings
+from caboose.settings.environment import Settings
 
 STAGES = frozenset({"pp", "pipeline"})
-"""What the dimension of a pipeline is called in a mesh."""
-ADVISE = 'use rollback="advise" to be told what Caboose would do'
+"""Names of a pipeline's dimension in a mesh."""
+ADVISE = 'use rollback="advise" to see what Caboose would do'
 
 
 def check(model: torch.nn.Module, optimizers: Iterable[Any], settings: Settings, world: int) -> None:

@@ -1,19 +1,18 @@
-"""All that a rollback moves: parameters, buffers, optimizers, schedulers, scaler, extras, random states.
+"""The state that a rollback restores: parameters, buffers, optimizers, schedulers, scaler, extras, random states.
 
 Design
 ------
-`look` gives the tensors as they are, by name, and the rest as a small copy; both on the training thread at a step
-boundary, without waiting for a device. `put_back` is the way back, after the tensors' bytes have been copied into
+`capture` returns the current tensors, by name, and the rest as a small copy; both on the training thread at a step
+boundary, without waiting for a device. `put_back` restores the rest, after the tensors' bytes have been copied into
 what `targets` named: the very tensors that are in use, so that DDP's buckets, compiled code and captured graphs stay
-valid. Only what cannot be written in place is made anew: state inside lists, and what an extra takes by its own
+valid. Only what cannot be written in place is recreated: state inside lists, and what an extra takes in its own
 `load_state_dict`.
 
-An optimizer makes its state in its first step. State that came after the snapshot is taken out again, and the
-optimizer makes it anew; state that is gone by now is made from the snapshot.
+An optimizer makes its state in its first step. State that is newer than the snapshot is removed, and the optimizer
+makes it again; state that is missing is made from the snapshot.
 
-Tensors are written past autograd (their `data`): a graph that is still alive is not declared broken.
-
-Of the scaler the tensors are kept, not its `state_dict`, which would wait for the device.
+Tensors are written without autograd (their `data`), so that an existing graph stays valid. Of the scaler the tensors
+are kept, not its `state_dict`, which would wait for the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,19 +31,19 @@ from caboose.tensors.tensor_tree import Leaf, Parts, Tensors, inner_tensors, put
 LearningRates = Literal["keep", "rewind"]
 
 CYCLED = ("momentum", "betas", "base_momentum", "max_momentum")
-"""What a scheduler moves against the learning rate, in groups that have `max_momentum`."""
+"""Settings that a scheduler changes with the learning rate, in groups with `max_momentum`."""
 SCALER_TENSORS = ("_scale", "_growth_tracker")
 SCALER_NUMBERS = ("_growth_factor", "_backoff_factor", "_growth_interval")
 REPLICATED = ("parameter/", "optimizer/")
-"""What is equal on all ranks of a replicated model, by the beginning of its name."""
+"""Prefixes of the names that are equal on all ranks of a replicated model."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """What is no tensor, and where the tensors belong."""
+    """The state without its tensors, and where they belong."""
 
     states: list[dict[Any, Any]]
-    """Of each optimizer, the state by the parameter's position."""
+    """For each optimizer, the state by the parameter's position."""
     groups: list[list[dict[str, Any]]]
     schedulers: list[Any]
     scaler: Any
@@ -56,14 +55,14 @@ class Rest:
 
 @dataclass(slots=True)
 class StateAtBoundary:
-    """The whole state at one boundary."""
+    """The complete state at one boundary."""
 
     parts: Parts
     rest: Rest
 
 
 class TrainingState:
-    """What moves, of one rank."""
+    """The state of one rank."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class TrainingState:
         for number, thing in enumerate(extra):
             if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
                 raise TypeError(
-                    f"attach(extra=...): element {number} is a {type(thing).__name__}; what is to go back with the "
+                    f"attach(extra=...): element {number} is a {type(thing).__name__}; what is restored with the "
                     "model needs state_dict and load_state_dict"
                 )
         for optimizer in optimizers:
@@ -99,11 +98,11 @@ class TrainingState:
         devices = {p.device for p in self._parameters.tensors().values() if p.device.type != "cpu"}
         if len(devices) > 1:
             raise ValueError(
-                f"attach(rollback='auto'): the model lies on {len(devices)} devices of one process, of which snapshots "
-                "cannot be taken; use one process a device, or rollback='advise'"
+                f"attach(rollback='auto'): the model is on {len(devices)} devices of one process, of which snapshots "
+                "cannot be taken; use one process per device, or rollback='advise'"
             )
         self.device = devices.pop() if devices else torch.device("cpu")
-        """Where the model lies."""
+        """The model's device."""
         kept = torch.nn.Module.get_extra_state
         self._stateful = {n: m for n, m in model.named_modules() if type(m).get_extra_state is not kept}
         self._steady = {
@@ -121,16 +120,14 @@ class TrainingState:
 
     @property
     def num_parameter_bytes(self) -> int:
-        """Of this rank's part of the parameters."""
         return sum(tensor.nbytes for tensor in self._parameters.tensors().values())
 
     @property
     def num_buffer_bytes(self) -> int:
-        """Of the model's buffers."""
         return sum(buffer.nbytes for buffer in self._buffers().values())
 
     def num_extra_bytes(self) -> int:
-        """Of what the extras keep; each is asked for its state. ValueError names one that has none to give."""
+        """Bytes of the extras' state. ValueError names one whose state cannot be read."""
         parts = Parts()
         for number, extra in enumerate(self._extras):
             try:
@@ -143,7 +140,7 @@ class TrainingState:
         return sum(tensor.nbytes for tensor in parts.tensors.values())
 
     def fingerprint(self) -> int | None:
-        """Bit-exact over the parameters as they are, equal on all ranks; None where each rank has its own."""
+        """Bit-exact over the current parameters, equal on all ranks; None if each rank has its own."""
         if self._fingerprint is None:
             return None
         words, _ = self._fingerprint.take()
@@ -151,11 +148,11 @@ class TrainingState:
         return whole - 2**64 if whole >= 2**63 else whole
 
     def is_checked(self, name: str) -> bool:
-        """Whether a healthy run has only finite numbers there; masks, say, are often infinite by design."""
+        """Whether a healthy run has only finite numbers there; masks, for example, are often infinite by design."""
         return name.startswith(REPLICATED) or name in self._steady
 
-    def look(self) -> StateAtBoundary:
-        """The state as it is now."""
+    def capture(self) -> StateAtBoundary:
+        """The current state."""
         parts = Parts(self.model_tensors())
         groups = [
             [take_apart(_settings(group), f"group/{n}/{i}", parts) for i, group in enumerate(optimizer.param_groups)]
@@ -176,7 +173,7 @@ class TrainingState:
         return StateAtBoundary(parts, rest)
 
     def model_tensors(self) -> Tensors:
-        """Parameters and buffers as they are now, by name."""
+        """Current parameters and buffers, by name."""
         return {**self._parameters.tensors(), **self._buffers()}
 
     def _buffers(self) -> Tensors:
@@ -191,7 +188,7 @@ class TrainingState:
         found = {}
         for key, state in optimizer.state.items():
             place = places.get(id(key), -1) if isinstance(key, torch.Tensor) else key
-            if place != -1:  # else of a parameter that is no longer trained
+            if place != -1:  # else it belongs to a parameter that is no longer trained
                 found[place] = take_apart(state, f"optimizer/{number}/{place}", parts)
         return found
 
@@ -207,7 +204,7 @@ class TrainingState:
         if not isinstance(extra, torch.nn.Module):
             return take_apart(extra.state_dict(), f"extra/{number}", parts, is_loose=True)
         for name, tensor in (*extra.named_parameters(), *extra.named_buffers()):
-            parts.add(f"extra/{number}/{name}", tensor)  # in place, as the model itself
+            parts.add(f"extra/{number}/{name}", tensor)  # in place, like the model
         return None
 
     def scale_lr(self, factor: float) -> str:
@@ -215,24 +212,24 @@ class TrainingState:
         return scale_lr(self.optimizers, self._schedulers, factor)
 
     def unknown_schedule(self) -> str:
-        """Why learning rates that are scaled would not stay so, or nothing."""
+        """Why scaled learning rates would not stay scaled, or nothing."""
         return unknown_schedule(self.optimizers, self._schedulers)
 
     def settle(self) -> None:
-        """Before tensors are written: no stale copy of a parameter is left, and the device is done with them."""
+        """Called before tensors are written: drops stale copies of parameters, and waits for the device."""
         reshard(self.model)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def is_kept(self, name: str, lr: LearningRates) -> bool:
-        """Whether a tensor is left as it is under this policy."""
+        """Whether a tensor stays as it is under this policy."""
         if lr == "rewind":
             return False
         parts = name.split("/")
         return parts[0] == "scheduler" or (parts[0] == "group" and parts[3] in RATES)
 
     def put_back(self, rest: Rest, tensors: Tensors, *, lr: LearningRates, replay: bool) -> None:
-        """Everything that is not written by copying bytes; `tensors` are those that hold what was copied, by name."""
+        """Restores everything but the copied bytes; `tensors` are those that hold what was copied, by name."""
 
         def tensor(leaf: Leaf) -> torch.Tensor:
             return tensors[leaf.name]
@@ -263,7 +260,7 @@ class TrainingState:
             return
         for name, value in state.items():
             live = getattr(scaler, name)
-            if value is None and live is not None:  # it was not made yet: as it was going to be made
+            if value is None and live is not None:  # it did not exist yet
                 live.fill_(getattr(scaler, f"_init{name}"))
             else:
                 setattr(scaler, name, put_together(value, tensor))
@@ -279,7 +276,7 @@ def _put_states_back(
     for place, state in states.items():
         key = parameters[place] if isinstance(place, int) else place
         live = optimizer.state[key]
-        if isinstance(live, dict) and isinstance(state, dict):  # the dictionary itself stays, others may hold it
+        if isinstance(live, dict) and isinstance(state, dict):  # the dictionary itself stays: others may hold it
             kept = put_together(state, tensor)
             for name in [name for name in live if name not in kept]:
                 del live[name]
@@ -298,5 +295,5 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scheduled(group: dict[str, Any]) -> tuple[str, ...]:
-    """What of a group follows the schedule, which goes on where it is."""
+    """The settings of a group that follow the schedule, which continues."""
     return (*RATES, *CYCLED) if "max_momentum" in group else RATES

@@ -1,13 +1,13 @@
-"""How a parameter lies across the ranks, and this rank's own part of it.
+"""How a parameter is placed across the ranks, and this rank's part of it.
 
 Design
 ------
-Only what is understood is summed. A plain tensor in a model without sharding is whole on every rank. A DTensor is
-understood if every dimension of its mesh shards or replicates it and the mesh spans the whole job: then the squares
-over all ranks, divided by how often each shard occurs, are those of the whole. FSDP1 keeps shards of flat buffers;
-its handles say which, over how many ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
-tensor in a sharded model) is `unknown`: shown as blindness, never summed. So is a parameter that DDP was told to
-ignore: each rank has its own.
+Only known placements are summed. A plain tensor in a model without sharding is complete on every rank. A DTensor is
+known if every dimension of its mesh shards or replicates it and the mesh spans the whole job: then the squares over all
+ranks, divided by the number of copies of each shard, are those of the whole. FSDP1 keeps shards of flat buffers; its
+handles give them, and the number of ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
+tensor in a sharded model) is `unknown`: reported as blind, never summed. So is a parameter that DDP ignores: each rank
+has its own.
 """
 
 import sys
@@ -22,18 +22,18 @@ FSDP1_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
-    """How one parameter lies."""
+class ParameterPlacement:
+    """The placement of one parameter."""
 
     placement: Placement
     replicas: int
-    """On how many ranks each piece of it lies."""
+    """The number of ranks that hold each piece of it."""
     numel: int
     """Elements of the whole parameter."""
 
 
 class Placements:
-    """Looks parameters of one model up."""
+    """The placements of one model's parameters."""
 
     def __init__(self, model: torch.nn.Module, world: int) -> None:
         self._world = world
@@ -41,10 +41,9 @@ class Placements:
         self._flat = _fsdp1_parameters(model, world)
         self._is_sharded = bool(self._flat) or any(_mesh(p) is not None for p in model.parameters())
 
-    def of(self, parameter: torch.Tensor) -> Lie:
-        """How this parameter lies."""
+    def of(self, parameter: torch.Tensor) -> ParameterPlacement:
         if id(parameter) in self._ignored:
-            return Lie("unknown", 1, parameter.numel())
+            return ParameterPlacement("unknown", 1, parameter.numel())
         flat = self._flat.get(id(parameter))
         if flat is not None:
             return flat
@@ -53,11 +52,11 @@ class Placements:
             return _of_dtensor(parameter, mesh, self._world)
         is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
         if self._is_sharded or not is_plain:
-            return Lie("unknown", 1, parameter.numel())
-        return Lie("replicated", self._world, parameter.numel())
+            return ParameterPlacement("unknown", 1, parameter.numel())
+        return ParameterPlacement("replicated", self._world, parameter.numel())
 
     def is_ignored(self, parameter: torch.Tensor) -> bool:
-        """Whether DDP leaves it alone: neither it nor its gradient is meant to be equal on all ranks."""
+        """Whether DDP ignores it: neither it nor its gradient is meant to be equal on all ranks."""
         return id(parameter) in self._ignored
 
 
@@ -69,14 +68,14 @@ def _ignored_by_ddp(model: torch.nn.Module) -> frozenset[int]:
 
 
 def without_compile(model: torch.nn.Module) -> torch.nn.Module:
-    """What `torch.compile` was given: it wraps a module, DDP for one, in another that is none."""
+    """The module inside `torch.compile`'s wrapper, such as DDP."""
     while isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
         model = inner
     return model
 
 
 def own(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's own part of a gradient or a parameter, complex numbers as pairs of real ones; never a collective."""
+    """This rank's part of a gradient or a parameter, complex numbers as pairs of real ones; never a collective."""
     local: torch.Tensor | None = getattr(tensor, "_local_tensor", None)
     part = tensor if local is None else local
     return torch.view_as_real(part) if part.is_complex() else part
@@ -86,7 +85,7 @@ def _mesh(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "device_mesh", None)
 
 
-def _of_dtensor(parameter: Any, mesh: Any, world: int) -> Lie:
+def _of_dtensor(parameter: Any, mesh: Any, world: int) -> ParameterPlacement:
     replicas = 1
     is_sharded = False
     is_understood = mesh.size() == world
@@ -97,26 +96,28 @@ def _of_dtensor(parameter: Any, mesh: Any, world: int) -> Lie:
         if kind == "Replicate":
             replicas *= mesh.size(dimension)
     if not is_understood:
-        return Lie("unknown", 1, parameter.numel())
-    return Lie("sharded" if is_sharded else "replicated", replicas, parameter.numel())
+        return ParameterPlacement("unknown", 1, parameter.numel())
+    return ParameterPlacement("sharded" if is_sharded else "replicated", replicas, parameter.numel())
 
 
-def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, Lie]:
+def _fsdp1_parameters(model: torch.nn.Module, world: int) -> dict[int, ParameterPlacement]:
     """FSDP1's parameters: with use_orig_params each one's shard, else the flat buffer of each unit."""
     fsdp = sys.modules.get(FSDP1_MODULE)
     if fsdp is None:
         return {}
-    lies: dict[int, Lie] = {}
+    found: dict[int, ParameterPlacement] = {}
     for unit in fsdp.FullyShardedDataParallel.fsdp_modules(model):
-        handle = unit._handle
+        handle = unit._handle  # noqa: SLF001 - FSDP1 has no public way
         if handle is None:
             continue
         shards = handle.process_group.size() if handle.uses_sharded_strategy else 1
         how: Placement = "sharded" if shards > 1 else "replicated"
         flat = handle.flat_param
         if handle._use_orig_params:
-            for parameter, numel in zip(flat._params, flat._numels, strict=False):
-                lies[id(parameter)] = Lie(how, max(1, world // shards), int(numel))
+            for parameter, numel in zip(flat._params, flat._numels, strict=False):  # noqa: SLF001 - FSDP1 has no public way
+                found[id(parameter)] = ParameterPlacement(how, max(1, world // shards), int(numel))
         else:
-            lies[id(flat)] = Lie(how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel()))
-    return lies
+            found[id(flat)] = ParameterPlacement(
+                how, max(1, world // shards), int(flat._unpadded_unsharded_size.numel())
+            )
+    return found

@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class RandomStates:
-    """All generators as they were; kept so that a replay sees the same dropout, never put back to skip data."""
+    """The states of all generators; kept so that a replay has the same dropout, never restored to skip data."""
 
     cpu: torch.Tensor
     device: torch.Tensor | None
@@ -19,11 +19,11 @@ class RandomStates:
 
     @classmethod
     def take(cls) -> "RandomStates":
-        """As they are now; an accelerator's is kept on the host, so nothing is waited for."""
+        """The current states; an accelerator's is kept on the host, so nothing waits."""
         return cls(torch.get_rng_state(), _device_state(), random.getstate(), np.random.get_state())
 
     def put_back(self) -> None:
-        """From here on, the same numbers are drawn again."""
+        """Restores them."""
         torch.set_rng_state(self.cpu)
         if self.device is not None:
             torch.get_device_module().set_rng_state(self.device)
@@ -35,7 +35,7 @@ def _device_state() -> torch.Tensor | None:
     if not torch.accelerator.is_available():
         return None
     module = torch.get_device_module()
-    if not getattr(module, "is_initialized", lambda: True)():  # this process does not use it: leave it alone
+    if not getattr(module, "is_initialized", lambda: True)():  # this process does not use it
         return None
     state: torch.Tensor = module.get_rng_state()
     return state

@@ -1,10 +1,10 @@
-"""What of someone else's tensor can be read: an activation, a batch or a loss may be of any kind.
+"""The part of a user's tensor that can be read: an activation, a batch or a loss may be of any kind.
 
 Design
 ------
-A statistic of a distributed tensor would be a collective, and the ranks do not look at the same steps: a rank that
-looked alone would wait for ever. So only what lies on this rank is read. What has no extremes to be asked for
-(eight-bit floats, sparse and nested tensors, those that `torch.func` wraps) is left out, which is logged once a kind.
+A statistic of a distributed tensor would be a collective, and the ranks do not sample the same steps: a rank alone
+would wait forever. So only this rank's part is read. Tensors without extremes (eight-bit floats, sparse and nested
+tensors, those that `torch.func` wraps) are left out, which is logged once per kind.
 """
 
 import torch
@@ -14,13 +14,13 @@ from caboose.tensors.placement import own
 
 REAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 ORDERED = REAL | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-"""What `aminmax` knows, on every kind of device."""
+"""The types that `aminmax` supports on every device."""
 
 
 def own_part(tensor: torch.Tensor, what: str) -> torch.Tensor | None:
-    """This rank's own part of it, complex numbers as pairs of real ones; None if it cannot be read."""
+    """This rank's part, complex numbers as pairs of real ones; None if it cannot be read."""
     if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
-        return None  # a summand: its statistics say nothing about the sum
+        return None  # a partial sum: its statistics are not those of the sum
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         left_out(f"{what} inside a torch.func transform")
         return None
@@ -44,7 +44,7 @@ def mean(loss: torch.Tensor) -> torch.Tensor | None:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor | None:
-    """All of it, as far as this rank has it without a collective; None if it has not."""
+    """The complete tensor, if this rank has it without a collective; else None."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return tensor.detach()

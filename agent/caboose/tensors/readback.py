@@ -1,10 +1,10 @@
-"""Everything that differs between devices: getting values and times off one without making the training thread wait.
+"""Everything that differs between devices: reading values and times off one without making the training thread wait.
 
 Design
 ------
 A tensor is copied to host memory without blocking and an event is recorded behind the copy; the sender's thread
-asks the event later. On CPU the value is there already. Phases are timed on an accelerator by events of their own,
-recorded where the host changes phase and read by the sender as well, since the host runs ahead of the device.
+queries the event later. On the CPU the value is there already. Phases on an accelerator are timed by events, recorded
+where the host changes phase and read by the sender too, since the host runs ahead of the device.
 """
 
 import itertools
@@ -21,7 +21,7 @@ logger = logging.getLogger("caboose")
 
 
 class Readback:
-    """A float32 vector on its way to the host."""
+    """A float32 vector that is being copied to the host."""
 
     __slots__ = ("_event", "_host")
 
@@ -46,24 +46,24 @@ class Readback:
 
 
 class Mark(Protocol):
-    """A moment in a device's stream of work, as `torch.Event` is."""
+    """A point in a device's stream of work, like `torch.Event`."""
 
     def elapsed_time(self, later: Self, /) -> float:
-        """Milliseconds from this moment to a later one."""
+        """Milliseconds from this point to a later one."""
 
 
 Marks = Sequence[tuple[str, Mark]]
 
 
 class DevicePhases:
-    """When the device itself came to each phase of a step."""
+    """The points at which the device reached each phase of a step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, Mark]] = []
 
     def mark(self, phase: str) -> None:
-        """What the device is given from now on belongs to this phase."""
+        """Work queued from now on belongs to this phase."""
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         self._marks.append((phase, event))
@@ -75,12 +75,12 @@ class DevicePhases:
 
 
 def device_phases(device: torch.device) -> DevicePhases | None:
-    """A clock of the device's own; None on the CPU, where host and device are one."""
+    """The device's clock; None on the CPU."""
     return None if device.type == "cpu" else DevicePhases(device)
 
 
 def seconds_by_phase(marks: Marks) -> dict[str, float]:
-    """How long the device spent in each phase; only once it has passed the last mark."""
+    """Seconds per phase; only once the device has passed the last mark."""
     seconds: dict[str, float] = {}
     for (phase, begin), (_, end) in itertools.pairwise(marks):
         seconds[phase] = seconds.get(phase, 0.0) + begin.elapsed_time(end) / 1000.0
@@ -88,14 +88,14 @@ def seconds_by_phase(marks: Marks) -> dict[str, float]:
 
 
 class Utilization:
-    """How busy the device is, as its driver's library tells it; asked by the sender's thread at each heartbeat."""
+    """The device's utilisation, from its driver's library; read by the sender's thread at each heartbeat."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._can_tell = device.type in ("cuda", "hip")
 
     def read(self) -> float | None:
-        """A share between 0 and 1; None where there is no such device, or no library to ask."""
+        """Between 0 and 1; None if there is no such device or library."""
         if not self._can_tell:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Makes a plain value of whatever a user, an optimizer or numpy hands over, so that it can travel."""
+"""Turns a value of a user, an optimizer or numpy into a plain one that can be sent."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from caboose_wire.fields import MAX_COUNT, Scalar
 
 
 def plain(value: Any) -> Scalar:
-    """The value as None, bool, int, float or a short text. Never asks a device for anything."""
+    """The value as None, bool, int, float or a short text. Never waits for a device."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
@@ -21,7 +21,7 @@ def plain(value: Any) -> Scalar:
 
 
 def as_number(value: Any, what: str) -> float | None:
-    """The value as a number; None, logged once, where it is none."""
+    """The value as a number; else None, which is logged once."""
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except Exception:  # noqa: BLE001 - a user's value may be of any kind, and raise anything
@@ -39,13 +39,13 @@ def plain_item(value: Any) -> Scalar:
 
 
 def kept_count(value: Any) -> Any:
-    """A count as it is now; of a tensor on a device a copy there, which `whole` reads later, on another thread."""
+    """The count now; for a tensor on a device a copy there, which `whole` reads later, on another thread."""
     device = getattr(value, "device", None)
     return whole(value) if getattr(device, "type", "cpu") == "cpu" else value.detach().clone()
 
 
 def whole(value: Any) -> int | None:
-    """A count, however it was given; None for what is none. A tensor on a device is waited for."""
+    """The count as an int; None if it is none. Waits for a tensor on a device."""
     try:
         number = int(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):

@@ -1,11 +1,11 @@
-"""A small, evenly spread sample of each of many tensors, and statistics of all of them at once.
+"""A small, even subsample of each of many tensors, and statistics of all of them at once.
 
 Design
 ------
-Statistics that need more than a norm look at `WIDTH` elements a tensor, taken at an even stride: a matrix of
-tensors x WIDTH, however large the tensors are. Every statistic is then one operation over the matrix, not one per
-tensor, so the number of operations does not grow with the number of layers, and temporaries are bounded by `CHUNK`
-rows at a time. A tensor smaller than WIDTH repeats its elements, which leaves shares and means as they are.
+Statistics other than norms read `WIDTH` elements per tensor, at an even stride: a matrix of tensors x WIDTH, however
+large the tensors are. Every statistic is then one operation over the matrix, so the number of operations does not grow
+with the number of layers, and temporaries are bounded by `CHUNK` rows at a time. A tensor smaller than WIDTH repeats
+its elements, which leaves shares and means unchanged.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def sample(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @torch.no_grad()
 def row(tensor: torch.Tensor) -> torch.Tensor:
-    """One tensor's WIDTH elements, as a copy of its own."""
+    """WIDTH elements of one tensor, as a copy."""
     return _row(tensor).to(torch.float32, copy=True)
 
 
@@ -41,7 +41,7 @@ def _row(tensor: torch.Tensor) -> torch.Tensor:
         return flat.repeat(-(-WIDTH // count))[:WIDTH] if count else flat.new_zeros(WIDTH)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    # One view, not a chain of reshape and slices: with hundreds of layers the number of calls is what costs.
+    # One view, not a chain of reshape and slices: with hundreds of layers the number of calls dominates.
     return tensor.as_strided((WIDTH,), (count // WIDTH,), tensor.storage_offset())
 
 
@@ -77,7 +77,7 @@ def histogram(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def warm_up(device: torch.device) -> None:
-    """Runs each operation once, at attach: an operation's first call may take milliseconds, which no step should."""
+    """Runs each operation once, at attach: its first call may take milliseconds."""
     matrix = sample([torch.ones(2 * WIDTH, device=device), torch.ones(3, device=device)])
     zero_fraction(matrix)
     histogram(matrix)

@@ -1,11 +1,11 @@
-"""Takes nested state apart into tensors and the rest, and puts it together again; nothing is pickled on the way.
+"""Separates nested state into tensors and the rest, and joins them again, without pickle.
 
 Design
 ------
-State comes as dictionaries, lists and plain values with tensors somewhere inside. What is left when every tensor is
-replaced by a `Leaf` (its name) is small, is copied deeply, and lies in the snapshot as it is; the tensors' bytes go to
-the slot. A tensor that wraps others (a DTensor, a quantized one) is taken as its inner tensors: a DTensor's is this
-rank's own shard, so no collective is ever needed.
+State is dictionaries, lists and plain values with tensors inside. With every tensor replaced by a `Leaf` (its name),
+the rest is small: it is copied deeply and kept in the snapshot as it is; the tensors' bytes go to the slot. A tensor
+that wraps others (a DTensor, a quantized one) is taken as its inner tensors: for a DTensor this rank's shard, so no
+collective is needed.
 """
 
 import copy
@@ -21,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Stands where a tensor was."""
+    """Replaces a tensor."""
 
     name: str
 
@@ -31,11 +31,11 @@ class Parts:
     """The tensors of some state, by their place in it."""
 
     tensors: Tensors = field(default_factory=dict)
-    """Plain memory of their own, past autograd."""
+    """Plain tensors, detached from autograd."""
     objects: Tensors = field(default_factory=dict)
-    """The tensors as they were found; one that wraps others has only these among the plain ones."""
+    """The tensors as they were found, including those that wrap others."""
     loose: set[str] = field(default_factory=set)
-    """Plain ones that are not written in place but handed over anew."""
+    """Plain tensors that are not written in place but passed as new ones."""
 
     def add(self, name: str, tensor: torch.Tensor, *, is_loose: bool = False) -> None:
         """Takes a tensor, or what it wraps."""
@@ -54,8 +54,8 @@ def take_apart(tree: Any, name: str, parts: Parts, *, is_loose: bool = False) ->
         return Leaf(name)
     if isinstance(tree, Mapping):
         return {key: take_apart(value, f"{name}/{key}", parts, is_loose=is_loose) for key, value in tree.items()}
-    if type(tree) in (list, tuple):  # not their subclasses, which may be made differently
-        # Lists grow and shift: the tensor at a place today need not be the one that the snapshot has there.
+    if type(tree) in (list, tuple):  # not their subclasses, whose constructors may differ
+        # Lists change: the tensor at a place need not be the one that the snapshot has there.
         return type(tree)([take_apart(value, f"{name}/{i}", parts, is_loose=True) for i, value in enumerate(tree)])
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
@@ -63,7 +63,7 @@ def take_apart(tree: Any, name: str, parts: Parts, *, is_loose: bool = False) ->
 
 
 def put_together(tree: Any, tensor: Callable[[Leaf], torch.Tensor]) -> Any:
-    """What was taken apart, with a tensor for each `Leaf`; shares nothing with the tree that it was given."""
+    """The joined tree, with a tensor for each `Leaf`; shares nothing with the given tree."""
     if isinstance(tree, Leaf):
         return tensor(tree)
     if isinstance(tree, dict):
@@ -92,7 +92,7 @@ def inner_tensors(tensor: torch.Tensor, name: str) -> Tensors:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Without the dimensions along which all elements are one: that one is written once."""
+    """Without dimensions of stride 0, whose elements are one."""
     for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dimension, 0, 1)

@@ -1,1 +1,1 @@
-"""Short trainings whose every trace is removed: learning rates, sharpness, inspection, overfitting a batch."""
+"""Short trainings that are undone afterwards: learning rates, sharpness, inspection, overfitting one batch."""

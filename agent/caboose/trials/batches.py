@@ -1,10 +1,10 @@
-"""What a batch is made of: its inputs, its targets, its samples; and a copy of it that a loss may change.
+"""The inputs, targets and samples of a batch; and a copy of it that a loss may change.
 
 Design
 ------
-Batches and samples are trees of mappings, lists, tuples and objects of people's own classes (dataclasses, graphs) with
-tensors and plain values at their ends. An object counts as the mapping of its attributes. What is none of these cannot
-be compared: a digest of it would be the same for all, so there is none.
+Batches and samples are trees of mappings, lists, tuples and objects of user classes (dataclasses, graphs) with tensors
+and plain values as leaves. An object counts as the mapping of its attributes. Anything else cannot be compared, so it
+has no digest.
 """
 
 import copy
@@ -26,16 +26,16 @@ TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 Split = Callable[[Any], tuple[Any, Any]]
 PLAIN = (str, bytes, int, float, complex, enum.Enum, datetime.date, datetime.timedelta, pathlib.PurePath, uuid.UUID)
 ASIDE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.dtype, torch.device)
-"""What an object may hold that is no part of the sample."""
+"""Attributes that are no part of the sample."""
 MAX_DEPTH = 12
 
 
 class Unreadable(Exception):
-    """A sample that cannot be compared; its message says of what it is made."""
+    """A sample that cannot be compared; the message names its type."""
 
 
 def attributes(thing: Any) -> dict[str, Any] | None:
-    """Of an object of someone's own class; None if it is none."""
+    """The attributes of an object of a user's class; None for anything else."""
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
     if isinstance(thing, (*PLAIN, *ASIDE, torch.Tensor, np.ndarray, Mapping, tuple, list, Set, torch.nn.Module)):
@@ -45,7 +45,7 @@ def attributes(thing: Any) -> dict[str, Any] | None:
 
 
 def fresh(batch: Any) -> Any:
-    """A copy of the batch: losses pop labels, scale inputs in place, and the same batch is used again."""
+    """A copy of the batch: a loss may pop labels or scale inputs in place, and the batch is used again."""
     if isinstance(batch, torch.Tensor):
         return batch.detach().clone()
     if isinstance(batch, np.ndarray):
@@ -136,7 +136,7 @@ def doubled(batch: Any) -> Any:
 
 
 def samples(batch: Any) -> Iterator[Any]:
-    """The batch's samples, one by one, as far as its tensors share their first dimension; or its objects."""
+    """The samples of a batch, if its tensors share their first dimension; or its objects."""
     if _are_objects(batch):
         yield from batch
         return
@@ -147,7 +147,7 @@ def samples(batch: Any) -> Iterator[Any]:
 
 
 def digest(tree: Any) -> bytes:
-    """Equal for samples of equal kind, shape and bytes, and only for those; `Unreadable` if it cannot be told."""
+    """Equal exactly for samples of equal kind, shape and bytes; `Unreadable` if that cannot be computed."""
     hashed = hashlib.blake2b(digest_size=16)
     is_empty = True
     for _, tensor in tensors(tree):
@@ -164,7 +164,7 @@ def digest(tree: Any) -> bytes:
 
 
 def _others(tree: Any, depth: int) -> Iterator[Any]:
-    """What is no tensor."""
+    """The values that are not tensors."""
     held = attributes(tree)
     if isinstance(tree, PLAIN):
         yield tree
@@ -190,7 +190,7 @@ def _others(tree: Any, depth: int) -> Iterator[Any]:
 
 
 def _are_objects(batch: Any) -> bool:
-    """Whether it is a list of samples that are objects, not put together."""
+    """Whether it is a list of uncollated samples."""
     return isinstance(batch, tuple | list) and bool(batch) and all(attributes(member) is not None for member in batch)
 
 

@@ -1,12 +1,12 @@
-"""`find_lr`: the learning rate range test, with a suggestion that says what it rests on.
+"""`find_lr`: the learning rate range test, and a suggestion with its reason.
 
 Design
 ------
-The rate grows from `start` to `end` by a constant factor a step, over fresh batches, with the user's own optimizer and
-the ratios between its groups kept. Whether to stop early is asked of an exponential mean, which is there at once but
-lags behind. The suggestion is read afterwards off the same losses smoothed by a centred window, which does not lag: an
-exponential mean would shift it to a rate several times too high. Suggested is where the loss falls steepest against the
-logarithm of the rate, before its lowest point; if it never falls by more than it scatters, nothing is suggested.
+The rate grows from `start` to `end` by a constant factor per step, over new batches, with the user's own optimizer and
+the ratios between its groups. An exponential mean decides whether to stop early; it is available at once but lags. The
+suggestion is read afterwards from the same losses smoothed by a centred window, which does not lag: an exponential mean
+would shift it to a rate several times too high. Suggested is the point where the loss falls fastest against the
+logarithm of the rate, before its lowest point; if it never falls by more than its noise, nothing is suggested.
 """
 
 import math
@@ -42,7 +42,7 @@ class RangeTest:
     suggestion: float | None
     """Where the loss falls steepest."""
     lowest: float | None
-    """The rate at the lowest smoothed loss: higher ones do harm."""
+    """The rate at the lowest smoothed loss: higher ones are too high."""
     says: str
     current: float
     """The optimizer's own rate."""
@@ -88,9 +88,9 @@ def find_lr(
     split: Any = None,
     progress: bool | None = None,
 ) -> RangeTest:
-    """Tries growing learning rates, suggests one, and puts everything back.
+    """Tries growing learning rates, suggests one, and restores everything.
 
-    It takes `num_steps` batches, from the beginning again where the loader has fewer, and stops early when the loss is
+    It takes `num_steps` batches, from the beginning again if the loader has fewer, and stops early when the loss is
     `stop_at` times its lowest. On several ranks every rank calls it; losses are means over the ranks.
     """
     if not 0 < start < end:
@@ -125,23 +125,23 @@ def find_lr(
                 losses.append(loss)
                 mean = ONLINE * mean + (1 - ONLINE) * loss
                 steady = mean / (1 - ONLINE ** (step + 1))
-                # Above the lowest by a share of the whole fall: so it works for losses below zero, too.
+                # Above the lowest by a share of the total fall, so that it works for losses below zero too.
                 if step > num_steps // 10 and steady - lowest > (stop_at - 1) * max(abs(lowest), losses[0] - lowest):
                     why = f"the loss grew past {stop_at:g} times its lowest at {rate:.2g}"
                     break
                 lowest = min(lowest, steady)
                 trial.step()
-                bar.tell(f"learning rate {rate:.1e}: loss {loss:.4g}", 1)
+                bar.show(f"learning rate {rate:.1e}: loss {loss:.4g}", 1)
         return read(rates, losses, current=current, why=why)
 
 
 def read(rates: Sequence[float], losses: Sequence[float], *, current: float, why: str = "") -> RangeTest:
-    """What a range test's numbers say."""
+    """Interprets a range test's numbers."""
     if len(losses) < MIN_STEPS // 2:
         says = f"no suggestion: {why or 'too few steps'}; begin lower, or look at the loss itself"
         return RangeTest(tuple(rates), tuple(losses), tuple(losses), None, None, says, current)
     raw, x = np.asarray(losses), np.log(np.asarray(rates))
-    # What blew up at the end would reach back under the window and hide the lowest point.
+    # A divergence at the end would reach back through the window and hide the lowest point.
     first = float(np.median(raw[: max(3, len(raw) // 10)]))
     smoothed = _smooth(np.minimum(raw, first + 0.5 * (first - float(raw.min()))), max(1.0, WINDOW * len(raw)))
     lowest = int(np.argmin(smoothed))
@@ -165,7 +165,7 @@ def read(rates: Sequence[float], losses: Sequence[float], *, current: float, why
 
 
 def _smooth(values: "np.ndarray[Any, Any]", width: float) -> "np.ndarray[Any, Any]":
-    """Means under a bell around each point; at the ends, under the part of it that is there."""
+    """Weighted means around each point, with a Gaussian window."""
     reach = math.ceil(3 * width)
     bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     weights = np.convolve(np.ones_like(values), bell)[reach:-reach]

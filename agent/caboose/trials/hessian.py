@@ -2,13 +2,13 @@
 
 Design
 ------
-Where autograd can go through the backward once more, the product of the Hessian with a vector is exact: one graph is
-kept and used for each product. FSDP2's backward cannot be gone through twice, and neither can some kernels'; there the
-product is the central difference of two gradients, within half a per cent in float32. Which of them it was is said.
+Where autograd supports a second backward, the product of the Hessian with a vector is exact: one graph is kept and
+used for each product. FSDP2 and some kernels do not support it; there the product is the central difference of two
+gradients, within half a per cent in float32. The result names which.
 
-A function that was written without a second derivative does not always raise: autograd may find no way through it and
-leave its share out. So one exact product is compared with the difference, and is not used if they disagree. In half
-precision the difference is noise: it must first agree with itself at twice the distance to have a say.
+A function without a second derivative does not always raise: autograd may leave its share out. So one exact product is
+compared with the difference, and is not used if they disagree. In half precision the difference is noise: it only
+counts if it agrees with the difference at twice the distance.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,18 @@ from caboose.trials.trial import Trial
 from caboose.trials.weight_space import Direction, WeightSpace
 
 STEP = 1e-6
-"""Of the weights' own length: how far from them the two gradients are taken. Not farther: a ReLU that switches in
-between adds a jump to the difference, and of thousands nothing but jumps is seen (at 1e-5 the sign was wrong)."""
+"""Distance of the two gradients from the weights, as a share of their length.
+
+Not larger: a ReLU that switches in between adds a jump to the difference, and with thousands only jumps are left (at
+1e-5 the sign was wrong).
+"""
 AGREED = 0.3
-"""Of their length: how far two products with one vector may lie apart and still be the same."""
+"""The relative difference at which two products with one vector count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eigenvalue:
-    """The one of largest magnitude, as far as it was found."""
+    """The eigenvalue of largest magnitude that was found."""
 
     value: float
     residual: float
@@ -47,10 +50,10 @@ def top_eigenvalue(
     num_iterations: int,
     tolerance: float,
     seed: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Eigenvalue:
     """Iterates until the residual is below the tolerance, or often enough."""
-    with sdpa_kernel([SDPBackend.MATH]):  # the one attention kernel that can be differentiated twice
+    with sdpa_kernel([SDPBackend.MATH]):  # the only attention kernel with a second derivative
         product, method = _product(trial, space, batches)
         vector = _unit(space, space.draw(seed))
         value, residual, done = 0.0, float("inf"), 0
@@ -61,7 +64,7 @@ def top_eigenvalue(
             if length == 0.0:
                 return Eigenvalue(0.0, 0.0, done, method)
             residual = max(0.0, length**2 - value**2) ** 0.5 / max(abs(value), 1e-30)
-            tell(f"top eigenvalue {value:.4g}")
+            report(f"top eigenvalue {value:.4g}")
             if residual < tolerance:
                 break
             vector = [part / length for part in image]

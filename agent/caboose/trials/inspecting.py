@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import Activations, reason_for_blindness
+from caboose.observe.activations import Activations, is_compiled, reason_for_blindness
 from caboose.observe.layers import plain_name
 from caboose.tensors.placement import Placements, own
 from caboose.trials import plots
-from caboose.trials.layer_looks import ActivationLook, GradientLook, judge_activation, judge_gradients
+from caboose.trials.layer_statistics import GradientStatistics, OutputStatistics, judge_activation, judge_gradients
 from caboose.trials.trial import LossFunction, Trial
 
 NAME_WIDTH = 32
@@ -19,18 +19,18 @@ NAME_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one batch does in the model."""
+    """The gradients and outputs of one batch."""
 
     loss: float
-    gradients: tuple[GradientLook, ...]
+    gradients: tuple[GradientStatistics, ...]
     """In the order of the model's parameters."""
-    activations: tuple[ActivationLook, ...]
+    activations: tuple[OutputStatistics, ...]
     """In the order of execution; of this rank's own batch."""
     blindness: str
     """Why there are no activations; empty if there are."""
 
     def suspects(self) -> list[str]:
-        """What is not as it should be, a line each; frozen parameters are not among it."""
+        """Problems, one line each; frozen parameters are not among them."""
         looks = [f"{g.name}: gradient {g.verdict}" for g in self.gradients if g.verdict not in ("ok", "frozen")]
         return [*looks, *(f"{a.name}: output {a.verdict}" for a in self.activations if a.verdict != "ok")]
 
@@ -69,7 +69,7 @@ class Inspection:
         made, graph = plots.figure("Gradient flow", "parameter, from input to output", "gradient", note=note)
         names = [look.name for look in looks]
         tops = [max(abs(look.lowest), abs(look.highest)) or None for look in looks]
-        # A layer without any gradient has no place on a logarithmic axis: its name stands there with no bar.
+        # A layer without a gradient has no place on a logarithmic axis: its name has no bar.
         for name, color, is_ok in (("root mean square", plots.LINE, True), ("of a suspect", plots.BAD, False)):
             heights = [look.rms or None if (look.verdict == "ok") is is_ok else None for look in looks]
             if is_ok or any(look.verdict != "ok" for look in looks):
@@ -83,23 +83,22 @@ class Inspection:
 
 
 def inspect(model: torch.nn.Module, loss_fn: LossFunction, batch: Any, *, split: Any = None) -> Inspection:
-    """Runs one forward and backward of the batch, looks at every layer, and puts everything back."""
+    """Runs one forward and backward of the batch, summarises every layer, and restores everything."""
     with Trial("inspect", model, loss_fn, split=split) as trial:
         return look(trial, batch)
 
 
 def look(trial: Trial, batch: Any) -> Inspection:
-    """The same within a trial, whose gradients are those of the batch afterwards."""
-    blindness = reason_for_blindness(trial.model)
-    if blindness == "inside a compiled graph":
-        blindness = ""  # a trial runs it eagerly
+    """The same within a trial; afterwards its gradients are those of the batch."""
+    # A trial runs a compiled model eagerly.
+    blindness = "" if is_compiled(trial.model) else reason_for_blindness(trial.model)
     activations = [] if blindness else _activations(trial, batch)
     trial.repeat_noise()
     loss = trial.backward(batch)
     return Inspection(loss, tuple(_gradients(trial)), tuple(activations), blindness)
 
 
-def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
+def _activations(trial: Trial, batch: Any) -> list[OutputStatistics]:
     seen = Activations(trial.model, lambda _what, function: function)
     seen.arm(trial.model)
     try:
@@ -107,7 +106,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
             trial.loss(batch)
     finally:
         seen.disarm()
-    alive = {row: 1.0 - float(mask.to(torch.float32).mean()) for row, mask in seen._alive.items()}
+    silent = seen.silent_fractions()
     order, arrays = seen.take()
     found = []
     for place, row in enumerate(order):
@@ -115,7 +114,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
         saturated = number["activation_saturated"]
         found.append(
             judge_activation(
-                ActivationLook(
+                OutputStatistics(
                     name=seen.modules[row].name,
                     kind=seen.modules[row].kind,
                     mean=number["activation_mean"],
@@ -123,7 +122,7 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
                     highest=number["activation_max"],
                     zeros=number["activation_zero_fraction"],
                     saturated=saturated if saturated >= 0 else None,
-                    dead=alive.get(row),
+                    dead=silent.get(row),
                 )
             )
         )
@@ -131,8 +130,8 @@ def _activations(trial: Trial, batch: Any) -> list[ActivationLook]:
 
 
 @torch.no_grad()
-def _gradients(trial: Trial) -> list[GradientLook]:
-    """Each parameter's, whole: what is sharded is added up over the ranks."""
+def _gradients(trial: Trial) -> list[GradientStatistics]:
+    """The complete gradient of each parameter, summed over the ranks where it is sharded."""
     placements = Placements(trial.model, trial.ranks.num)
     kinds = {id(p): type(m).__name__ for m in trial.model.modules() for p in m.parameters(recurse=False)}
     named = [(plain_name(name), p) for name, p in trial.model.named_parameters()]
@@ -160,9 +159,9 @@ def _gradients(trial: Trial) -> list[GradientLook]:
     for (name, parameter), (has, total, squares, zeros, bad), low, high in zip(named, sums, lows, highs, strict=True):
         count = max(1, parameter.numel())
         mean = total / count
-        looked = GradientLook(name, kinds.get(id(parameter), ""), tuple(parameter.shape), parameter.requires_grad)
+        looked = GradientStatistics(name, kinds.get(id(parameter), ""), tuple(parameter.shape), parameter.requires_grad)
         if has:
-            looked = GradientLook(
+            looked = GradientStatistics(
                 looked.name,
                 looked.kind,
                 looked.shape,

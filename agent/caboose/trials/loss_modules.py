@@ -1,11 +1,11 @@
-"""What a loss function brings along beside the model: the modules that it calls.
+"""The modules that a loss function uses beside the model.
 
 Design
 ------
-A loss may be a module with buffers and weights of its own (a centre loss, a learned temperature), a method of one, or a
-function that calls one: from around it, from the module that it stands in, or bound by `functools.partial`. All of
-these are run by a trial and must be put back by it. They are found by what a function names, through the functions that
-it calls, a few steps deep; nothing is called for it.
+A loss may be a module with buffers and weights (a centre loss, a learned temperature), a method of one, or a function
+that calls one: from a closure, from its module's globals, or bound by `functools.partial`. A trial runs all of these
+and must restore them. They are found by the names in a function, through the functions that it calls, a few levels
+deep; nothing is called for it.
 """
 
 import functools
@@ -17,10 +17,10 @@ import torch
 
 MAX_DEPTH = 4
 WRAPPERS = ("DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
-"""Around the model itself: their own state is not touched by a trial."""
+"""Wrappers of the model: a trial does not touch their own state."""
 
 
-def brought(loss_fn: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
+def modules_of_loss(loss_fn: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
     """Modules that a loss function can reach by name and that are not the model's."""
     found = {id(module): module for each in _reached(loss_fn, 0, set()) for module in each.modules()}
     for module in model.modules():
@@ -62,6 +62,6 @@ def _parts(thing: Any, depth: int) -> list[Any]:
 def _is_filled(cell: Any) -> bool:
     try:
         _ = cell.cell_contents
-    except ValueError:  # a name that is given its value later
+    except ValueError:  # a name whose value is set later
         return False
     return True

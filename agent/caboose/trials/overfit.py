@@ -1,16 +1,16 @@
-"""`overfit_one_batch`: whether the model, with this loss and this optimizer, can learn one batch by heart.
+"""`overfit_one_batch`: whether the model, with this loss and this optimizer, can memorise one batch.
 
 Design
 ------
 A model that cannot does not learn a dataset either, and the reason is in the code, not in the data. If the user's
-optimizer does not get there, the same steps are made with a plain AdamW from the same weights: where that one gets
-there, the model and the loss are sound and the optimizer's settings are to be looked at; where it does not, they are
-not sound. The loss is judged by how much of it is gone, with dropout as it is, over the last few steps. One that still
-falls when the steps are over (targets far from zero, a small rate) is no proof that it cannot be learned.
+optimizer fails, the same steps are made with a plain AdamW from the same weights: if that succeeds, the model and the
+loss are fine and the optimizer's settings are the problem; if not, they are not. The verdict depends on the relative
+fall of the loss, with dropout as it is, over the last few steps. A loss that still falls at the end (targets far from
+zero, a small rate) does not prove that the batch cannot be learned.
 
-A loss that draws noise of its own (diffusion, masked tokens) is another task at each step, and one batch of it cannot
-be learned. There the same random numbers are drawn each time, without dropout: its masks, always the same, would tell
-the samples apart even for a model that does not see its input.
+A loss with its own noise (diffusion, masked tokens) is another task at each step, and one batch of it cannot be
+learned. There the same random numbers are used each time, without dropout: its masks, always the same, would identify
+the samples even for a model that does not see its input.
 """
 
 import math
@@ -28,24 +28,24 @@ from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
 
 LEARNED = 0.7
-"""Share of the loss that is gone in a batch that is learned; label smoothing leaves some of it for ever."""
+"""The relative fall of the loss of a learned batch; label smoothing keeps some of it."""
 STUCK = 0.3
-"""Below this share nothing was learned but the mean of the targets."""
+"""Below this, only the mean of the targets was learned."""
 LAST = 5
 PATIENCE = 3
-"""Times the steps that were asked for, as long as the loss still falls: small rates are slow, not wrong."""
+"""A factor for the number of steps while the loss still falls: small rates are slow, not wrong."""
 FALLS, PACE = 0.01, 0.2
-"""A loss falls that loses this share of itself within an eighth of the steps, or keeps this share of its mean pace."""
+"""A loss falls if it loses this share within an eighth of the steps, or keeps this share of its mean pace."""
 ROUNDING = 1e-6
 NOISE = 1e-3
-"""Relative difference between two losses of one batch in eval mode at which the loss draws noise."""
+"""Relative difference between two losses of one batch in eval mode from which the loss has noise."""
 ROOM = 20
-"""Steps without a better loss, once the batch is learned, after which it is enough."""
+"""Steps without a better loss, once the batch is learned, before it stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overfit:
-    """How one batch was learned."""
+    """The losses of one batch."""
 
     losses: tuple[float, ...]
     """Before each step, the mean over the ranks."""
@@ -54,7 +54,7 @@ class Overfit:
 
     @property
     def gone(self) -> float:
-        """The share of the loss that is gone at the end."""
+        """The relative fall of the loss at the end."""
         return _gone(self.losses)
 
     @property
@@ -69,24 +69,24 @@ class Overfit:
 
     @property
     def _is_under_way(self) -> bool:
-        """Whether it still falls, and so does what a plain AdamW makes of it: one that settles shows where it ends."""
+        """Whether it still falls, and so does the plain AdamW's: one that has settled shows the end."""
         return _is_falling(self.losses) and (not self.reference or _is_falling(self.reference))
 
     @property
     def says(self) -> str:
-        """What was found, in a sentence."""
+        """The result in one sentence."""
         first, last = self.losses[0], _last(self.losses)
-        told = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
+        change = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
         if not math.isfinite(self.losses[-1]):
             return f"the loss was {self.losses[-1]} after {len(self.losses)} steps"
         if self.gone >= LEARNED or not self.reference:
-            return told
+            return change
         other = f"{_last(self.reference):.4g}"
         if _gone(self.reference) >= LEARNED:
-            return f"{told}, where a plain AdamW reaches {other}"
+            return f"{change}, where a plain AdamW reaches {other}"
         if self._is_under_way:
-            return f"{told}, and still falling"
-        return f"{told}, and a plain AdamW gets to {other} only"
+            return f"{change}, and still falling"
+        return f"{change}, and a plain AdamW gets to {other} only"
 
     @property
     def fix(self) -> str:
@@ -126,7 +126,7 @@ def overfit_one_batch(
     split: Any = None,
     progress: bool | None = None,
 ) -> Overfit:
-    """Trains on the first batch of a loader again and again, says whether it is learned, and puts everything back.
+    """Trains on the first batch of a loader repeatedly, reports whether it is learned, and restores everything.
 
     `[batch]` is a loader too. While the loss still falls, up to three times `num_steps` are made. On several
     ranks each learns its own first batch, with averaged gradients.
@@ -160,7 +160,7 @@ def overfit(trial: Trial, batch: Any, num_steps: int, bar: ProgressLine) -> Over
 
 
 def _plain(trial: Trial) -> list[torch.optim.Optimizer]:
-    """Adam for all that is trained, by the gradients that are there: sparse embeddings need one of their own."""
+    """Adam for all trained parameters; sparse embeddings need SparseAdam."""
     trained = [p for p in trial.parameters if p.requires_grad]
     sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
     dense = [p for p in trained if not any(p is other for other in sparse)]
@@ -169,7 +169,7 @@ def _plain(trial: Trial) -> list[torch.optim.Optimizer]:
 
 
 def raise_lr(trial: Trial) -> None:
-    """Takes a warm-up to its end: at its beginning the rate is next to zero, and nothing would be learned."""
+    """Skips a warm-up: at its beginning the rate is almost zero, and nothing would be learned."""
     tops = {}
     if hasattr(trial.scheduler, "max_lrs"):  # of a CyclicLR, which begins at its lowest
         groups = trial.scheduler.optimizer.param_groups
@@ -223,7 +223,7 @@ def _learn(
             break
         for optimizer in optimizers:
             trial.ranks.together(optimizer.step)
-        bar.tell(f"overfit one batch: loss {loss:.4g}", 1)
+        bar.show(f"overfit one batch: loss {loss:.4g}", 1)
     return losses
 
 

@@ -1,4 +1,4 @@
-"""The look of the trials' plots: plotly's figures, where plotly is installed; the agent itself needs none."""
+"""The style of the trials' plots, with plotly if it is installed; the agent itself does not need it."""
 
 import importlib
 import textwrap
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 LINE, MARK, FAINT, BAD = "#0072b2", "#d55e00", "#9aa5b1", "#cc3311"
-"""Told apart by people who see no red or no green (Okabe and Ito's palette)."""
+"""Distinguishable for colour-blind readers (Okabe and Ito's palette)."""
 NOTE_WIDTH = 110
 
 

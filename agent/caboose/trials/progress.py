@@ -8,7 +8,7 @@ WIDTH = 24
 
 
 class ProgressLine:
-    """`total` units of work, told as they are done."""
+    """Progress over `total` units of work."""
 
     def __init__(self, total: int, *, is_shown: bool | None = None, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -27,8 +27,8 @@ class ProgressLine:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def tell(self, what: str, num: float = 0) -> None:
-        """`num` further units are done, and this is going on now."""
+    def show(self, what: str, num: float = 0) -> None:
+        """`num` more units are done; `what` is in progress."""
         self._num_done = min(self._total, self._num_done + num)
         if not self._is_shown:
             return

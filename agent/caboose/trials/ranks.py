@@ -1,13 +1,13 @@
-"""The ranks that hold one model: sums over all of them, and gradients averaged as DDP would.
+"""The ranks that hold one model: sums over all of them, and gradients averaged as by DDP.
 
 Design
 ------
-A trial calls the module inside DDP, not DDP: its reducer learns the order of gradients in its first backward and lays
-its buckets out anew, which could not be put back. So gradients are averaged here instead. Ranks read their own data
-and must still do the same things in the same order; whatever decides that (a loss to stop at) is taken as the mean
-over the ranks. So what may raise on one rank alone (the user's loss, the user's data) is run `together`: it is told to
-the others, which raise too, with that rank's words, instead of waiting for it in the next exchange. A model that is
-neither DDP nor FSDP2 is one rank's own business: nothing is sent.
+A trial calls the module inside DDP, not DDP: its reducer learns the order of gradients in its first backward and
+rebuilds its buckets, which could not be undone. So gradients are averaged here instead. Ranks read their own data and
+must still do the same things in the same order; whatever decides that (a loss to stop at) is the mean over the ranks.
+What may raise on one rank alone (the user's loss, the user's data) is run `together`: the others raise too, with that
+rank's message, instead of waiting for it in the next exchange. A model that is neither DDP nor FSDP2 belongs to one
+rank: nothing is sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from torch import distributed as dist
 
 T = TypeVar("T")
 MAX_TEXT = 2_000
-"""Bytes of a text that one rank tells the others."""
+"""Bytes of a text that one rank sends to the others."""
 
 
 class FailedElsewhere(RuntimeError):
-    """Another rank raised; its own words are the message."""
+    """Another rank raised; the message is that rank's."""
 
 
 class Ranks:
-    """Those that try together."""
+    """The ranks of one trial."""
 
     def __init__(self, group: Any, device: torch.device, *, is_replicated: bool) -> None:
         self._group = group
@@ -36,7 +36,7 @@ class Ranks:
         self.rank = dist.get_rank(group) if group is not None else 0
 
     def total(self, values: Sequence[float] | torch.Tensor, how: Any = None) -> torch.Tensor:
-        """Element by element over the ranks, the sum or what `how` says; on the host."""
+        """The sum over the ranks, element by element, or another reduction `how`; on the host."""
         tensor = torch.as_tensor(values, dtype=torch.float64).to(self._device, copy=True)
         if self.num > 1:
             dist.all_reduce(tensor, op=how or dist.ReduceOp.SUM, group=self._group)
@@ -51,35 +51,35 @@ class Ranks:
         return int(-self.total([-float(value)], dist.ReduceOp.MAX)[0])
 
     def anywhere(self, flag: bool) -> bool:
-        """Whether it is so on one rank at least: what they all do then."""
+        """Whether it is true on at least one rank."""
         return bool(self.total([float(flag)])[0] > 0)
 
     def together(self, make: Callable[[], T]) -> T:
-        """What it returns, on all ranks, or an exception on all of them."""
+        """Its result on all ranks, or an exception on all of them."""
         error: Exception | None = None
         try:
             return_value = make()
         except FailedElsewhere:
-            raise  # all know of it
+            raise  # raised on all ranks
         except Exception as e:  # noqa: BLE001 - the user's own code; raised again on all ranks
             error = e
         self.fail_together(error)
         return return_value
 
     def fail_together(self, error: Exception | None) -> None:
-        """Raises on all ranks if it went wrong on one, so that none waits for another."""
+        """Raises on all ranks if one failed, so that none waits for another."""
         if self.num == 1:
             if error is not None:
                 raise error
             return
         failed = [int(flag) for flag in self.each([float(error is not None)])[:, 0]]
         if any(failed):
-            (text,) = self.told([told(error) if error is not None else ""], [failed.index(1)])
+            (text,) = self.texts_from([one_line(error) if error is not None else ""], [failed.index(1)])
             if error is not None:
                 raise error
             raise FailedElsewhere(f"on rank {failed.index(1)}: {text}")
 
-    def told(self, texts: Sequence[str], by: Sequence[int]) -> list[str]:
+    def texts_from(self, texts: Sequence[str], by: Sequence[int]) -> list[str]:
         """Each text as the rank that is named for it has it."""
         rows = torch.zeros(len(texts), MAX_TEXT, dtype=torch.float64)
         for row, text, rank in zip(rows, texts, by, strict=True):
@@ -109,7 +109,7 @@ class Ranks:
                 parameter.grad.div_(self.num)
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An exception in one line."""
     text = " ".join(str(error).split())[:200]
     return text if isinstance(error, FailedElsewhere) else f"{type(error).__name__}: {text}"

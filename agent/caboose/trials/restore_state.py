@@ -1,18 +1,18 @@
-"""Keeps things as they are and puts them back in place, bit for bit and object for object.
+"""Records the state of objects and restores it in place, bit for bit.
 
 Design
 ------
-A trial runs the user's own forward, backward and optimizer step, so nobody can say beforehand what will change. What
-is kept is therefore a tree of plain Python (attributes, dictionaries, lists) with tensors and generators in it; to put
-it back, each container gets its former members, and each tensor and generator its former content. The objects
-themselves stay: DDP's buckets, an optimizer's view of its parameters and a caller's references remain valid.
+A trial runs the user's own forward, backward and optimizer step, so what will change is not known beforehand. What is
+recorded is a tree of plain Python (attributes, dictionaries, lists) with tensors and generators in it; restoring gives
+each container its former members, and each tensor and generator its former content. The objects themselves stay: DDP's
+buckets, an optimizer's references to its parameters and a caller's references remain valid.
 
-Tensors are copied to the host, so a trial needs no room on the device for a second model. Data (`is_data`) is walked
-for counters and generators only: its tensors and long lists are not written by reading them, and may be large.
+Tensors are copied to the host, so a trial needs no memory on the device for a second model. Data (`is_data`) is only
+searched for counters and generators: reading does not write its tensors and long lists, which may be large.
 
-A trial also follows the objects of the user's own classes that modules hold (`follows_objects`): statistics, queues,
-modules that are hidden from their parent. It goes no further than a few objects, and leaves alone what belongs to a
-library, which may stand for something outside of this process: a lock, a stream, a trainer.
+A trial also follows the objects of user classes that modules hold (`follows_objects`): statistics, queues, modules that
+are hidden from their parent. It goes only a few objects deep, and ignores objects of libraries, which may represent
+something outside of this process: a lock, a stream, a trainer.
 """
 
 import copy
@@ -29,38 +29,38 @@ import torch
 from caboose.tensors.tensor_tree import inner_tensors
 
 MAX_MEMBERS = 100_000
-"""Containers of more members are taken for data and left alone."""
+"""Larger containers count as data and are ignored."""
 MAX_DATA_MEMBERS = 1_000
 MAX_DEPTH = 6
 """How far objects are followed from a loader: sampler, dataset, the dataset below it, its transforms."""
 MAX_OBJECT_DEPTH = 3
 """How far objects are followed from a module."""
 MAX_OBJECT_BYTES = 256 * 2**20
-"""Of one tensor that such an object holds; a larger one is taken for data."""
+"""The largest tensor of such an object; larger ones count as data."""
 LIBRARIES = frozenset({"torch", "numpy", "caboose", "lightning", "pytorch_lightning", "lightning_fabric", "accelerate"})
 FOLLOWED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-"""Objects that are kept wherever they are met."""
+"""Objects that are recorded wherever they are found."""
 OPAQUE = (type, ModuleType, FunctionType, MethodType, torch.nn.Module, torch.dtype, torch.device)
 
 
 class Kept:
-    """What has been kept so far, and the way back."""
+    """What has been recorded, and how to restore it."""
 
     def __init__(self, *, follows_objects: bool = False) -> None:
         self._follows_objects = follows_objects
         self.trained: list[torch.Tensor] = []
-        """The tensors met that a backward may give a gradient."""
+        """The tensors found that a backward may give a gradient."""
         self._ways_back: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # holds the objects too, so that an id is not used again
 
     def put_back(self) -> None:
-        """Everything as it was when it was kept; may be done again and again."""
+        """Restores everything; may be repeated."""
         with torch.no_grad():
             for way_back in self._ways_back:
                 way_back()
 
     def keep(self, thing: Any, *, is_data: bool = False, depth: int = 0) -> None:
-        """Keeps one thing and what it holds."""
+        """Records one object and what it holds."""
         if thing is None or isinstance(thing, bool | int | float | complex | str | bytes) or id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
@@ -83,13 +83,13 @@ class Kept:
             self._keep_slots(thing, depth=depth)
 
     def keep_attributes(self, thing: Any, *, is_data: bool = False) -> None:
-        """Keeps an object's attributes, whatever it is."""
+        """Records an object's attributes, whatever it is."""
         self._seen[id(thing)] = thing
         self.keep(vars(thing), is_data=is_data)
 
     def _keep_tensor(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
-            return  # such a one is never written in place by training; its place in the tree is kept
+            return  # such a tensor is never written in place by training; its place in the tree is recorded
         if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
             self.trained.append(tensor)
         for plain in inner_tensors(tensor, "").values():
@@ -142,7 +142,7 @@ class Kept:
 
 
 def _is_users_own(thing: Any) -> bool:
-    """Whether it is an object of a class that no library of ours and no part of Python has made."""
+    """Whether it is an object of a user's class."""
     root = (type(thing).__module__ or "").partition(".")[0]
     return not isinstance(thing, OPAQUE) and root not in LIBRARIES and root not in sys.stdlib_module_names
 
@@ -154,7 +154,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _write(tensor: torch.Tensor, former: torch.Tensor) -> None:
-    if tensor.shape != former.shape:  # resized under way
+    if tensor.shape != former.shape:  # resized meanwhile
         tensor.resize_(former.shape)
     tensor.copy_(former)
 

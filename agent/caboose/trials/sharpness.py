@@ -1,12 +1,12 @@
-"""`sharpness`: how steeply the loss rises around the weights, in every direction and in the steepest.
+"""`sharpness`: how fast the loss rises around the weights, in random directions and in the steepest.
 
 Design
 ------
-Two answers to one question. The filter-normalised profile (Li and others, 2018) moves every filter by a share of its
-own length, so that it does not depend on the scale of the weights and can be compared between models. The largest
-eigenvalue of the Hessian is the curvature in the steepest direction, which does depend on the scale, and bounds the
-learning rate: gradient descent without momentum is unstable above 2 over it (Cohen and others, 2021). Dropout draws
-the same numbers in each evaluation, so only the weights differ.
+Two measures. The filter-normalised profile (Li and others, 2018) moves every filter by a share of its own length, so
+that it does not depend on the scale of the weights and can be compared between models. The largest eigenvalue of the
+Hessian is the curvature in the steepest direction, which does depend on the scale, and bounds the learning rate:
+gradient descent without momentum is unstable above 2 over it (Cohen and others, 2021). Dropout uses the same random
+numbers in each evaluation, so only the weights differ.
 """
 
 import math
@@ -30,7 +30,7 @@ POINTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Sharpness:
-    """What the loss looks like around the weights."""
+    """The loss around the weights."""
 
     loss: float
     distances: tuple[float, ...]
@@ -52,7 +52,7 @@ class Sharpness:
 
     @property
     def says(self) -> str:
-        """The finding in a sentence."""
+        """The result in one sentence."""
         share = f" ({self.rise / abs(self.loss):+.2%})" if self.loss else ""
         found = self.eigenvalue
         doubt = "" if found.residual < 0.1 else f", not settled after {found.num_iterations} iterations"
@@ -90,7 +90,7 @@ def sharpness(
     split: Any = None,
     progress: bool | None = None,
 ) -> Sharpness:
-    """Measures on the first `num_batches` of a loader (`[batch]` is one), and puts everything back.
+    """Measures on the first `num_batches` of a loader (`[batch]` is one), and restores everything.
 
     `radius` is the farthest distance as a share of each filter's length. The power iteration ends when its residual is
     below `tolerance`, after `num_iterations` at most.
@@ -118,7 +118,7 @@ def sharpness(
             for number in range(num_directions):
                 direction = space.draw_by_filter(seed + 1 + number)
                 profiles.append(tuple(_profile(space, direction, distances, batches, loss)))
-                bar.tell(f"direction {number + 1} of {num_directions}", len(distances))
+                bar.show(f"direction {number + 1} of {num_directions}", len(distances))
             space.move(direction, 0.0)
             found = top_eigenvalue(
                 trial,
@@ -127,7 +127,7 @@ def sharpness(
                 num_iterations=num_iterations,
                 tolerance=tolerance,
                 seed=seed,
-                tell=lambda what: bar.tell(what, 1),
+                report=lambda what: bar.show(what, 1),
             )
         return Sharpness(loss, distances, tuple(profiles), found)
 

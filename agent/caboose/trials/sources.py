@@ -1,13 +1,12 @@
-"""Reads batches from the user's loader and leaves it where it was.
+"""Reads batches from the user's loader and restores it.
 
 Design
 ------
 A `DataLoader` itself is never iterated: a shallow copy of it is, in this process and without workers, so that no
-worker is started and an epoch under way (also that of persistent workers) is not disturbed. What reading changes in
-the objects that both share (generators, counters of samplers, datasets, transforms) is put back. A loader of another
-kind is put back by its `state_dict` if it has one, and by its attributes. A bare iterator cannot be put back, and is
-refused. What lies outside of this process (a file's position, a server's cursor) is out of reach; docs/preflight.md
-says so.
+worker is started and a running epoch (also of persistent workers) is not disturbed. What reading changes in shared
+objects (generators, counters of samplers, datasets, transforms) is restored. Another loader is restored by its
+`state_dict` if it has one, and by its attributes. A bare iterator cannot be restored, and is refused. State outside of
+this process (a file's position, a server's cursor) cannot be restored; docs/preflight.md lists this.
 """
 
 import copy
@@ -26,15 +25,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from caboose.observe.loader import WatchedLoader
 from caboose.trials.restore_state import Kept
 
 
 class BatchSource:
-    """A loader that is read for a while."""
+    """A loader that is read temporarily."""
 
     def __init__(self, tool: str, loader: Any, name: str = "loader") -> None:
-        while type(loader).__module__.startswith("caboose.") and hasattr(loader, "_loader"):
-            loader = loader._loader  # as monitor.watch made it
+        while isinstance(loader, WatchedLoader):
+            loader = loader.watched
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise TypeError(f"{tool}({name}=...): expected something to iterate over, got {type(loader).__name__}")
         if _is_one_batch(loader):
@@ -74,7 +74,7 @@ class BatchSource:
         self._kept.put_back()
 
     def pass_over(self) -> Iterator[Any]:
-        """One pass over the loader, which may be left at any batch."""
+        """One pass over the loader, which may stop at any batch."""
         loader = self.loader
         if isinstance(loader, DataLoader):
             loader = copy.copy(loader)
@@ -101,7 +101,7 @@ class BatchSource:
         return found
 
     def endlessly(self) -> Iterator[Any]:
-        """Batches for as long as they are asked for, pass after pass."""
+        """Batches without end, pass after pass."""
         while True:
             is_empty = True
             for batch in self.pass_over():
@@ -112,12 +112,12 @@ class BatchSource:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is read from its beginning only, at a cost that nobody knows."""
+        """Whether it can only be read from its beginning, at unknown cost."""
         return self.dataset is None and not isinstance(self.loader, list | tuple)
 
     @property
     def dataset(self) -> Any:
-        """What can be read by index; None if nothing can."""
+        """The dataset, if it can be read by index; else None."""
         if not isinstance(self.loader, DataLoader):
             return None
         dataset = self.loader.dataset
@@ -126,11 +126,11 @@ class BatchSource:
 
     @property
     def indices(self) -> torch.Tensor | None:
-        """Those of the dataset that the loader takes; None where there are none, or only its sampler knows."""
+        """The indices that the loader takes; None if there are none, or only its sampler knows them."""
         if self.dataset is None:
             return None
         sampler, kind = self._sampler, type(self._sampler)
-        if kind in (SequentialSampler, RandomSampler):  # what is derived from them may do anything
+        if kind in (SequentialSampler, RandomSampler):  # not their subclasses, which may do anything
             return torch.arange(len(sampler.data_source))
         if kind is DistributedSampler:
             return torch.arange(len(sampler.dataset))
@@ -143,9 +143,9 @@ class BatchSource:
 
     @property
     def secret(self) -> str:
-        """Why nobody knows which samples of its dataset it takes; empty where that is known, or there is no dataset."""
+        """Why the indices are unknown; empty if they are known, or there is no dataset."""
         is_known = self.dataset is None or self.indices is not None
-        return "" if is_known else f"which samples are taken only its {type(self._sampler).__name__} knows"
+        return "" if is_known else f"only its {type(self._sampler).__name__} knows which samples are taken"
 
     @property
     def _sampler(self) -> Any:
@@ -156,7 +156,7 @@ class BatchSource:
 
 
 def _is_one_batch(loader: Any) -> bool:
-    """Tensors of several kinds side by side: inputs and targets, where all batches of a loader are alike."""
+    """Whether it is a batch: tensors of different shapes side by side; the batches of a loader are alike."""
     if isinstance(loader, torch.Tensor | Mapping):
         return True
     if not isinstance(loader, list | tuple) or not all(isinstance(part, torch.Tensor) for part in loader):

@@ -1,12 +1,12 @@
-"""A trial: the user's model, loss and optimizer make some steps, and then everything is as it was.
+"""A trial: the user's model, loss and optimizer make some steps, and then everything is restored.
 
 Design
 ------
-`with Trial(...) as trial` keeps parameters, buffers, gradients, modes, hooks, plain attributes, optimizer, scheduler,
-the modules that the loss function brings along, and random states, on the host, and puts them back when the block ends,
-also by an exception or Ctrl-C; `rewind` does so in between. Gradients that were there are set aside. Hooks on the
-optimizer's step (an average of weights, say) do not run: what they write is not ours to put back. A compiled model runs
-eagerly, so that nothing is compiled for a trial.
+`with Trial(...) as trial` records parameters, buffers, gradients, modes, hooks, plain attributes, optimizer, scheduler,
+the loss function's modules, and random states, on the host, and restores them when the block ends, also by an exception
+or Ctrl-C; `rewind` does so in between. Existing gradients are set aside. Hooks on the optimizer's step (an average of
+weights, say) do not run: what they write could not be restored. A compiled model runs eagerly, so that nothing is
+compiled for a trial.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import reason_for_blindness
+from caboose.observe.activations import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import is_fsdp, reshard
-from caboose.trials import refusing
+from caboose.trials import supported
 from caboose.trials.batches import Split, fresh, on_device, parted
-from caboose.trials.loss_modules import brought
+from caboose.trials.loss_modules import modules_of_loss
 from caboose.trials.ranks import Ranks
 from caboose.trials.restore_state import Kept
 
@@ -32,7 +32,7 @@ LossFunction = Callable[..., Any]
 
 
 class Trial:
-    """One model that is tried and put back."""
+    """One model that is tried and restored."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Trial:
         many = isinstance(optimizer, Sequence)
         given: Any = [] if optimizer is None else optimizer if many else [optimizer]
         self.optimizers: list[torch.optim.Optimizer] = list(given)
-        refusing.check(tool, model, loss_fn, self.optimizers, needs_optimizer=needs_optimizer)
+        supported.check(tool, model, loss_fn, self.optimizers, needs_optimizer=needs_optimizer)
         self.tool = tool
         self.is_sharded = is_fsdp(model)
         self.whole = model
         """As it was given."""
-        inner, replicas = _unwrapped(model)
+        inner, replicas = unwrapped(model)
         self.model: torch.nn.Module = inner
-        """What is called: inside DDP and torch.compile."""
+        """The called module: inside DDP and torch.compile."""
         self.needs_all_gradients = replicas is not None and not (
             replicas.find_unused_parameters or getattr(replicas, "static_graph", False)
         )
@@ -65,7 +65,7 @@ class Trial:
         group = replicas.process_group if replicas is not None else dist.group.WORLD if self.is_sharded else None
         self.ranks = Ranks(group, self.device, is_replicated=replicas is not None)
         self._meets_inside = self.is_sharded or any(isinstance(m, torch.nn.SyncBatchNorm) for m in inner.modules())
-        """Whether the ranks exchange something within the forward."""
+        """Whether the forward communicates with other ranks."""
         self._loss_fn = loss_fn
         self._is_criterion = is_criterion(loss_fn)
         self._split = split
@@ -79,7 +79,7 @@ class Trial:
         self._random = _AllRandomStates()
         for parameter in self.parameters:
             kept.keep(parameter)
-        modules = [*self.model.modules(), *brought(self._loss_fn, self.model)]
+        modules = [*self.model.modules(), *modules_of_loss(self._loss_fn, self.model)]
         for module in modules:
             kept.keep_attributes(module)
         if hasattr(self._loss_fn, "__dict__") and not isinstance(self._loss_fn, torch.nn.Module):
@@ -98,7 +98,7 @@ class Trial:
         self._gradients = [p.grad for p in self._trained]
         self._are_trained = [p.requires_grad for p in self._trained]
         kept.keep([g for g in self._gradients if g is not None])  # DDP's may be views of its buckets
-        if reason_for_blindness(self.model) == "inside a compiled graph":
+        if is_compiled(self.model):
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         self._set_aside()
         return self
@@ -110,7 +110,7 @@ class Trial:
         self._put_back()
 
     def rewind(self) -> None:
-        """Everything as it was when the trial began, to begin another part of it."""
+        """Restores the state at the beginning, for another part of the trial."""
         self._put_back()
         self._set_aside()
 
@@ -131,19 +131,19 @@ class Trial:
             optimizer._optimizer_step_post_hooks.clear()
 
     def train(self) -> None:
-        """Training mode, unless the model is in it: parts that were put in eval mode on purpose stay there."""
+        """Training mode, unless the model is in it: parts that are in eval mode on purpose stay so."""
         if not self.model.training:
             self.model.train()
 
     def repeat_noise(self) -> None:
-        """From here on the random numbers of the trial's beginning are drawn, so that dropout is the same again."""
+        """Restores the random numbers of the beginning, so that dropout is the same again."""
         self._random.put_back()
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch, which stays as it is; called on all ranks, and raises on all if on one."""
+        """The loss of a copy of the batch; called on all ranks, and raises on all if on one."""
         if self.ranks.num == 1 or not self._meets_inside:
             return self.ranks.together(lambda: self._loss(batch))
-        # A sharded model waits for the others as soon as it is entered: so it is not, once one of them has raised.
+        # A sharded model waits for the others in its forward: so it is not called once one of them has raised.
         handle = self.model.register_forward_pre_hook(lambda *_: self.ranks.fail_together(None), prepend=True)
         try:
             return self.ranks.together(lambda: self._loss(batch))
@@ -169,7 +169,7 @@ class Trial:
         return loss.reshape(())
 
     def measure(self, batch: Any) -> float:
-        """The loss as a number, the mean over the ranks; no graph is made."""
+        """The loss as a number, the mean over the ranks, without a graph."""
         with torch.no_grad():
             return self.ranks.mean(float(self.loss(batch)))
 
@@ -215,13 +215,13 @@ class _AllRandomStates:
 
 
 def is_criterion(loss_fn: Any) -> bool:
-    """Whether it takes (outputs, targets): one of torch's own losses, or a module; also with arguments bound to it."""
+    """Whether it takes (outputs, targets): one of torch's losses, or a module; also with bound arguments."""
     loss_fn, _ = criterion_of(loss_fn)
     return isinstance(loss_fn, torch.nn.Module) or getattr(loss_fn, "__module__", "") == "torch.nn.functional"
 
 
 def criterion_of(loss_fn: Any) -> tuple[Any, dict[str, Any]]:
-    """What `functools.partial` was made of, and the arguments that it gives by name."""
+    """The function inside `functools.partial`, and the arguments that it binds by name."""
     settings: dict[str, Any] = {}
     while isinstance(loss_fn, functools.partial):
         settings = {**loss_fn.keywords, **settings}
@@ -234,8 +234,8 @@ def _name(loss_fn: Any) -> str:
     return getattr(criterion, "__name__", type(criterion).__name__)
 
 
-def _unwrapped(model: Any) -> tuple[torch.nn.Module, Any]:
-    """What the user wrote, and the DDP around it, if there is one."""
+def unwrapped(model: Any) -> tuple[torch.nn.Module, Any]:
+    """The user's module, and the DDP around it, if there is one."""
     replicas = None
     while True:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):

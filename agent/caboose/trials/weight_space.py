@@ -1,10 +1,10 @@
-"""Directions in the space of the weights: drawn, scaled, multiplied, and walked along, however the model is sharded.
+"""Directions in the space of the weights, for any sharding.
 
 Design
 ------
-A direction is a list of this rank's parts. It is drawn whole from a seeded generator on the host and then cut as the
-parameter is, so that it is the same on every rank and for every sharding. Sums over a sharded direction are added up
-over the ranks, and divided by how often each shard occurs.
+A direction is a list of this rank's parts. It is drawn complete from a seeded generator on the host and then cut like
+the parameter, so that it is the same on every rank and for every sharding. Sums over a sharded direction are added
+over the ranks, and divided by the number of copies of each shard.
 """
 
 import math
@@ -69,10 +69,10 @@ class WeightSpace:
 
     @torch.no_grad()
     def move(self, direction: Sequence[torch.Tensor], far: float) -> None:
-        """Puts the weights at their start plus `far` along the direction."""
-        reshard(self._trial.model)  # FSDP2's root keeps what it gathered until a backward, and would not see the move
+        """Sets the weights to their start plus `far` along the direction."""
+        reshard(self._trial.model)  # FSDP2's root keeps gathered parameters until a backward
         for parameter, start, part in zip(self.parameters, self._start, direction, strict=True):
-            own(parameter).data.copy_(start + far * part)  # past autograd: a graph that is kept stays whole
+            own(parameter).data.copy_(start + far * part)  # without autograd: a kept graph stays valid
 
     def gradient(self, batches: Sequence[Any]) -> Direction:
         """The mean gradient of the batches where the weights are now."""

@@ -24,7 +24,7 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.jobs.job import Job, Member
-from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.live import Broker
@@ -33,7 +33,7 @@ from caboose_daemon.rollback.commander import Order
 from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.store.journal import Journal
 from caboose_wire import Event, encode
 from caboose_wire.codec import MAX_FRAME_BYTES
@@ -44,7 +44,7 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 
 
-class Outlet:
+class Outlet(Sink):
     """The pipeline's sink in a running daemon: everything goes to the journal, to open pages, and to the exports."""
 
     def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
@@ -69,8 +69,8 @@ class Outlet:
         self._exports.step_closed(job, summary)
         if self._broker.has_listeners:
             self._updates.append((job.name, "step", json_shapes.step(summary)))
-            if job.meters.look is not None:
-                self._updates.append((job.name, "closeup", {"attempt": summary.attempt, "step": summary.step}))
+            if job.meters.sample is not None:
+                self._updates.append((job.name, "sample", {"attempt": summary.attempt, "step": summary.step}))
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
         """To both."""

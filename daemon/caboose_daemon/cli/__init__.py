@@ -1,7 +1,6 @@
 """The `caboose` command.
 
-Its subcommands are imported when they are asked for: who types `caboose jobs` at 3 a.m. need not wait for the daemon,
-the rules and the plots to load.
+Subcommands are imported when they are run: `caboose jobs` does not wait for the daemon, rules or plots to load.
 """
 
 import difflib
@@ -18,7 +17,7 @@ HOMES = {
     "note": "incident_commands",
     "snapshot": "rollback",
 }
-"""The file a command is in, where that is not named after it."""
+"""The module of a command that is not named after it."""
 NAMES = (
     "ack",
     "apply",
@@ -47,20 +46,18 @@ NAMES = (
 
 
 class LazyGroup(click.Group):
-    """Commands that lie in files of this folder."""
+    """Commands from the modules of this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the alphabet."""
         return list(NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, if there is one."""
         return command(cmd_name) if cmd_name in NAMES else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As any group; a name that is nearly one of ours gets that one suggested."""
+        """Suggests the nearest command for an unknown name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -73,30 +70,34 @@ class LazyGroup(click.Group):
 def command(name: str) -> click.Command:
     """One of `NAMES`."""
     found = getattr(import_module(f"{__name__}.{HOMES.get(name, name)}"), name)
-    assert isinstance(found, click.Command), f"{name} is a command of its file"
+    assert isinstance(found, click.Command), f"{name} is a command in its module"
     return found
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n    caboose demo",
+)
 @click.version_option(__version__, prog_name="caboose")
 def caboose() -> None:
     """Watches PyTorch DDP and FSDP training runs: every rank, every layer.
 
     \b
     Start here:
-        caboose demo        a two-rank run, watched end to end, in a minute
-        caboose daemon      the daemon your own jobs report to
-        caboose top         all jobs, live in this terminal
-        caboose diagnose    what is wrong with a run, and why
-        caboose compare     runs side by side, and what their differences say
-        caboose report      one HTML file about a run, for people who were not there
-        caboose rules       what it looks for
-        caboose replay      what it would have said about a log you have
-        caboose drill       models with known diseases, and what it says of them
-        caboose rollback    a run back to its last healthy state
-        caboose hunt        which number broke first, and in which samples
-        caboose verify      whether a change helped
+        caboose demo        watch a two-rank run with a fault, in a minute
+        caboose daemon      run the daemon that your jobs report to
+        caboose top         watch all jobs in this terminal
+        caboose diagnose    show what is wrong with a run, and the likely causes
+        caboose compare     compare runs, and find the setting that made the difference
+        caboose report      write one HTML file about a run
+        caboose rules       list the rules and their thresholds
+        caboose replay      run the rules over a log you have
+        caboose drill       train models with known faults, and check what is found
+        caboose rollback    roll a run back to a healthy snapshot
+        caboose hunt        find which number broke first, and in which samples
+        caboose verify      judge whether a change helped
         caboose history     past incidents, their causes, what resolved them
-        caboose doctor      what keeps any of this from working
+        caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
     """

@@ -1,10 +1,10 @@
-"""How `caboose compare` looks in a terminal.
+"""The terminal output of `caboose compare`.
 
 Design
 ------
-Runs are columns under letters, so that names of any length cost one line each, and numbers of one kind stand in one
-line to be compared. More runs than fit beside each other come in several tables. The best of a line has a star as well
-as a colour; a run whose loss is not finite in the end has none.
+Runs are columns headed by letters, so that long names take one line each, and numbers of one kind are in one line. Runs
+that do not fit beside each other come in several tables. The best of a line has a star as well as a colour; a run whose
+loss is not finite at the end has none.
 """
 
 import math
@@ -38,7 +38,7 @@ def page(comparison: Comparison, width: int) -> RenderableType:
     per_table = max(1, (width - LABEL_WIDTH) // RUN_WIDTH)
     for begin in range(0, len(comparison.runs), per_table):
         parts += [_table(comparison, range(begin, min(begin + per_table, len(comparison.runs)))), Text()]
-    parts.append(_said(comparison))
+    parts.append(_statements(comparison))
     if comparison.descent is not None:
         parts += [Text(), _sizes(comparison)]
     return Group(*parts, Text())
@@ -61,7 +61,7 @@ def _legend(comparison: Comparison, width: int) -> Table:
 
 
 def _spark(values: Sequence[float], scale: Sequence[float], num: int) -> str:
-    """The losses on a logarithmic scale that all runs share, where they are above 0."""
+    """The losses on a scale that all runs share: logarithmic if all are above 0."""
     if not values:
         return ""
     values = [values[i * len(values) // num] for i in range(num)] if len(values) > num else values
@@ -88,7 +88,7 @@ def _table(comparison: Comparison, which: range) -> Table:
 
 
 def _lines(c: Comparison) -> Iterator[tuple[str, Pick | None, Show]]:
-    """Label, what is best when least, and the cell."""
+    """Label, the number whose lowest value is best, and the cell."""
     yield "steps", None, lambda m: f"{m.last_step:,}"
     yield "attempts", None, lambda m: f"{m.num_attempts}" if max(x.num_attempts for x in c.measures) > 1 else ""
     yield f"loss at step {c.step:,}", lambda m: m.standing, lambda m: _level(m.at_common, m)
@@ -131,7 +131,7 @@ def _add_settings(table: Table, c: Comparison, which: range) -> None:
         table.add_row(f"and {len(names) - MAX_SETTINGS} more (--json)", *["" for _ in which])
 
 
-def _said(c: Comparison) -> RenderableType:
+def _statements(c: Comparison) -> RenderableType:
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -140,13 +140,13 @@ def _said(c: Comparison) -> RenderableType:
         table.add_row(Text(mark, style), statement.text)
     known, equal = len(c.settings.names), c.settings.num_equal
     if known:
-        unknown = f", {len(c.settings.unknown)} not known of all" if c.settings.unknown else ""
+        unknown = f", {len(c.settings.unknown)} unknown for some runs" if c.settings.unknown else ""
         table.add_row("", Text(f"{equal} settings are equal{unknown}", "dim"))
     return table
 
 
 def _sizes(c: Comparison) -> RenderableType:
-    assert c.descent is not None, "asked for where there is one"
+    assert c.descent is not None, "only called with one"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for title in ("parameters", "validation", "training", "runs"):
         table.add_column(title, justify="left" if title == "runs" else "right")
@@ -163,7 +163,7 @@ def _sizes(c: Comparison) -> RenderableType:
 
 
 def _best(pick: Pick | None, measures: Sequence[Measures]) -> set[int]:
-    """The places of the best, where not all are equal; never of a run whose loss is not finite in the end."""
+    """The indexes of the best, unless all are equal; never a run whose loss is not finite at the end."""
     values = [None if pick is None else pick(numbers) for numbers in measures]
     known = [value for value in values if value is not None]
     if len(known) < 2 or min(known) == max(known):

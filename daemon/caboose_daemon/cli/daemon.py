@@ -9,46 +9,46 @@ from typing import Any
 import click
 
 from caboose_daemon.app.app import Daemon, StartError
-from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import config_option, default_file, example, fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
 
 
-@click.command()
-@click.option("--listen", envvar="CABOOSE_LISTEN", help="Where agents report to.  [default: tcp://127.0.0.1:5757]")
-@click.option("--http", envvar="CABOOSE_HTTP", help="Where page, API and /metrics are.  [default: 127.0.0.1:9757]")
-@click.option("--data-dir", envvar="CABOOSE_DATA_DIR", help="Where the journal is kept.  [default: caboose-data]")
-@click.option("--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only its agents are heard.")
-@click.option("--token-file", envvar="CABOOSE_TOKEN_FILE", help="File with the token that HTTP writes need.")
-@click.option(
-    "--config",
-    "config_file",
-    envvar="CABOOSE_CONFIG",
-    type=click.Path(path_type=Path),
-    help="Configuration file.  [default: caboose.toml, if it is there]",
+@click.command(
+    epilog=example(
+        "caboose daemon --data-dir /var/lib/caboose",
+        "torchrun --nproc-per-node 2 train.py        # its agents find the daemon on this machine",
+    )
 )
+@click.option(
+    "--listen", envvar="CABOOSE_LISTEN", help="Address that agents report to.  [default: tcp://127.0.0.1:5757]"
+)
+@click.option("--http", envvar="CABOOSE_HTTP", help="Address of page, API and /metrics.  [default: 127.0.0.1:9757]")
+@click.option("--data-dir", envvar="CABOOSE_DATA_DIR", help="Directory of the journal.  [default: caboose-data]")
+@click.option(
+    "--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only agents with its key may report."
+)
+@click.option("--token-file", envvar="CABOOSE_TOKEN_FILE", help="File with the token for HTTP writes.")
+@config_option
 @click.option(
     "--rollback",
     envvar="CABOOSE_ROLLBACK",
-    help="What may be done to a run: off, advise or auto, and no more than it allows itself.  [default: advise]",
+    help="Rollback mode: off, advise or auto; a run may allow less.  [default: advise]",
 )
-@click.option(
-    "--secret-file", envvar="CABOOSE_SECRET_FILE", help="File with the secret that commands to ranks are signed with."
-)
+@click.option("--secret-file", envvar="CABOOSE_SECRET_FILE", help="File with the secret that signs commands to ranks.")
 @click.option(
     "--linger",
     "linger_seconds",
     envvar="CABOOSE_LINGER",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="On SIGTERM, stay so long at most until what was found is scraped.  [default: 0]",
+    help="On SIGTERM, wait up to this long until all findings are scraped.  [default: 0]",
 )
-@click.option("--insecure", is_flag=True, help="Allow other machines without keys or token.")
+@click.option("--insecure", is_flag=True, help="Allow other machines to connect without keys or token.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help="Write the real addresses into this file, as JSON, once the daemon is ready.",
+    help="Write the actual addresses to this file, as JSON, when the daemon is ready.",
 )
 def daemon(
     config_file: Path | None,
@@ -61,13 +61,10 @@ def daemon(
 ) -> None:
     """Run the daemon that jobs report to.
 
-    \b
-    Example:
-        caboose daemon --data-dir /var/lib/caboose
-        torchrun --nproc-per-node 2 train.py        # its agents find the daemon by themselves
+    A flag overrides its environment variable (CABOOSE_LISTEN, ...), which overrides caboose.toml. Ctrl-C or SIGTERM
+    ends the daemon; with --linger, SIGTERM waits until all findings are scraped, and a second SIGTERM ends it
+    at once. SIGHUP reloads the rules' thresholds.
 
-    A flag goes before an environment variable (CABOOSE_LISTEN, ...), that before caboose.toml. Ctrl-C or SIGTERM
-    ends it (with --linger, SIGTERM once all is told; twice, at once); SIGHUP reads the rules' thresholds again.
     Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -94,7 +91,9 @@ def daemon(
         fail(str(error))
     if config.daemon.insecure:
         click.secho(
-            "caboose: --insecure: anyone who can reach these ports can report, read and pretend", fg="red", err=True
+            "caboose: --insecure: anyone who can reach these ports can report, read, and impersonate a rank",
+            fg="red",
+            err=True,
         )
     running.serve(on_ready=lambda: _announce(running, ready_file))
 

@@ -1,118 +1,108 @@
 """`caboose diagnose`."""
 
-import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
-from rich.console import Console
 
-from caboose_daemon.cli.config_file import configured_file
 from caboose_daemon.cli.diagnosis_pages import page
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.guided import interview
-from caboose_daemon.config import ConfigError, load
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    configured_file,
+    connect,
+    daemon_option,
+    example,
+    fail,
+    json_lines_option,
+    load_config,
+    load_one_run,
+    make_console,
+    one_line_errors,
+    print_json,
+)
+from caboose_daemon.offline.guided.interview import Interview
 from caboose_daemon.offline.replay.logs import LogError, read_logs
 from caboose_daemon.offline.replay.player import play
+from caboose_daemon.offline.runs.source import MAX_NAMES
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.out.api.client import Client, ClientError
-from caboose_wire.endpoints import DEFAULT_HTTP
+from caboose_daemon.out.api.client import Client, job_path
 
-PIPED_WIDTH = 120
+WHICH = "Which run? A job, FILE.sqlite:JOB or a log; Enter for none"
+Json = dict[str, Any]
 
 
-@click.command()
-@click.argument("what", metavar="JOB|FILE...", nargs=-1)
-@click.option("--all", "with_past", is_flag=True, help="Show past incidents as well, not only those that are open.")
-@click.option("--guided", is_flag=True, help="Begin with the symptom, and ask for what the run does not tell.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per job or log, for programs.")
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
+@click.command(
+    epilog=example(
+        "caboose diagnose",
+        "caboose diagnose llama-7b --all",
+        "caboose diagnose trainer_state.json",
+        "caboose diagnose --guided trainer_state.json",
+        "caboose diagnose llama-7b --json | jq '.incidents[0].diagnosis.causes[0]'",
+    )
 )
+@click.argument("what", metavar="JOB|FILE...", nargs=-1)
+@click.option("--all", "with_past", is_flag=True, help="Show past incidents as well as open ones.")
+@click.option("--guided", is_flag=True, help="Start from a symptom, and ask for what the run does not show.")
+@json_lines_option
+@daemon_option
 def diagnose(what: tuple[str, ...], with_past: bool, guided: bool, as_json: bool, address: str | None) -> None:
-    """Say what is wrong with a run, where it began, why, and what to do first.
+    """Show what is wrong with a run, where it began, the likely causes, and the first fix.
 
-    JOB is a job the daemon knows; without one, the only job it knows. FILE is a log that `caboose replay` reads: it is
-    played through the same rules, as far as its columns go. Where nothing is wrong now, the last incidents are shown.
+    JOB is a job of the daemon; without one, its only job. FILE is a log that `caboose replay` reads: the same rules run
+    over it, where its columns allow. If nothing is wrong now, the last incidents are shown.
 
-    With --guided you are asked for the symptom, then for what JOB or FILE (or nothing, where there is none) does not
-    answer already. Nothing is an answer too. The same causes are weighed.
+    With --guided you are asked for the symptom, and then for what JOB or FILE (or no run) does not answer. Press Enter
+    where you do not know. The same causes are weighed.
 
-    Confidences add up to 100 % with what is unknown. They say how well the evidence fits, not how bad it is.
+    Confidences add up to 100 % with "unknown". They state how well the evidence fits, not how bad the incident is.
 
-    \b
-    Example:
-        caboose diagnose
-        caboose diagnose llama-7b --all
-        caboose diagnose trainer_state.json
-        caboose diagnose --guided trainer_state.json
-        caboose diagnose llama-7b --json | jq '.incidents[0].diagnosis.causes[0]'
-
-    Exit codes: 0 shown (whatever was found), 1 a guided diagnosis was broken off, 2 no such job or file, nobody at
-    --daemon.
+    Exit codes: 0 shown (whatever was found), 1 a guided diagnosis was interrupted, 2 no such job or file, no daemon
+    answers.
     """
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    for answer in (
-        [interview(what, address, is_quiet=as_json)] if guided else _answers(what, address, with_past=with_past)
-    ):
+    console = make_console()
+    answers = [_interview(what, address, is_quiet=as_json)] if guided else _answers(what, address, with_past=with_past)
+    for answer in answers:
         if as_json:
-            click.echo(json.dumps(answer))
+            print_json(answer)
         else:
             console.print(page(answer, min(console.width, 110)))
 
 
-def _answers(what: tuple[str, ...], address: str | None, *, with_past: bool) -> Iterator[dict[str, Any]]:
+def _answers(what: tuple[str, ...], address: str | None, *, with_past: bool) -> Iterator[Json]:
     files = [Path(name) for name in what if Path(name).exists() or "/" in name]
     jobs = [name for name in what if Path(name) not in files]
-    if jobs or not what:
-        client = _client(address)
-        for job in jobs or [_only_job(client)]:
-            yield _ask(client, job, with_past=with_past)
+    with one_line_errors():
+        if jobs or not what:
+            client = connect(address)
+            known = [str(row["job"]) for row in client.get("/api/v1/jobs")["jobs"]]
+            for job in jobs or _only(known, client):
+                yield _ask(client, job, known, with_past=with_past)
     for path in files:
         yield from _replayed(path)
 
 
-def _client(address: str | None) -> Client:
-    try:
-        return Client(address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP)
-    except ValueError as error:
-        fail(f"--daemon {error}")
+def _only(known: list[str], client: Client) -> list[str]:
+    if not known:
+        fail(f"the daemon at {client.url} knows no job yet; name a log file to replay it")
+    if len(known) > 1:
+        fail(f"which job? The daemon knows {', '.join(known[:MAX_NAMES])}")
+    return known
 
 
-def _only_job(client: Client) -> str:
-    jobs = [str(row["job"]) for row in _get(client, "/api/v1/jobs")["jobs"]]
-    if not jobs:
-        fail(f"the daemon at {client.url} knows no job yet; name a log file to have it replayed")
-    if len(jobs) > 1:
-        fail(f"which job? The daemon knows {', '.join(jobs[:20])}")
-    return jobs[0]
-
-
-def _ask(client: Client, job: str, *, with_past: bool) -> dict[str, Any]:
-    jobs = [str(row["job"]) for row in _get(client, "/api/v1/jobs")["jobs"]]
-    if job not in jobs:
-        fail(f"no job and no file {job!r}; the daemon at {client.url} knows {', '.join(jobs[:20]) or 'no job yet'}")
-    path = f"/api/v1/jobs/{quote(job, safe='')}"
-    answer: dict[str, Any] = _get(client, f"{path}/diagnosis")
+def _ask(client: Client, job: str, known: list[str], *, with_past: bool) -> Json:
+    if job not in known:
+        names = ", ".join(known[:MAX_NAMES]) or "no job yet"
+        fail(f"no job and no file {job!r}; the daemon at {client.url} knows {names}")
+    answer: Json = client.get(job_path(job, "/diagnosis"))
     if with_past:
-        answer["incidents"] = _get(client, f"{path}/incidents")["incidents"]
+        answer["incidents"] = client.get(job_path(job, "/incidents"))["incidents"]
     return answer
 
 
-def _get(client: Client, path: str) -> Any:
+def _replayed(path: Path) -> Iterator[Json]:
+    rules = load_config(configured_file()).rules
     try:
-        return client.get(path)
-    except ClientError as error:
-        fail(str(error))
-
-
-def _replayed(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        rules = load(configured_file()).rules
         for log in read_logs(path):
             judged = play(log, rules)
             worst = max((i.worst for i in judged.incidents if i.is_open), key=lambda s: s.rank, default=None)
@@ -124,5 +114,29 @@ def _replayed(path: Path) -> Iterator[dict[str, Any]]:
                 "num_open": sum(incident.is_open for incident in judged.incidents),
                 "incidents": [json_shapes.incident(incident) for incident in reversed(judged.incidents)],
             }
-    except (ConfigError, LogError) as error:
+    except LogError as error:
         fail(str(error))
+
+
+def _interview(what: tuple[str, ...], address: str | None, *, is_quiet: bool) -> Json:
+    """A guided diagnosis; if `is_quiet`, questions go to standard error, as the answer is for a program."""
+    if len(what) > 1:
+        fail(f"--guided takes one run, not {len(what)}; name one of {', '.join(what)}")
+
+    def ask(text: str) -> str:
+        suffix = " " if text.endswith(("?", ")")) else ": "
+        styled = click.style(text, bold=True)
+        return str(click.prompt(styled, default="", show_default=False, prompt_suffix=suffix, err=is_quiet))
+
+    def show(text: str) -> None:
+        click.echo(text, err=is_quiet)
+
+    try:
+        name = what[0] if what else ask(WHICH).strip()
+        run = load_one_run(name, address) if name else None
+        answer = Interview(ask, show, run).hold()
+    except click.Abort:  # Ctrl-C, or the end of piped input
+        click.echo(err=True)
+        fail("interrupted; nothing was kept", EXIT_FAILED)
+    show("")
+    return answer

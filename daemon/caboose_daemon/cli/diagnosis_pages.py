@@ -1,4 +1,4 @@
-"""How `caboose diagnose` looks in a terminal."""
+"""The terminal output of `caboose diagnose`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,11 +28,11 @@ def page(answer: dict[str, Any], width: int) -> RenderableType:
 def _head(answer: dict[str, Any]) -> Text:
     num, past = answer["num_open"], len(answer["incidents"])
     if num:
-        says = (f"{num} open incident{'s' if num > 1 else ''}", COLOURS.get(answer["health"], ""))
+        verdict = (f"{num} open incident{'s' if num > 1 else ''}", COLOURS.get(answer["health"], ""))
     else:
-        says = ("nothing is wrong now" + ("; what was:" if past else ""), "green")
+        verdict = ("no open incident" + ("; past incidents:" if past else ""), "green")
     state = "replayed" if answer["state"] == "log" else answer["state"]
-    return Text.assemble((answer["job"], "bold"), f"  {state}, step {answer['step']:,}: ", says)
+    return Text.assemble((answer["job"], "bold"), f"  {state}, step {answer['step']:,}: ", verdict)
 
 
 def _title(incident: dict[str, Any]) -> Text:
@@ -52,8 +52,8 @@ def _facts(incident: dict[str, Any]) -> Table:
     began, seen = incident["onset_step"], incident["opened_step"]
     again = incident["num_reopened"]
     stretch = f", in {' and '.join(incident['regimes']).replace('_', ' ')}" if incident["regimes"] else ""
-    back = f"; opened again {again} time{'s' if again > 1 else ''}" if again else ""
-    table.add_row("began", f"at step {began}, seen at step {seen}{stretch}{back}")
+    back = f"; reopened {again} time{'s' if again > 1 else ''}" if again else ""
+    table.add_row("began", f"at step {began}, detected at step {seen}{stretch}{back}")
     if incident["witness"] is not None:
         table.add_row("first seen", witness(incident["witness"]))
     others = {m["rule"]: m["onset_step"] for m in incident["members"] if m["rule"] != incident["rule"]}
@@ -61,9 +61,9 @@ def _facts(incident: dict[str, Any]) -> Table:
         table.add_row("with it", ", ".join(f"{rule} (step {step})" for rule, step in others.items()))
     ack = incident["acknowledged"]
     if ack is not None:
-        table.add_row("in hand", f"{ack['by'] or 'somebody'}: {ack['reason']}")
+        table.add_row("acknowledged", f"{ack['by'] or 'unknown user'}: {ack['reason']}")
     elif (was := incident.get("outgrown")) is not None:
-        table.add_row("no longer in hand", f"{was['by'] or 'somebody'} had it in hand as it was: {was['reason']}")
+        table.add_row("was acknowledged", f"{was['by'] or 'unknown user'}, before it got worse: {was['reason']}")
     return table
 
 
@@ -74,8 +74,8 @@ def _causes(diagnosis: dict[str, Any], width: int) -> Group:
         parts.append(Padding(_cause(cause, is_first=place == 0), (0, 0, 0, 7)))
     parts.append(_bar(diagnosis["unknown"], "unknown", ""))
     lines = [*_lines("hunted", diagnosis.get("hunts", ()))]
-    lines += [*_lines("not called for", (f"{r['advice']}: {r['why']}" for r in diagnosis["refusals"]))]
-    lines += _lines("would tell more", diagnosis["missing"])
+    lines += [*_lines("unlikely to help", (f"{r['advice']}: {r['why']}" for r in diagnosis["refusals"]))]
+    lines += _lines("missing data", diagnosis["missing"])
     if lines:
         table = _table()
         for name, text in lines:

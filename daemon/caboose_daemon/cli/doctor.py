@@ -12,9 +12,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.request_client import connect, token_of
-from caboose_daemon.cli.sources import daemon_option, json_option, make_console, print_json, token_option
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    configured_file,
+    connect,
+    daemon_option,
+    example,
+    json_option,
+    make_console,
+    print_json,
+    token_file_of,
+    token_option,
+)
 from caboose_daemon.config import Config
 from caboose_daemon.format import plural
 from caboose_daemon.ops.doctor.check import DoctorCheck
@@ -25,29 +35,29 @@ from caboose_daemon.out.api.client import ClientError
 from caboose_wire.endpoints import DEFAULT_ENDPOINT
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "cross": ("✗", "bold red"), "unknown": ("?", "dim")}
-SICK = 1
 OF_THE_DAEMON = "versions, clock, messages, agents, prometheus, rollback"
 
 
-@click.command()
-@click.option("--endpoint", envvar="CABOOSE_ENDPOINT", help="Where agents report to.  [default: tcp://127.0.0.1:5757]")
+@click.command(
+    epilog=example(
+        "caboose doctor",
+        "caboose doctor --daemon http://monitor:9757 --endpoint tcp://monitor:5757",
+        "caboose doctor --json | jq -r '.checks[] | select(.state == \"cross\") | .fix'",
+    )
+)
+@click.option(
+    "--endpoint", envvar="CABOOSE_ENDPOINT", help="Address that agents report to.  [default: tcp://127.0.0.1:5757]"
+)
 @token_option
 @daemon_option
 @json_option
 def doctor(endpoint: str | None, token_file: str | None, address: str | None, as_json: bool) -> None:
-    """Look whether everything works between a run and its people, with the fix beside each cross.
+    """Check everything between a run and its users, and print the fix for each problem.
 
-    Looks at the configuration, keys, ports, whether the daemon answers and reports are heard, the token, versions,
-    clocks, the journal, who scrapes, which agents are seen, and rollback. It sends one message to the report socket and
-    one write that changes nothing.
+    Checks the configuration, keys, ports, daemon, report socket, token, versions, clocks, journal, scrapes, agents and
+    rollback. It sends one message to the report socket, and one write that changes nothing.
 
-    \b
-    Example:
-        caboose doctor
-        caboose doctor --daemon http://monitor:9757 --endpoint tcp://monitor:5757
-        caboose doctor --json | jq -r '.checks[] | select(.state == "cross") | .fix'
-
-    Exit codes: 0 no cross (warnings do not count), 1 at least one, 2 cannot look (a wrong --daemon).
+    Exit codes: 0 no problem (warnings do not count), 1 at least one, 2 a wrong --daemon.
     """
     checks = list(_checks(endpoint, token_file, address))
     num_crosses = sum(check.state == "cross" for check in checks)
@@ -55,7 +65,7 @@ def doctor(endpoint: str | None, token_file: str | None, address: str | None, as
         print_json({"num_crosses": num_crosses, "checks": [asdict(check) for check in checks]})
     else:
         make_console().print(_page(checks))
-    sys.exit(SICK if num_crosses else 0)
+    sys.exit(EXIT_FAILED if num_crosses else EXIT_OK)
 
 
 def _checks(endpoint: str | None, token_file: str | None, address: str | None) -> Iterator[DoctorCheck]:
@@ -69,23 +79,21 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
     try:
         about, rtt = ask_about(client)
     except ClientError as error:
-        where = "" if address == Config().daemon.http else "; --daemon or CABOOSE_HTTP names another"
+        where = "" if address == Config().daemon.http else "; or name another with --daemon or CABOOSE_HTTP"
         is_other = isinstance(error, OtherVersion)
         fix = "restart it with this version" if is_other else f"start one: `caboose daemon`{where}"
         yield DoctorCheck("daemon", "cross", str(error), fix)
         yield check_ports(config)
         yield check_data_dir(config)
-        yield DoctorCheck("the rest", "unknown", f"{OF_THE_DAEMON}: without a daemon nobody knows")
+        yield DoctorCheck("the rest", "unknown", f"{OF_THE_DAEMON}: not checked, as no daemon answers")
         return
     problems = about["problems"]
     if problems:
-        yield DoctorCheck(
-            "daemon", "cross", "; ".join(problems), "its log says more; restart it where it has stopped receiving"
-        )
+        yield DoctorCheck("daemon", "cross", "; ".join(problems), "see its log; restart it if it has stopped receiving")
     else:
         yield DoctorCheck("daemon", "ok", f"{client.url} answers")
     yield check_reports(endpoint or _endpoint(config), keys)
-    path = Path(token_file).expanduser() if token_file else token_of(config.daemon)
+    path = Path(token_file).expanduser() if token_file else token_file_of(config.daemon)
     token: str | None
     try:
         token, problem = path.read_text(encoding="utf-8").strip(), ""
@@ -95,11 +103,11 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
         yield check_token(client, token, problem)
         yield from check_daemon(client, about, rtt)
     except ClientError as error:
-        yield DoctorCheck("daemon", "cross", str(error), "it went away while it was looked at: see its log")
+        yield DoctorCheck("daemon", "cross", str(error), "it stopped during the check: see its log")
 
 
 def _endpoint(config: Config) -> str:
-    """Where agents of this machine report to, if nothing else is said."""
+    """Where agents of this machine report, without CABOOSE_ENDPOINT."""
     listen = config.daemon.listen
     return listen.replace("0.0.0.0", "127.0.0.1") if listen else DEFAULT_ENDPOINT  # noqa: S104 - replaced, not bound
 
@@ -117,9 +125,9 @@ def _page(checks: list[DoctorCheck]) -> Group:
         table.add_row(Text(mark, style), check.name, text)
     crosses, warnings = (sum(check.state == state for check in checks) for state in ("cross", "warning"))
     if crosses:
-        end = Text(f"{plural(crosses, 'cross').replace('crosss', 'crosses')} to mend", "bold red")
+        end = Text(f"{plural(crosses, 'problem')} to fix", "bold red")
     elif warnings:
-        end = Text(f"it works; {plural(warnings, 'thing')} to look at", "yellow")
+        end = Text(f"no problem; {plural(warnings, 'warning')}", "yellow")
     else:
-        end = Text("all is well", "bold green")
+        end = Text("no problem found", "bold green")
     return Group(Text(), Padding(table, (0, 0, 0, 2)), Text(), Padding(end, (0, 0, 0, 2)), Text())

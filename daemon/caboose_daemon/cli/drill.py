@@ -1,7 +1,6 @@
 """`caboose drill`."""
 
 import importlib.util
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, example, fail, json_option, print_json
 from caboose_daemon.ops.drills import catalogue, scores, tables, through
 from caboose_daemon.ops.drills.conduct import conduct
 from caboose_daemon.ops.drills.results import Result
@@ -18,27 +17,38 @@ from caboose_daemon.ops.processes import ProcessError
 from caboose_daemon.ops.stack import stack as stacks
 
 WAITS = {
-    "daemon": "waiting for the daemon to find it",
+    "daemon": "waiting for the daemon's incident",
     "prometheus": "waiting for Prometheus to scrape it",
     "alert": "waiting for its alert to fire",
-    "alertmanager": "waiting for it to arrive at Alertmanager",
-    "resolved": "waiting for it to resolve, which takes about eight minutes (--no-resolve skips this)",
+    "alertmanager": "waiting for Alertmanager to receive it",
+    "resolved": "waiting for it to resolve, about 8 minutes (--no-resolve skips this)",
 }
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose drill --list",
+        "caboose drill dead_units --seeds 3",
+        "caboose drill all healthy --json",
+        "caboose drill non_finite --through-alerts caboose-stack",
+    )
+)
 @click.argument("names", nargs=-1, metavar="[NAME|all|healthy]...")
-@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How many runs of each.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--list", "lists", is_flag=True, help="Say which drills there are, and run none.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs of each drill.")
+@json_option
+@click.option("--list", "lists", is_flag=True, help="List the drills, and run none.")
 @click.option(
     "--through-alerts",
     metavar="DIR|FILE",
     type=click.Path(path_type=Path),
-    help="Send one drill through a stack: the --dir of `caboose stack up`, or a JSON file that names it.",
+    help="Follow one drill to Alertmanager: the --dir of `caboose stack up`, or a JSON file with the addresses.",
 )
 @click.option(
-    "--patience", type=click.FloatRange(5, 3600), default=180.0, show_default=True, help="Seconds to wait for it."
+    "--patience",
+    type=click.FloatRange(5, 3600),
+    default=180.0,
+    show_default=True,
+    help="With --through-alerts: seconds to wait for the alert.",
 )
 @click.option(
     "--resolve/--no-resolve",
@@ -55,24 +65,16 @@ def drill(
     patience: float,
     resolves: bool,
 ) -> None:
-    """Train small models with known diseases, and see what Caboose says of them.
+    """Train small models with known faults, and check what Caboose finds.
 
-    Starts a daemon on free ports of this machine, trains each drill for real, and checks that its rule fires, that
-    the wrong ones do not, that the rank or layer it began in is named, and where the diagnosis puts the true cause.
-    `all` stands for every drill, `healthy` for the runs in which nothing is wrong. Everything it starts is ended
-    again, and its files are removed.
+    Starts a daemon on free ports of this machine, trains each drill for real, and checks that its rule fires, that no
+    unexpected rule does, that the rank or layer of origin is named, and which place the true cause takes in the
+    diagnosis. `all` is every drill, `healthy` the runs without a fault. All processes are ended and all files removed
+    at the end.
 
-    \b
-    Example:
-        caboose drill --list
-        caboose drill dead_units --seeds 3
-        caboose drill all healthy --json
-        caboose drill non_finite --through-alerts caboose-stack
-
-    With --through-alerts the drill reports to the daemon of that stack, and its incident is followed to
-    Alertmanager, which must hold exactly one alert for it, of its rule and severity, and let go of it some minutes
-    after the drill has ended; the time each hop took and the receivers are printed. For a stack of your own, name a
-    JSON file:
+    With --through-alerts the drill reports to the daemon of that stack, and its incident is followed to Alertmanager,
+    which must hold exactly one alert for it, with its rule and severity, and resolve it some minutes after the drill
+    has ended. The time of each hop and the receivers are printed. For a stack of your own, name a JSON file:
     {"endpoint": "tcp://...", "daemon": "http://...", "prometheus": "http://...", "alertmanager": "http://..."}.
 
     Exit codes: 0 every drill was found, as one incident, in at least 4 of 5 seeds and no healthy run had a critical
@@ -81,7 +83,7 @@ def drill(
     if importlib.util.find_spec("torch") is None:
         fail("drills train real models and need torch: pip install torch")
     if not names and not lists:
-        fail("which drill? `caboose drill --list` says which there are; all runs every one")
+        fail("which drill? `caboose drill --list` lists them; `all` runs every one")
     console = Console(stderr=as_json)
     try:
         known = catalogue.read()
@@ -94,31 +96,31 @@ def drill(
         done = []
         for result in conduct(chosen, lambda _: seeds, console):
             done.append(result)
-            _tell(console, result)
+            _print_result(console, result)
     except ValueError as error:
         fail(str(error))
     except ProcessError as error:
         console.print(f"caboose: {error}", style="red", markup=False)
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
-        console.print("\nInterrupted; what was started is ended.", style="dim")
-        sys.exit(130)
+        console.print("\nInterrupted; all processes are ended.", style="dim")
+        sys.exit(EXIT_INTERRUPTED)
     if as_json:
         goals = [{"text": goal.text, "is_met": goal.is_met} for goal in scores.goals(done)]
-        click.echo(json.dumps({"results": msgspec.to_builtins(done), "goals": goals}))
+        print_json({"results": msgspec.to_builtins(done), "goals": goals})
     else:
         console.print(tables.terminal(done))
-    sys.exit(0 if all(scores.is_passed(result) for result in done) else 1)
+    sys.exit(EXIT_OK if all(scores.is_passed(result) for result in done) else EXIT_FAILED)
 
 
 def _through(
     console: Console, chosen: list[catalogue.Drill], where: Path, patience: float, resolves: bool, as_json: bool
 ) -> int:
-    """Sends one drill through somebody's stack; the exit code."""
+    """Follows one drill through a stack; returns the exit code."""
     if len(chosen) != 1 or chosen[0].is_healthy:
-        fail("--through-alerts takes one drill, and not a healthy one")
+        fail("--through-alerts takes one drill, with a fault")
     try:
-        with console.status(f"{chosen[0].name} begins") as status:
+        with console.status(f"starting {chosen[0].name}") as status:
             passage = through.send(
                 chosen[0],
                 _stations(where),
@@ -129,20 +131,20 @@ def _through(
     except through.ThroughError as error:
         fail(str(error))
     if as_json:
-        click.echo(json.dumps(asdict(passage)))
+        print_json(asdict(passage))
     else:
         before = 0.0
         for station, seconds in passage.seconds.items():
-            verb = "after" if station == through.RESOLVED else "knew after"
-            console.print(f"{station:13} {verb:>10} {seconds:6.1f} s  (+ {seconds - before:.1f} s)", highlight=False)
+            verb = "after" if station == through.RESOLVED else "had it after"
+            console.print(f"{station:13} {verb:>12} {seconds:6.1f} s  (+ {seconds - before:.1f} s)", highlight=False)
             before = seconds
         if passage.alert:
             name, severity = passage.alert.get("alertname"), passage.alert.get("severity")
-            console.print(f"{name} ({severity}) for {passage.job}, to: {', '.join(passage.receivers) or 'nobody'}")
+            console.print(f"{name} ({severity}) for {passage.job}, to: {', '.join(passage.receivers) or 'no receiver'}")
     for problem in (passage.missing, *passage.wrong):
         if problem:
             console.print(f"caboose: {problem}", style="red", markup=False)
-    return 1 if passage.missing or passage.wrong else 0
+    return EXIT_FAILED if passage.missing or passage.wrong else EXIT_OK
 
 
 def _stations(where: Path) -> through.Stations:
@@ -152,7 +154,7 @@ def _stations(where: Path) -> through.Stations:
             if known is None:
                 fail(f"no stack was started in {where}; `caboose stack up` starts one")
             if not known.endpoint:
-                fail(f"the stack in {where} has no daemon of its own; name the stations in a JSON file")
+                fail(f"the stack in {where} has no daemon; give the addresses in a JSON file")
             urls = {part.name: part.url for part in known.parts}
             return through.Stations(known.endpoint, known.daemon_url, urls["prometheus"], urls["alertmanager"])
         return msgspec.json.decode(where.read_bytes(), type=through.Stations)
@@ -162,26 +164,28 @@ def _stations(where: Path) -> through.Stations:
 
 def _list(console: Console, known: catalogue.Catalogue, chosen: list[catalogue.Drill], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"drills": msgspec.to_builtins(chosen)}))
+        print_json({"drills": msgspec.to_builtins(chosen)})
     else:
         names = {item.name for item in chosen}
         some = [tuple(item for item in part if item.name in names) for part in (known.drills, known.healthy)]
         console.print(tables.catalogue_table(catalogue.Catalogue(*some)))
 
 
-def _tell(console: Console, result: Result) -> None:
-    """What each seed came to, as soon as it is known."""
+def _print_result(console: Console, result: Result) -> None:
+    """The result of each seed."""
     for outcome in result.outcomes:
         if outcome.error:
-            said = f"failed: {outcome.error}"
+            line = f"failed: {outcome.error}"
         elif result.drill.is_healthy:
-            said = "healthy" if not outcome.wrong else ""
+            line = "healthy" if not outcome.wrong else ""
         else:
-            said = f"step {outcome.told_step}: {outcome.summary}" if outcome.found else f"{result.drill.rule} is silent"
+            line = (
+                f"step {outcome.told_step}: {outcome.summary}" if outcome.found else f"{result.drill.rule} did not fire"
+            )
         if not outcome.is_one:
-            said += f"; told as {outcome.num_incidents} incidents"
+            line += f"; {outcome.num_incidents} incidents instead of 1"
         if outcome.wrong:
-            said += "; wrong: " + ", ".join(f"{name} ({severity})" for name, severity in outcome.wrong.items())
+            line += "; wrong: " + ", ".join(f"{name} ({severity})" for name, severity in outcome.wrong.items())
         console.print(
-            f"{result.name} {outcome.seed}: {said.removeprefix('; ')}", markup=False, highlight=False, soft_wrap=True
+            f"{result.name} {outcome.seed}: {line.removeprefix('; ')}", markup=False, highlight=False, soft_wrap=True
         )

@@ -1,49 +1,58 @@
 """`caboose grafana`."""
 
-import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import click
 
 from caboose_daemon import assets
-from caboose_daemon.cli.config_file import default_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    config_option,
+    connect,
+    default_file,
+    example,
+    fail,
+    json_option,
+    print_json,
+)
 from caboose_daemon.config import ConfigError, load
-from caboose_daemon.out.api.client import Client, ClientError
-from caboose_wire.endpoints import DEFAULT_HTTP
+from caboose_daemon.out.api.client import ClientError, job_path
 
-EXIT_FAILED = 1
 DONE = {"create": "created", "update": "updated", "keep": "unchanged"}
 PLANNED = {"create": "would be created", "update": "would be updated", "keep": "unchanged"}
 
 
-@click.group()
+@click.group(epilog=example("caboose grafana push --url http://grafana:3000 --token-file token"))
 def grafana() -> None:
     """Dashboards and incidents in your Grafana."""
 
 
-@grafana.command()
+@grafana.command(
+    epilog=example(
+        "caboose grafana push --url http://grafana:3000 --token-file token --prometheus http://prometheus:9090",
+        "caboose grafana push --dry-run",
+    )
+)
 @click.option("--url", envvar="CABOOSE_GRAFANA_URL", help="Grafana's address, http://host:port/path.")
 @click.option(
     "--token-file",
     envvar="CABOOSE_GRAFANA_TOKEN_FILE",
-    help="File with a service account's token; CABOOSE_GRAFANA_TOKEN may hold the token itself.",
+    help="File with a service account's token; or set CABOOSE_GRAFANA_TOKEN to the token.",
 )
 @click.option(
     "--prometheus",
     metavar="URL",
-    help="Where Grafana finds Prometheus; a data source is made for it.  [default: one that Grafana knows already]",
+    help="Prometheus' address, as Grafana reaches it, for a new data source.  [default: an existing one]",
 )
 @click.option(
     "--dashboards",
     "directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Push the dashboards of this directory instead of Caboose's own.",
+    help="Push the dashboards of this directory instead of Caboose's.",
 )
 @click.option("--folder", default="Caboose", show_default=True, help="The dashboards' folder.")
 @click.option(
@@ -52,16 +61,10 @@ def grafana() -> None:
     metavar="URL",
     help="The daemon whose incidents become annotations.  [default: CABOOSE_HTTP or 127.0.0.1:9757, if it answers]",
 )
-@click.option("--no-incidents", is_flag=True, help="Push no annotations.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option(
-    "--config",
-    "config_file",
-    envvar="CABOOSE_CONFIG",
-    type=click.Path(path_type=Path),
-    help="File whose [grafana] holds url and token_file.  [default: caboose.toml, if it is there]",
-)
+@click.option("--no-incidents", is_flag=True, help="Push no incident annotations.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@json_option
+@config_option
 def push(
     url: str | None,
     token_file: str | None,
@@ -76,27 +79,22 @@ def push(
 ) -> None:
     """Create or update folder, data source, dashboards and incident annotations.
 
-    \b
-    Example:
-        caboose grafana push --url http://grafana:3000 --token-file token --prometheus http://prometheus:9090
-        caboose grafana push --dry-run
+    Objects that are up to date are not written, so the command can be repeated. The token belongs to a service account
+    with the role Editor (Admin, to create the data source). It is never given on the command line.
 
-    What is there already is left alone, so it can be run as often as you like. The token is one of a service account
-    with the role Editor (Admin, to make the data source), and never stands on the command line.
-
-    Exit codes: 0 all is as it should be, 1 Grafana or the daemon did not do what was asked, 2 cannot be done as asked.
+    Exit codes: 0 Grafana is up to date, 1 Grafana or the daemon failed or refused, 2 cannot be done as asked.
     """
     try:  # only this command needs them, and they take a while to import
         from caboose_daemon.ops.grafana_push import Wanted, plan
         from caboose_daemon.out.grafana.connection import Connection, GrafanaError, check_url, read_token
     except ModuleNotFoundError as error:
-        fail(f"this needs {error.name}, which the daemon's extra installs: pip install 'caboose[daemon]'")
+        fail(f"this needs {error.name}: pip install 'caboose[daemon]'")
 
     try:
         config = load(config_file or default_file()).grafana
         target = url or config.url
         if not target:
-            fail("where is Grafana? Say --url URL, set CABOOSE_GRAFANA_URL, or [grafana] url in caboose.toml")
+            fail("where is Grafana? Give --url URL, or set CABOOSE_GRAFANA_URL, or [grafana] url in caboose.toml")
         token = token_file or ("" if os.environ.get("CABOOSE_GRAFANA_TOKEN") else config.token_file)
         connection = Connection(target, read_token(token))
         prometheus = check_url(prometheus) if prometheus else ""
@@ -116,23 +114,22 @@ def push(
             done.append({"kind": change.kind, "name": change.name, "action": change.action})
     except (GrafanaError, ClientError, ValueError) as error:
         _show(done, as_json=as_json, dry_run=dry_run, url=connection.url, error=str(error))
-        click.echo(f"caboose: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        fail(str(error), EXIT_FAILED)
     finally:
         connection.close()
     _show(done, as_json=as_json, dry_run=dry_run, url=connection.url, version=version)
 
 
 def _incidents(address: str | None) -> dict[str, list[dict[str, Any]]]:
-    """By job; nothing, with a word about it, where no daemon answers that was not asked for."""
-    client = Client(address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP)
+    """By job; none, with a warning, if no daemon answers and --daemon was not given."""
+    client = connect(address)
     try:
         jobs = [row["job"] for row in client.get("/api/v1/jobs")["jobs"]]
-        return {job: client.get(f"/api/v1/jobs/{quote(job, safe='')}/incidents")["incidents"] for job in jobs}
+        return {job: client.get(job_path(job, "/incidents"))["incidents"] for job in jobs}
     except ClientError as error:
         if address:
             raise
-        click.echo(f"caboose: {error}; no incidents are pushed", err=True)
+        click.echo(f"caboose: {error}; no incidents pushed", err=True)
         return {}
 
 
@@ -140,7 +137,7 @@ def _show(
     done: list[dict[str, str]], *, as_json: bool, dry_run: bool, url: str, version: str = "", error: str = ""
 ) -> None:
     if as_json:
-        click.echo(json.dumps({"url": url, "version": version, "dry_run": dry_run, "changes": done, "error": error}))
+        print_json({"url": url, "version": version, "dry_run": dry_run, "changes": done, "error": error})
         return
     words = PLANNED if dry_run else DONE
     for item in done:
@@ -152,9 +149,9 @@ def _show(
     num_changed = counts["create"] + counts["update"]
     host = urlsplit(url).netloc
     if not num_changed:
-        click.echo(f"Nothing to change: all {len(done)} things are in {host} as they should be.")
+        click.echo(f"Nothing to change: all {len(done)} objects in {host} are up to date.")
     else:
         click.echo(
-            f"{'Would change' if dry_run else 'Changed'} {num_changed} of {len(done)} things in {host}; "
-            f"{counts['keep']} are as they should be."
+            f"{'Would change' if dry_run else 'Changed'} {num_changed} of {len(done)} objects in {host}; "
+            f"{counts['keep']} are up to date."
         )

@@ -7,31 +7,44 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.history_pages import page
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
     daemon_option,
+    example,
+    fail,
     journal_option,
     json_option,
     make_console,
+    named_job,
     one_line_errors,
     print_json,
     source,
 )
-from caboose_daemon.offline.records.past import remember
+from caboose_daemon.offline.runs.past import remember
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose history",
+        "caboose history --cause lr_too_high --since 4w",
+        "caboose history --journal old/journal.sqlite --json | jq -r '.incidents[] | [.id, .cause.id] | @tsv'",
+    )
+)
 @click.argument("job", required=False)
-@click.option("--rule", help="Only those that this rule leads.")
-@click.option("--cause", help="Only those whose likeliest cause is this.")
-@click.option("--since", metavar="TIME", help="Only those of the last hours, days or weeks: 12h, 7d, 2w.")
-@click.option("--open", "is_open", is_flag=True, help="Only those that are not over.")
+@click.option("--rule", help="Only incidents led by this rule.")
+@click.option("--cause", help="Only incidents with this likeliest cause.")
+@click.option("--since", metavar="TIME", help="Only the last hours, days or weeks: 12h, 7d, 2w.")
+@click.option("--open", "is_open", is_flag=True, help="Only open incidents.")
 @click.option(
-    "-n", "num", type=click.IntRange(min=1), default=DEFAULT_NUM, show_default=True, help="How many, newest first."
+    "-n",
+    "num",
+    type=click.IntRange(min=1),
+    default=DEFAULT_NUM,
+    show_default=True,
+    help="Number of incidents, newest first.",
 )
 @journal_option
 @daemon_option
@@ -47,27 +60,19 @@ def history(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Show past incidents of all jobs, with their causes and what resolved them: the team's memory.
+    """Show past incidents of all jobs, with their causes and what resolved them.
 
-    A cause is the likeliest one the diagnosis found. What resolved an incident is how it ended, what was declared
-    (`caboose note`, monitor.event("fix", ...)) and what was rolled back while it was open. The last 200 incidents of
-    each job are remembered; of a journal, the 200 newest jobs are read.
+    The cause is the likeliest one of the diagnosis. An incident is resolved by how it ended, and by the changes that
+    were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. Up to 200 incidents of
+    each job are kept; of a journal, the 200 newest jobs are read.
 
-    \b
-    Example:
-        caboose history
-        caboose history --cause lr_too_high --since 4w
-        caboose history --journal old/journal.sqlite --json | jq -r '.incidents[] | [.id, .cause.id] | @tsv'
-
-    Exit codes: 0 shown (also where there is none), 2 no such job, wrong --since, nobody at --daemon.
+    Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon answers.
     """
     oldest = 0.0 if since is None else time.time() - _seconds(since)
     with one_line_errors():
         where = source(address, journal)
-        jobs = [str(row["job"]) for row in where.jobs()]
-        if job is not None and job not in jobs:
-            fail(f"no job {job!r}; {where.name} knows {', '.join(jobs[:20]) or 'no job yet'}")
-        found = remember(where, [job] if job is not None else jobs)
+        jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
+        found = remember(where, jobs)
     kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
     answer = {"num_found": len(kept), "incidents": kept[:num]}
     if as_json:

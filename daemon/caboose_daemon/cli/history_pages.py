@@ -1,4 +1,4 @@
-"""How `caboose history` looks in a terminal."""
+"""The terminal output of `caboose history`."""
 
 import time
 from collections import Counter
@@ -18,14 +18,14 @@ NARROW = 100
 
 
 def page(answer: Json, found: list[Json], width: int) -> RenderableType:
-    """The incidents, newest first, and under them what they taught."""
+    """The incidents, newest first, and a table of their causes."""
     if not found:
-        return Text("no incident that fits; `caboose diagnose` says how things stand now", "dim")
+        return Text("no matching incident; `caboose diagnose` shows the present state", "dim")
     shown = answer["incidents"]
     parts: list[RenderableType] = [_table(shown, width)]
     if len(shown) < len(found):
-        parts.append(Text(f"{len(found) - len(shown):,} more; -n {len(found)} shows them all\n", "dim"))
-    return Group(*parts, *_learned(found))
+        parts.append(Text(f"{len(found) - len(shown):,} more; -n {len(found)} shows all\n", "dim"))
+    return Group(*parts, *_causes(found))
 
 
 def _table(rows: list[Json], width: int) -> Table:
@@ -49,7 +49,7 @@ def _what(row: Json, width: int) -> Text:
     if width >= NARROW:
         text.append(f": {row['summary']}", "dim")
     cause = row["cause"]
-    text.append("\n" + (f"{cause['title']} ({cause['confidence']:.0%})" if cause else "no cause explains it"))
+    text.append("\n" + (f"{cause['title']} ({cause['confidence']:.0%})" if cause else "no known cause"))
     return text
 
 
@@ -64,8 +64,8 @@ def _ending(row: Json) -> Text:
     return text
 
 
-def _learned(rows: list[Json]) -> list[RenderableType]:
-    """How often each cause came, and what ended it."""
+def _causes(rows: list[Json]) -> list[RenderableType]:
+    """How often each cause occurred, and how the incidents ended."""
     causes = Counter(row["cause"]["title"] if row["cause"] else "no known cause" for row in rows)
     head = f"{plural(len(rows), 'incident')} of {plural(len({row['job'] for row in rows}), 'job')}"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
@@ -77,6 +77,10 @@ def _learned(rows: list[Json]) -> list[RenderableType]:
         helped = sum(bool(row["resolved_by"]) for row in ours)
         still = sum(row["is_open"] for row in ours)
         alone = len(ours) - helped - still
-        ends = ((helped, "after something was done"), (alone, "without a declared change"), (still, "still open"))
+        ends = (
+            (helped, "after a declared change or rollback"),
+            (alone, "without a declared change"),
+            (still, "still open"),
+        )
         table.add_row(f"{num} x", title, ", ".join(f"{count} {how}" for count, how in ends if count))
     return [Text(head, "bold"), table]

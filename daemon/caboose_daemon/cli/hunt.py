@@ -1,31 +1,28 @@
-"""`caboose hunt`: asks a run which number broke first."""
+"""`caboose hunt`."""
 
 from typing import Any
 
 import click
 
-from caboose_daemon.cli.request_client import Asked, options
-from caboose_daemon.cli.rollback import EXIT_CODES, carry_out
+from caboose_daemon.cli.options import example
+from caboose_daemon.cli.rollback import Asked, carry_out, request_options
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose hunt llama-7b", "caboose hunt llama-7b --to 4150 --json"))
 @click.argument("job")
 @click.option(
     "--to",
     metavar="STEP",
     type=click.IntRange(min=0),
-    help="The snapshot to hunt on.  [default: the newest from before it broke]",
+    help="The snapshot to hunt on.  [default: the newest before the break]",
 )
-@options
+@request_options
 def hunt(job: str, to: int | None, **how: Any) -> None:
-    """Have a run find out which number broke first: module, operation, line of code, samples.
+    """Find which number broke first in a run: module, operation, line of code, samples.
 
-    All ranks run the batch that broke once more, at one step, on a snapshot from before, and go on as if nothing had
-    been. The run must have been attached with rollback="auto" and hunt=True; monitor.hunt_nan() needs neither.
+    All ranks run the broken batch once more, at the same step, on a snapshot from before, and then continue as if
+    nothing had happened. The run must be attached with rollback="auto" and hunt=True; monitor.hunt_nan() needs neither.
 
-    \b
-    Example:
-        caboose hunt llama-7b
-        caboose hunt llama-7b --to 4150 --json
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     carry_out(Asked(job, "commands", {"kind": "hunt", "to": to}), **how)

@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
     daemon_option,
+    example,
     journal_option,
     json_option,
     make_console,
@@ -24,25 +25,25 @@ from caboose_daemon.format import duration, figure
 NUMBERS = ("step", "loss", "ranks", "heard")
 COLUMNS = ("health", "state", *NUMBERS, "rollback")
 LEFT_OUT = ("rollback", "heard", "state", "ranks", "loss", "step")
-"""Where the terminal is narrow, the first of them first: what a job is called and how it stands come before."""
+"""Columns dropped in a narrow terminal, in this order."""
 LEAST_NAME = 15
 GAP = 2
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose jobs",
+        "caboose jobs --json | jq -r '.jobs[] | select(.health == \"critical\") | .job'",
+        "caboose jobs --journal caboose-data/journal.sqlite",
+    )
+)
 @journal_option
 @daemon_option
 @json_option
 def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
-    """List the jobs: how each stands, how far it is, and whether anything is wrong.
+    """List the jobs with their health, state, step and loss.
 
-    \b
-    Example:
-        caboose jobs
-        caboose jobs --json | jq -r '.jobs[] | select(.health == "critical") | .job'
-        caboose jobs --journal caboose-data/journal.sqlite
-
-    Exit codes: 0 listed (whatever their health), 2 nobody at --daemon, or --journal cannot be read.
+    Exit codes: 0 listed (whatever their health), 2 no daemon answers, or --journal cannot be read.
     """
     with one_line_errors():
         where = source(address, journal)
@@ -53,11 +54,11 @@ def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
         console = make_console()
         console.print(jobs_table(rows, console.width))
     else:
-        click.echo(f"{where.name} knows no job yet; a run that calls caboose.attach(...) shows up by itself")
+        click.echo(f"{where.name} knows no job yet; a run appears once it calls caboose.attach(...)")
 
 
 def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:
-    """One line a job, in this many columns of the terminal; `chosen` is the one that is marked."""
+    """One line per job, `width` characters wide; `chosen` is marked."""
     columns = {name: [Text(name), *(_cell(name, row) for row in rows)] for name in COLUMNS}
     longest = max(cell_len(str(row["job"])) for row in rows)
     mark = 0 if chosen is None else 1 + GAP

@@ -1,4 +1,4 @@
-"""Single keys from a terminal, without Enter; the terminal is left as it was found."""
+"""Single keys from a terminal, without Enter; restores the terminal afterwards."""
 
 import os
 import select
@@ -32,10 +32,10 @@ class Keyboard:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
         self._pressed = b""
-        """What was pressed and not told yet: keys come together when one is held down."""
+        """Keys read but not returned yet: several arrive together when one is held down."""
 
     def wait(self, seconds: float) -> str:
-        """The next key, by name or as it is; empty where none came in time."""
+        """The next key, by name or as a character; empty after `seconds` without one."""
         if self._descriptor is None:
             select.select([], [], [], seconds)
             return ""
@@ -48,7 +48,7 @@ class Keyboard:
                 return "q"
         if len(self._pressed) > 1 and self._pressed[:1] == b"\x1b":
             key, self._pressed = self._pressed[:3], self._pressed[3:]
-            if key not in SEQUENCES:  # some other key's, or a mouse's: of no known length
+            if key not in SEQUENCES:  # another key or the mouse: of unknown length
                 self._pressed = b""
             return SEQUENCES.get(key, "unknown")
         key, self._pressed = self._pressed[:1], self._pressed[1:]
@@ -57,7 +57,7 @@ class Keyboard:
 
 @contextmanager
 def keyboard() -> Iterator[Keyboard]:
-    """Keys as they are pressed, where standard input is a terminal; elsewhere a keyboard that nobody presses."""
+    """The keyboard of a terminal; if standard input is none, a keyboard without keys."""
     if not sys.stdin.isatty():
         yield Keyboard(None)
         return

@@ -1,6 +1,5 @@
 """`caboose replay`."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,10 +8,16 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.exits import EXIT_USAGE, fail
-from caboose_daemon.cli.progress import progress_bar
-from caboose_daemon.config import ConfigError, load
+from caboose_daemon.cli.options import (
+    EXIT_OK,
+    EXIT_USAGE,
+    configured_file,
+    example,
+    json_lines_option,
+    load_config,
+    print_json,
+    progress_bar,
+)
 from caboose_daemon.offline.replay import comparison, report
 from caboose_daemon.offline.replay.logs import Log, LogError, read_logs
 from caboose_daemon.offline.replay.player import Judged, play
@@ -20,35 +25,35 @@ from caboose_daemon.rules.parts.rule import RuleConfig
 
 Configs = Mapping[str, RuleConfig]
 PIPED_WIDTH = 200
-"""Where there is no terminal, a finding stays on its line."""
+"""Keeps each finding on one line in a pipe."""
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose replay trainer_state.json",
+        "caboose replay runs/*.csv --config stricter.toml",
+        "caboose replay caboose-data/journal.sqlite --json | jq .incidents",
+    )
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, for programs.")
+@json_lines_option
 @click.option(
     "--config",
     "other_file",
     type=click.Path(path_type=Path),
-    help="Compare with this configuration: what it would gain and lose.",
+    help="Compare with this configuration: incidents gained and lost.",
 )
 def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> None:
-    """Run the rules over logs of runs that are over: what would have been raised, and when.
+    """Run the rules over logs of finished runs: what they would have found, and when.
 
     Reads CSV (step, loss, grad_norm, lr, val_loss), Hugging Face's trainer_state.json, JSONL, Lightning's metrics.csv,
-    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's own journal.sqlite. The
-    thresholds are those of caboose.toml (or of CABOOSE_CONFIG), or the defaults.
+    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's journal.sqlite. Thresholds
+    come from caboose.toml (or CABOOSE_CONFIG), or are the defaults.
 
-    \b
-    Example:
-        caboose replay trainer_state.json
-        caboose replay runs/*.csv --config stricter.toml
-        caboose replay caboose-data/journal.sqlite --json | jq .incidents
-
-    Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration could not be read.
+    Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration cannot be read.
     """
-    ours = _rules(configured_file())
-    other = _rules(other_file) if other_file is not None else None
+    ours = load_config(configured_file()).rules
+    other = load_config(other_file).rules if other_file is not None else None
     all_judged, differences = [], []
     is_broken = False
     out, errors = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH), Console(stderr=True)
@@ -63,7 +68,7 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
                         differences.append(difference)
                     if as_json:
                         extra = {} if difference is None else {"compared": difference.as_object()}
-                        click.echo(json.dumps({**report.as_object(judged), **extra}))
+                        print_json({**report.as_object(judged), **extra})
                     elif difference is None:
                         out.print(report.as_text(judged))
             except LogError as error:
@@ -72,7 +77,7 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
     if not as_json:
         for line in _last_lines(all_judged, differences, str(other_file)):
             out.print(line, markup=False, highlight=False, soft_wrap=True)
-    sys.exit(EXIT_USAGE if is_broken else 0)
+    sys.exit(EXIT_USAGE if is_broken else EXIT_OK)
 
 
 def _played(log: Log, configs: Configs, progress: Progress) -> Judged:
@@ -87,10 +92,3 @@ def _last_lines(all_judged: list[Judged], differences: list[comparison.Differenc
         yield report.total(all_judged)
     if differences:
         yield from comparison.lines(differences, name)
-
-
-def _rules(path: Path | None) -> Configs:
-    try:
-        return load(path).rules
-    except ConfigError as error:
-        fail(str(error))

@@ -1,6 +1,5 @@
 """`caboose report`."""
 
-import json
 import os
 import sys
 import tempfile
@@ -8,45 +7,39 @@ from pathlib import Path
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.run_loading import load_runs
+from caboose_daemon.cli.options import daemon_option, example, fail, json_option, load_one_run, print_json
 from caboose_daemon.offline.html_report.document import render
 from caboose_daemon.offline.html_report.picture import PictureError, find_browser, take_picture
 from caboose_daemon.offline.runs.run import Run
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "caboose report llama-7b -o llama-7b.html",
+        "caboose report caboose-data/journal.sqlite:llama-7b --png llama-7b.png",
+        "caboose report trainer_state.json",
+    )
+)
 @click.argument("job", metavar="JOB|FILE")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write.  [default: JOB.html]")
-@click.option("--png", type=click.Path(path_type=Path), help="Also a picture of it; needs Chromium or Chrome.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON object, for programs.")
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-)
+@click.option("--png", type=click.Path(path_type=Path), help="Also write a screenshot; needs Chromium or Chrome.")
+@json_option
+@daemon_option
 def report(job: str, output: Path | None, png: Path | None, as_json: bool, address: str | None) -> None:
-    """Write one HTML file about a run, for people who were not there.
+    """Write one HTML file about a run, for readers who did not watch it.
 
-    Curves, incidents with their diagnosis, rollback decisions, layers, configuration, and what could not be seen. It
-    opens offline: everything is inside, plotly's script as well (about 5 MB). JOB is a job the daemon knows, or
-    FILE.sqlite:JOB of a journal; FILE is a log that `caboose replay` reads.
+    Holds curves, incidents with their diagnosis, rollback decisions, layers, configuration, and what could not be
+    observed. It opens offline: everything is inside, including plotly's script (about 5 MB). JOB is a job of the
+    daemon, or FILE.sqlite:JOB of a journal; FILE is a log that `caboose replay` reads.
 
-    \b
-    Example:
-        caboose report llama-7b -o llama-7b.html
-        caboose report caboose-data/journal.sqlite:llama-7b --png llama-7b.png
-        caboose report trainer_state.json
-
-    Exit codes: 0 written, 2 no such job or file, it cannot be written, or --png without a browser.
+    Exit codes: 0 written, 2 no such job or file, the file cannot be written, or --png without a browser.
     """
     if png is not None:
         try:
             find_browser()
         except PictureError as error:
             fail(f"--png {error}")
-    runs = load_runs([job], address)
-    if len(runs) > 1:
-        fail(f"{job}: holds {', '.join(run.name for run in runs[:20])}; name one: {job}:{runs[0].name}")
-    run = runs[0]
+    run = load_one_run(job, address)
     target = output or Path(f"{_safe(run.name)}.html")
     _write(target, render(run))
     written = [target]
@@ -57,7 +50,7 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
             fail(f"--png {png}: {error}; {target} is written")
         written.append(png)
     if as_json:
-        click.echo(json.dumps(_told(run, written)))
+        print_json(_as_object(run, written))
     else:
         for path in written:
             click.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")
@@ -65,7 +58,7 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
 
 
 def _write(target: Path, text: str) -> None:
-    """Whole or not at all: a report that is looked at while it is written stays the old one."""
+    """Writes the file atomically."""
     try:
         descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
@@ -87,7 +80,7 @@ def _safe(name: str) -> str:
     return "".join(char if char.isalnum() or char in "-_." else "-" for char in name).strip(".") or "report"
 
 
-def _told(run: Run, written: list[Path]) -> dict[str, object]:
+def _as_object(run: Run, written: list[Path]) -> dict[str, object]:
     files = [{"file": str(path), "bytes": path.stat().st_size} for path in written]
     return {"job": run.name, "source": run.source, "num_incidents": len(run.incidents), "files": files}
 

@@ -1,115 +1,201 @@
-"""`caboose rollback`, `caboose apply`, `caboose checkpoint` and `caboose snapshot`: asking a run for something."""
+"""`caboose rollback`, `caboose apply`, `caboose checkpoint` and `caboose snapshot`: commands to a run's ranks."""
 
-import json
+import math
 import sys
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
-from caboose_daemon.cli.request_client import Asked, connect, decisions, follow, options, sender
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    connect,
+    daemon_option,
+    example,
+    fail,
+    json_option,
+    one_line_errors,
+    print_json,
+    read_token,
+    token_option,
+    user_name,
+)
+from caboose_daemon.out.api.client import Client, job_path
 
-DONE, NOT_DONE = 0, 1
-EXIT_CODES = "Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or nothing heard, 2 cannot ask."
+POLL_SECONDS = 0.2
+ANSWER_SECONDS = 3.0
+"""How long the other ranks' results are awaited once the outcome is known."""
+Json = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., None])
 
 
-@click.command(epilog=EXIT_CODES)
+def request_options(command: F) -> F:
+    """The options of every command to ranks."""
+    for option in (
+        token_option,
+        daemon_option,
+        click.option(
+            "--wait",
+            metavar="SECONDS",
+            type=float,
+            default=120.0,
+            show_default=True,
+            help="How long to wait for the outcome.",
+        ),
+        json_option,
+        click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog=example(
+        "caboose rollback llama-7b --dry-run", "caboose rollback llama-7b --to 4200 --skip 100 --lr-scale 0.5"
+    )
+)
 @click.argument("job")
 @click.option("--to", metavar="STEP", type=click.IntRange(min=0), help="The snapshot to go back to.  [default: newest]")
 @click.option(
-    "--skip", metavar="STEPS", type=click.IntRange(min=0), default=0, help="Steps of data to drop afterwards."
+    "--skip", metavar="STEPS", type=click.IntRange(min=0), default=0, help="Steps of data to skip afterwards."
 )
 @click.option("--lr-scale", metavar="X", type=float, default=1.0, help="Multiply the learning rate by this afterwards.")
-@options
+@request_options
 def rollback(job: str, to: int | None, skip: int, lr_scale: float, **how: Any) -> None:
-    """Roll a run back to a snapshot, on all ranks at one step or on none.
+    """Roll a run back to a snapshot, on all ranks at the same step or on none.
 
-    The run must have been attached with rollback="auto"; what the daemon may do by itself does not matter here.
-    Weights, optimizer and the rest go back, the data goes on. The ranks keep their budget and cool-down, whoever asks.
+    The run must be attached with rollback="auto"; the daemon's own --rollback mode does not matter here. Weights,
+    optimizer and the rest of the snapshot go back; the data goes on. The ranks' rollback budget and cool-down apply.
 
-    \b
-    Example:
-        caboose rollback llama-7b --dry-run
-        caboose rollback llama-7b --to 4200 --skip 100 --lr-scale 0.5
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     body = {"to": to, "skip": skip, "lr_scale": lr_scale}
     carry_out(Asked(job, "rollback", body), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose apply llama-7b", "caboose apply llama-7b --lr-scale 0.5 --dry-run"))
 @click.argument("job")
-@click.option("--lr-scale", metavar="X", type=float, help="What to multiply the learning rate by.")
-@options
+@click.option("--lr-scale", metavar="X", type=float, help="Multiply the learning rate by this.")
+@request_options
 def apply(job: str, lr_scale: float | None, **how: Any) -> None:
-    """Multiply a run's learning rate, on all ranks at one step or on none.
+    """Multiply a run's learning rate, on all ranks at the same step or on none.
 
-    Without --lr-scale, the fix that the diagnosis of an open incident calls for is offered, if a rate can bring it.
+    Without --lr-scale, the command suggests the factor from the diagnosis of an open incident, if there is one, and
+    asks before it sends it.
 
-    \b
-    Example:
-        caboose apply llama-7b
-        caboose apply llama-7b --lr-scale 0.5 --dry-run
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     if lr_scale is None:
-        lr_scale = _offered(job, **how)
+        lr_scale = _suggested_scale(job, **how)
     carry_out(Asked(job, "commands", {"kind": "scale_lr", "lr_scale": lr_scale}), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose checkpoint llama-7b"))
 @click.argument("job")
-@options
+@request_options
 def checkpoint(job: str, **how: Any) -> None:
-    """Have a run save a checkpoint to disk, at one step on all ranks.
+    """Save a checkpoint of a run to disk, at the same step on all ranks.
 
-    \b
-    Example:
-        caboose checkpoint llama-7b
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     carry_out(Asked(job, "commands", {"kind": "checkpoint"}), **how)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=example("caboose snapshot llama-7b"))
 @click.argument("job")
-@options
+@request_options
 def snapshot(job: str, **how: Any) -> None:
-    """Have a run take a snapshot in memory, at one step on all ranks.
+    """Take a snapshot of a run in memory, at the same step on all ranks.
 
-    \b
-    Example:
-        caboose snapshot llama-7b
+    Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
     carry_out(Asked(job, "commands", {"kind": "snapshot"}), **how)
 
 
-def _offered(job: str, *, as_json: bool, address: str | None, **_: Any) -> float:
-    """The scale that the diagnosis calls for, once somebody has agreed to it."""
-    offer = decisions(connect(address), job)["offer"]
-    if offer is None:
-        click.echo(f"caboose: no open incident of {job} calls for another learning rate; give --lr-scale", err=True)
-        sys.exit(2)
-    sure = f"{100 * offer['confidence']:.0f} %"
-    click.echo(f"incident {offer['incident']}: {offer['title']} ({sure}): {offer['first_fix']}", err=True)
-    scale = float(offer["lr_scale"])
-    if as_json or not sys.stdin.isatty():
-        click.echo(f"caboose: to do that: caboose apply {job} --lr-scale {scale:g}", err=True)
-        sys.exit(2)
-    click.confirm(f"Multiply the learning rate by {scale:g}?", abort=True, err=True)
-    return scale
+@dataclass(frozen=True)
+class Asked:
+    """A request: the job, the API endpoint below it, and the body."""
+
+    job: str
+    endpoint: str
+    body: Json
 
 
 def carry_out(
     asked: Asked, *, dry_run: bool, as_json: bool, wait: float, address: str | None, token_file: str | None
 ) -> None:
-    """Asks, waits for the outcome, and ends the command with it."""
+    """Sends the request, waits for its outcome, prints it, and ends the command."""
     client = connect(address)
-    decision = sender(client, token_file)(asked, dry_run=dry_run)
+    decision = _send(client, asked, read_token(token_file), dry_run=dry_run)
     if decision["is_open"]:
-        decision = follow(client, asked.job, decision, wait, is_quiet=as_json)
+        decision = _follow(client, asked.job, decision, wait, is_quiet=as_json)
     if as_json:
-        click.echo(json.dumps(decision))
+        print_json(decision)
     else:
         for line in decision["explanation"]:
             click.echo(line)
         if decision["is_open"]:
-            click.echo(f"caboose: nothing heard within {wait:g} s; see /api/v1/jobs/{asked.job}/decisions", err=True)
+            click.echo(f"caboose: no answer within {wait:g} s; see {job_path(asked.job, '/decisions')}", err=True)
     is_done = decision["state"] == "committed" or (dry_run and decision["state"] == "advised")
-    sys.exit(DONE if is_done else NOT_DONE)
+    sys.exit(EXIT_OK if is_done else EXIT_FAILED)
+
+
+def _suggested_scale(job: str, *, as_json: bool, address: str | None, **_: Any) -> float:
+    """The factor that the diagnosis suggests, after the user has confirmed it."""
+    offer = _decisions(connect(address), job)["offer"]
+    if offer is None:
+        fail(f"no open incident of {job} suggests another learning rate; give --lr-scale")
+    confidence = f"{100 * offer['confidence']:.0f} %"
+    click.echo(f"incident {offer['incident']}: {offer['title']} ({confidence}): {offer['first_fix']}", err=True)
+    scale = float(offer["lr_scale"])
+    if as_json or not sys.stdin.isatty():
+        fail(f"to do that: caboose apply {job} --lr-scale {scale:g}")
+    click.confirm(f"Multiply the learning rate by {scale:g}?", abort=True, err=True)
+    return scale
+
+
+def _send(client: Client, asked: Asked, token: str, *, dry_run: bool) -> Json:
+    """The decision, sent or refused."""
+    body = {**asked.body, "dry_run": dry_run, "by": user_name()}
+    with one_line_errors():
+        status, answer = client.post(job_path(asked.job, f"/{asked.endpoint}"), body, token)
+    if "explanation" not in answer:
+        fail(str(answer.get("error", f"the daemon answered {status}")))
+    decision: Json = answer
+    return decision
+
+
+def _decisions(client: Client, job: str) -> Json:
+    with one_line_errors():
+        answer: Json = client.get(job_path(job, "/decisions"))
+    return answer
+
+
+def _follow(client: Client, job: str, decision: Json, wait: float, *, is_quiet: bool) -> Json:
+    """The decision once its outcome is known, or after `wait` seconds; a terminal shows the progress."""
+    deadline = time.monotonic() + wait
+    shows_progress = not is_quiet and sys.stderr.isatty()
+    outcome_known = math.inf  # the first rank's result is enough to know it
+    while (decision["is_open"] or _lacks_results(decision)) and time.monotonic() < min(
+        deadline, outcome_known + ANSWER_SECONDS
+    ):
+        time.sleep(POLL_SECONDS)
+        rows = _decisions(client, job)["decisions"]
+        decision = next((row for row in rows if row["number"] == decision["number"]), decision)
+        outcome_known = min(outcome_known, math.inf if decision["is_open"] else time.monotonic())
+        if shows_progress:
+            answers = ", ".join(f"{num} {outcome}" for outcome, num in sorted(decision["num_answers"].items()))
+            line = f"command {decision['command']}: {answers or 'sent'}, of {decision['world']} ranks"
+            click.echo(f"\r{line:<78}", nl=False, err=True)
+    if shows_progress:
+        click.echo("", err=True)
+    return decision
+
+
+def _lacks_results(decision: Json) -> bool:
+    """Whether it is a hunt of which some ranks have not reported their result."""
+    is_hunt = decision["kind"] == "hunt" and decision["state"] == "committed"
+    return bool(is_hunt and decision["num_answers"].get("done", 0) < decision["world"])

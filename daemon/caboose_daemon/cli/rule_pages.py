@@ -1,6 +1,6 @@
-"""How rules look: a table on a terminal, one line each where there is none, and a page about one of them.
+"""The terminal output of `caboose rules`: a table, lines for a pipe, and a page about one rule.
 
-Everything but a rule's texts comes as the API has it (see `rule_shapes.rule`), from a daemon or from a file.
+Rows are in the API's shape (`rule_shapes.rule`), from a daemon or from a file.
 """
 
 import textwrap
@@ -16,18 +16,18 @@ from caboose_daemon.rules.parts.describe import RUNBOOKS, Description
 
 COMMON = ("enabled", "severity")
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
-TITLES = {"": "How it judges", "Design": "How it judges, and what it is not fooled by"}
-TRIGGERS = {"step": "after every aligned step", "tick": "about once a second, whether steps end or not"}
+TITLES = {"": "How it decides", "Design": "Why it works this way"}
+TRIGGERS = {"step": "after every aligned step", "tick": "about once a second"}
 
 
 def listed(answer: dict[str, Any], width: int) -> RenderableType:
-    """All rules, for a terminal: three columns of several lines, which is what 80 characters hold."""
+    """All rules, in three columns that fit 80 characters."""
     rows = answer["rules"]
     has_state = any("jobs" in row for row in rows)
     longest = max((len(key) for row in rows for key in _keys(row)), default=0)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("rule", no_wrap=True)
-    table.add_column("thresholds", no_wrap=True)  # broken here, so that no key is
+    table.add_column("thresholds", no_wrap=True)  # wrapped here, between keys
     table.add_column("needs and state" if has_state else "needs", overflow="fold")
     for row in rows:
         name = [Text(row["rule"], style="bold"), Text(f"at most {row['severity']}" if row["enabled"] else "off")]
@@ -40,14 +40,14 @@ def listed(answer: dict[str, Any], width: int) -> RenderableType:
         cells = (Text("\n").join(name), Text(keys), Text("\n").join(state))
         table.add_row(*cells, style="" if row["enabled"] else "dim")
     notes = (
-        "* is not the default, which stands in brackets",
-        f"runbook of a rule: {RUNBOOKS}#NAME; `caboose rules show NAME` explains it",
+        "* not the default, which is in brackets",
+        f"runbook: {RUNBOOKS}#NAME; `caboose rules show NAME` explains a rule",
     )
     return Group(Text(f"From {answer['source']}", style="dim"), table, *(Text(note, style="dim") for note in notes))
 
 
 def plain_list(answer: dict[str, Any]) -> str:
-    """All rules, a line each, in columns that hold no blanks."""
+    """All rules, one line each, in columns without blanks."""
     rows = answer["rules"]
     has_state = any("jobs" in row for row in rows)
     titles = ["rule", "enabled", "severity", "thresholds", "needs", "runbook"]
@@ -77,14 +77,14 @@ def one_page(about: Description, row: dict[str, Any], source: str) -> Renderable
     parts.append(_thresholds(row))
     facts = Table.grid(padding=(0, 2))
     for title, text in (
-        ("looks", TRIGGERS[about.trigger]),
-        ("needs", _words(about.needs, "nothing special") + "; without it, it abstains" * bool(about.needs)),
+        ("runs", TRIGGERS[about.trigger]),
+        ("needs", _words(about.needs, "nothing special") + "; abstains without it" * bool(about.needs)),
         ("muted in", _words(about.muted_in, "no regime")),
         ("starts over after", _words(about.forgets_after, "a new attempt only")),
         ("runbook", about.runbook),
     ):
         facts.add_row(Text(title, style="dim"), Text(text))
-    parts += [_title("When it looks"), facts]
+    parts += [_title("When it runs"), facts]
     if "jobs" in row:
         cost = f"{row['runs']:,} runs, {_mean(row)} each, {row['failures']} failed"
         parts += [_title("State"), *_states(row), Text(cost, style="dim")]
@@ -96,7 +96,7 @@ def _title(text: str) -> RenderableType:
 
 
 def _prose(text: str) -> Iterator[RenderableType]:
-    """Paragraphs, set anew to the width there is; what is indented keeps its lines."""
+    """Paragraphs, wrapped to the width; indented ones keep their lines."""
     for number, paragraph in enumerate(text.split("\n\n")):
         if number:
             yield Text()
@@ -127,7 +127,7 @@ def _keys(row: dict[str, Any]) -> list[str]:
 
 
 def _states(row: dict[str, Any]) -> list[Text]:
-    """One line per job that has not ended, or in which something is open."""
+    """One line per job that runs, or in which the rule has an open finding."""
     lines = []
     for job in row["jobs"]:
         if job["state"] == "open":

@@ -1,8 +1,6 @@
 """`caboose rules`."""
 
 import difflib
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,55 +8,61 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from caboose_daemon.cli.config_file import configured_file
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import (
+    configured_file,
+    connect,
+    daemon_option,
+    example,
+    fail,
+    json_option,
+    load_config,
+    print_json,
+)
 from caboose_daemon.cli.rule_pages import listed, one_page, plain_list
-from caboose_daemon.config import ConfigError, load
 from caboose_daemon.jobs.thresholds import origins
 from caboose_daemon.out.api import rule_shapes
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import ClientError
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import describe
-from caboose_wire.endpoints import DEFAULT_HTTP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def asking(command: F) -> F:
-    """The options that say where the thresholds are asked for, and how they are shown."""
+def shared_options(command: F) -> F:
+    """The options of both commands."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs."),
+        json_option,
         click.option(
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
-            help="Show what this file sets, and ask no daemon.",
+            help="Show the thresholds of this file; do not ask a daemon.",
         ),
-        click.option(
-            "--daemon", "address", metavar="URL", help="The daemon to ask.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-        ),
+        daemon_option,
     ):
         command = option(command)
     return command
 
 
-@click.group(invoke_without_command=True)
-@asking
+@click.group(
+    invoke_without_command=True,
+    epilog=example(
+        "caboose rules",
+        "caboose rules --config other.toml",
+        "caboose rules show loss_spike",
+        "caboose rules --json | jq '.rules[] | select(.enabled) | .rule'",
+    ),
+)
+@shared_options
 @click.pass_context
 def rules(context: click.Context, address: str | None, config_file: Path | None, as_json: bool) -> None:
-    """List the rules: what is on, thresholds, needs, runbook.
+    """List the rules: enabled, thresholds, inputs, runbook.
 
-    With a daemon running, also how each does in each job: quiet, open, or abstaining for want of something. Without
-    one, the thresholds of caboose.toml (or of CABOOSE_CONFIG), or the defaults. A star marks what is not the default.
+    With a daemon running, also the state of each rule in each job: quiet, open, or abstaining because an input is
+    missing. Without one, the thresholds of caboose.toml (or of CABOOSE_CONFIG), or the defaults. A star marks a value
+    that is not the default.
 
-    \b
-    Example:
-        caboose rules
-        caboose rules --config other.toml
-        caboose rules show loss_spike
-        caboose rules --json | jq '.rules[] | select(.enabled) | .rule'
-
-    Exit codes: 0 shown, 2 cannot be shown as asked (no such file, nobody at --daemon).
+    Exit codes: 0 shown, 2 cannot be shown as asked (no such file, no daemon answers at --daemon).
     """
     if context.invoked_subcommand is not None:
         context.obj = (address, config_file, as_json)
@@ -66,29 +70,24 @@ def rules(context: click.Context, address: str | None, config_file: Path | None,
     answer = _ask(address, config_file)
     console = Console()
     if as_json:
-        click.echo(json.dumps(answer))
+        print_json(answer)
     elif console.is_terminal:
         console.print(listed(answer, console.width))
     else:
         click.echo(plain_list(answer))
 
 
-@rules.command()
+@rules.command(epilog=example("caboose rules show loss_spike", "caboose rules show rank_silent --json"))
 @click.argument("name")
-@asking
+@shared_options
 @click.pass_obj
 def show(
     given: tuple[str | None, Path | None, bool], name: str, address: str | None, config_file: Path | None, as_json: bool
 ) -> None:
-    """Explain one rule in a page.
+    """Explain one rule.
 
-    What it sees, why it is done this way and what it is silent on, every threshold with its meaning and value, what it
-    needs, when it is muted or starts over, and where its runbook is.
-
-    \b
-    Example:
-        caboose rules show loss_spike
-        caboose rules show rank_silent --json
+    Shows what it detects, how it decides, every threshold with its meaning and value, its inputs, when it is muted or
+    starts over, and its runbook.
 
     Exit codes: 0 shown, 2 no such rule, or cannot be shown as asked.
     """
@@ -99,42 +98,35 @@ def show(
     answer = _ask(address or given[0], config_file or given[1])
     row = next((row for row in answer["rules"] if row["rule"] == name), None)
     if row is None:
-        fail(f"the {answer['source']} has no rule {name}; it is of another version")
+        fail(f"the {answer['source']} has no rule {name}; it runs another version")
     if as_json or given[2]:
         texts = {"sees": about[name].sees, "sections": [list(section) for section in about[name].sections]}
-        click.echo(json.dumps({"source": answer["source"], **row, **texts}))
+        print_json({"source": answer["source"], **row, **texts})
         return
     console = Console()
     console.print(one_page(about[name], row, answer["source"]), width=min(console.width, 100))
 
 
 def _ask(address: str | None, config_file: Path | None) -> dict[str, Any]:
-    """The rules as a daemon has them, or as they would be in one that is started here."""
+    """The rules as a running daemon has them, or as one started here would."""
     if config_file is not None:
         if address is not None:
-            fail("--config shows what a file sets, --daemon what is in force: give one of them")
+            fail("--config and --daemon: give one of them")
         return _configured(config_file, f"file {config_file}")
-    asked = address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
-    try:
-        client = Client(asked)
-    except ValueError as error:
-        fail(f"--daemon {error}")
+    client = connect(address)
     try:
         answer = client.get("/api/v1/rules")
         return {"source": f"daemon at {client.url}", "file": answer["file"], "rules": answer["rules"]}
     except (ClientError, KeyError, TypeError) as error:
         if address is not None:
-            fail(str(error) if isinstance(error, ClientError) else f"{client.url} does not answer as a daemon does")
+            fail(str(error) if isinstance(error, ClientError) else f"{client.url} answers, but not as a Caboose daemon")
     path = configured_file()
     where = f"file {path}" if path is not None else "defaults"
     return _configured(path, f"{where}; no daemon answers at {client.url}")
 
 
 def _configured(path: Path | None, source: str) -> dict[str, Any]:
-    try:
-        config = load(path)
-    except ConfigError as error:
-        fail(str(error))
+    config = load_config(path)
     rows = [
         rule_shapes.rule(describe(rule), config.rules[rule.name], _origins(config.rules, config.rule_tables, rule.name))
         for rule in RULES

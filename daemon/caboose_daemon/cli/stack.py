@@ -1,7 +1,5 @@
 """`caboose stack`."""
 
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -10,42 +8,63 @@ from rich.console import Console
 from rich.table import Table
 
 from caboose_daemon import assets
-from caboose_daemon.cli.exits import fail
+from caboose_daemon.cli.options import (
+    DAEMON_DEFAULT,
+    EXIT_FAILED,
+    EXIT_OK,
+    daemon_address,
+    example,
+    fail,
+    json_option,
+    print_json,
+)
 from caboose_daemon.ops.stack import stack as stacks
-from caboose_daemon.ops.stack.binaries import BinaryError
-from caboose_wire.endpoints import DEFAULT_HTTP
 
 DIRECTORY = click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), default=Path("caboose-stack"), show_default=True
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path("caboose-stack"),
+    show_default=True,
+    help="Its directory.",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 
 
-@click.group()
+@click.group(
+    epilog=example(
+        "caboose stack up --with-daemon --webhook http://127.0.0.1:8000/page",
+        "caboose stack status",
+        "caboose stack down",
+    )
+)
 def stack() -> None:
     """Run Prometheus and Alertmanager beside the daemon, configured and on free ports.
 
-    They go on after the command; their files and logs are in --dir. For trying the alerts out, and for one machine; for
-    a cluster see the files under deploy/.
-
-    \b
-    Example:
-        caboose stack up --with-daemon --webhook http://127.0.0.1:8000/page
-        caboose stack status
-        caboose stack down
+    The processes keep running after the command; their files and logs are in --dir. For one machine, and for trying out
+    the alerts; for a cluster see deploy/.
     """
 
 
-@stack.command()
+@stack.command(epilog=example("caboose stack up --daemon 127.0.0.1:9757"))
 @DIRECTORY
-@click.option(
-    "--daemon", "address", metavar="URL", help="The daemon to scrape.  [default: CABOOSE_HTTP or 127.0.0.1:9757]"
-)
+@click.option("--daemon", "address", metavar="URL", help=f"The daemon to scrape.  {DAEMON_DEFAULT}")
 @click.option("--with-daemon", is_flag=True, help="Start a daemon too, on free ports.")
 @click.option("--webhook", metavar="URL", help="Where Alertmanager sends alerts.")
-@click.option("--scrape-seconds", type=click.FloatRange(0.1, 300), default=5.0, show_default=True)
-@click.option("--wait-seconds", type=click.FloatRange(0.1, 300), default=10.0, show_default=True, help="Before a page.")
-@AS_JSON
+@click.option(
+    "--scrape-seconds",
+    type=click.FloatRange(0.1, 300),
+    default=5.0,
+    show_default=True,
+    help="Prometheus' scrape interval.",
+)
+@click.option(
+    "--wait-seconds",
+    type=click.FloatRange(0.1, 300),
+    default=10.0,
+    show_default=True,
+    help="Alertmanager's group_wait: how long before it notifies.",
+)
+@json_option
 def up(
     directory: Path,
     address: str | None,
@@ -55,17 +74,13 @@ def up(
     wait_seconds: float,
     as_json: bool,
 ) -> None:
-    """Start them.
+    """Start Prometheus and Alertmanager.
 
-    \b
-    Example:
-        caboose stack up --daemon 127.0.0.1:9757
-
-    Exit codes: 0 all parts are ready, 1 one did not start (nothing is left running), 2 cannot start as asked.
+    Exit codes: 0 all parts are ready, 1 one did not start (no process is left running), 2 cannot start as asked.
     """
     if with_daemon and address:
-        fail("--with-daemon starts a daemon, --daemon names one that runs: give one of them")
-    daemon = None if with_daemon else address or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
+        fail("--with-daemon and --daemon: give one of them")
+    daemon = None if with_daemon else daemon_address(address)
     try:
         made = stacks.up(
             directory.resolve(),
@@ -75,31 +90,31 @@ def up(
             scrape_seconds=scrape_seconds,
             wait_seconds=wait_seconds,
         )
-    except (BinaryError, ValueError) as error:
+    except (stacks.BinaryError, ValueError) as error:
         fail(str(error))
     except stacks.StackError as error:
-        click.echo(f"caboose: {error}", err=True)
-        sys.exit(1)
+        fail(str(error), EXIT_FAILED)
     _show(made, as_json)
 
 
-@stack.command()
+@stack.command(epilog=example("caboose stack status --json | jq -r '.parts[].url'"))
 @DIRECTORY
-@AS_JSON
+@json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show what runs, and where.
+    """Show the processes, their state and their addresses.
 
     Exit codes: 0 all parts are ready, 1 one is not, 2 no stack was started there.
     """
     known = _load(directory)
     _show(known, as_json)
-    sys.exit(0 if all(part.is_ready for part in known.parts) else 1)
+    sys.exit(EXIT_OK if all(part.is_ready for part in known.parts) else EXIT_FAILED)
 
 
-@stack.command()
+@stack.command(epilog=example("caboose stack down"))
 @DIRECTORY
-def down(directory: Path) -> None:
-    """End them. Their data stays in --dir.
+@json_option
+def down(directory: Path, as_json: bool) -> None:
+    """End the processes. Their data stays in --dir.
 
     Exit codes: 0 ended, 2 no stack was started there.
     """
@@ -107,7 +122,10 @@ def down(directory: Path) -> None:
         ended = stacks.down(directory.resolve())
     except stacks.StackError as error:
         fail(str(error))
-    click.echo(f"ended: {', '.join(ended) or 'nothing was running any more'}")
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        click.echo(f"ended: {', '.join(ended) or 'nothing was running'}")
 
 
 def _load(directory: Path) -> stacks.Stack:
@@ -126,7 +144,7 @@ def _show(made: stacks.Stack, as_json: bool) -> None:
     ]
     if as_json:
         parts = [{"name": name, "state": state, "url": url, "log": log} for name, state, url, log in rows]
-        click.echo(json.dumps({"daemon": made.daemon_url, "endpoint": made.endpoint, "parts": parts}))
+        print_json({"daemon": made.daemon_url, "endpoint": made.endpoint, "parts": parts})
         return
     table = Table(box=None, header_style="dim")
     for name in ("part", "state", "url", "log"):

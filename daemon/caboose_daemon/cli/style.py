@@ -1,4 +1,4 @@
-"""Colours and marks of severities and states, the same on every page of the terminal."""
+"""Colours and marks of severities and states in the terminal."""
 
 from rich.text import Text
 
@@ -10,10 +10,9 @@ STATES = {"running": "green", "live": "green", "failed": "bold red", "lost": "ye
 
 
 def health(severity: str) -> Text:
-    """A severity that is told apart without colours too."""
+    """A severity with its mark, so that it needs no colour."""
     return Text(f"{MARKS.get(severity, '?')} {severity}", COLOURS.get(severity, ""))
 
 
 def state(name: str) -> Text:
-    """How a job or a rank stands."""
     return Text(name, STATES.get(name, ""))

@@ -10,15 +10,16 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from caboose_daemon.cli.exits import fail
 from caboose_daemon.cli.keyboard import keyboard
-from caboose_daemon.cli.request_client import connect
-from caboose_daemon.cli.sources import daemon_option, print_json
+from caboose_daemon.cli.options import EXIT_OK, connect, daemon_option, example, fail, json_lines_option, print_json
 from caboose_daemon.cli.top_pages import plain_lines, screen
 from caboose_daemon.cli.top_view import View
+from caboose_daemon.offline.runs.source import DaemonSource
 
 
-@click.command()
+@click.command(
+    epilog=example("caboose top", "caboose top llama-7b --every 5", "caboose top --json -n 1 | jq '.jobs[0].loss'")
+)
 @click.argument("job", required=False)
 @click.option(
     "--every",
@@ -26,28 +27,24 @@ from caboose_daemon.cli.top_view import View
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Between looks.",
+    help="Time between refreshes.",
 )
-@click.option("-n", "num", metavar="LOOKS", type=click.IntRange(min=1), help="End after so many.  [default: at q]")
-@click.option("--plain", is_flag=True, help="Lines instead of a screen, as where there is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look, for programs.")
+@click.option(
+    "-n", "num", metavar="TIMES", type=click.IntRange(min=1), help="End after this many refreshes.  [default: at q]"
+)
+@click.option("--plain", is_flag=True, help="Print lines instead of a screen, as without a terminal.")
+@json_lines_option
 @daemon_option
 def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bool, address: str | None) -> None:
-    """Watch all jobs live, or one with its curves, incidents and ranks.
+    """Watch all jobs live, or one job with its curves, incidents and ranks.
 
-    Arrows (or j and k) choose a job, Enter opens it, Esc or the left arrow goes back, l draws the curves on a
-    logarithmic scale, q or Ctrl-C ends it. Where there is no terminal, a line is written whenever something is new.
+    Arrows (or j and k) choose a job, Enter opens it, Esc or the left arrow goes back, l switches the curves to a
+    logarithmic scale, q or Ctrl-C ends the command. Without a terminal it prints a line for each change.
 
-    \b
-    Example:
-        caboose top
-        caboose top llama-7b --every 5
-        caboose top --json -n 1 | jq '.jobs[0].loss'
-
-    Exit codes: 0 ended as asked, 2 no such job, nobody at --daemon.
+    Exit codes: 0 ended as asked, 2 no such job, no daemon answers.
     """
-    view = View(connect(address), job)
-    view.look()
+    view = View(DaemonSource(connect(address)), job)
+    view.refresh()
     if view.problem:
         fail(view.problem)
     console = Console()
@@ -58,13 +55,13 @@ def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bo
         else:
             _draw(view, console, every, num)
     except KeyboardInterrupt:
-        sys.exit(0)
+        sys.exit(EXIT_OK)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Ends as Ctrl-C does, so that the terminal is left as it was."""
+    """Ends as Ctrl-C does, so that the terminal is restored."""
     raise KeyboardInterrupt
 
 
@@ -78,19 +75,19 @@ def _draw(view: View, console: Console, every: float, num: int | None) -> None:
             if not view.press(key):
                 return
             if not key or key in ("enter", "back"):
-                view.look()
+                view.refresh()
 
 
 def _write(view: View, every: float, num: int | None, *, as_json: bool) -> None:
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     while True:
         if as_json:
             print_json(view.as_object())
         else:
-            for line in plain_lines(view, told):
+            for line in plain_lines(view, printed):
                 click.echo(line)
         sys.stdout.flush()
         if num is not None and (num := num - 1) == 0:
             return
         time.sleep(every)
-        view.look()
+        view.refresh()

@@ -1,4 +1,4 @@
-"""How `caboose top` looks: all jobs, one job, and plain lines where there is no terminal."""
+"""The terminal output of `caboose top`: all jobs, one job, and plain lines without a terminal."""
 
 import math
 import time
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 GUTTER = 10
 MAX_WIDTH = 160
 LISTED_RANKS = 8
-"""More are counted, and the worst of them named."""
+"""Of more ranks, the worst are listed and all are counted."""
 
 
 def screen(view: View, console: Console) -> RenderableType:
@@ -33,31 +33,31 @@ def screen(view: View, console: Console) -> RenderableType:
 
 def _title(view: View, width: int) -> Text:
     keys = "↑↓ choose  ⏎ open  q quit" if view.job is None else "← all jobs  l log  q quit"
-    left = f" caboose top  {time.strftime('%H:%M:%S')}  {view.client.url.partition('://')[2]}"
+    left = f" caboose top  {time.strftime('%H:%M:%S')}  {view.source.where.partition('://')[2]}"
     line = Text(left + " " * max(1, width - len(left) - len(keys) - 1) + keys, "reverse", no_wrap=True)
     line.truncate(width)
     if view.problem:
-        line.append(f"\n {view.problem}; trying again, what is shown is old", "bold red not reverse")
+        line.append(f"\n {view.problem}; retrying, the values shown are old", "bold red not reverse")
     return line
 
 
 def _all_jobs(view: View, width: int, height: int) -> list[RenderableType]:
     if not view.jobs:
-        said = "no job yet: a run that calls caboose.attach(...) shows up by itself"
-        return [Padding(Text(said, "dim"), (1, 1))]
+        summary = "no job yet: a run appears once it calls caboose.attach(...)"
+        return [Padding(Text(summary, "dim"), (1, 1))]
     room = max(3, height - 8)
     first = max(0, min(view.chosen - room // 2, len(view.jobs) - room))
     rows = view.jobs[first : first + room]
     num_open = sum(row["num_open"] for row in view.jobs)
-    said = f"{plural(len(view.jobs), 'job')}, {plural(num_open, 'open incident')}"
-    said += f"; {first + 1} to {first + len(rows)} shown" if len(rows) < len(view.jobs) else ""
-    return [Padding(jobs_table(rows, width - 2, view.chosen - first), (0, 1)), Text(f" {said}", "dim")]
+    summary = f"{plural(len(view.jobs), 'job')}, {plural(num_open, 'open incident')}"
+    summary += f"; {first + 1} to {first + len(rows)} shown" if len(rows) < len(view.jobs) else ""
+    return [Padding(jobs_table(rows, width - 2, view.chosen - first), (0, 1)), Text(f" {summary}", "dim")]
 
 
 def _one_job(view: View, width: int, height: int) -> list[RenderableType]:
     detail = view.detail
     if detail is None:
-        return [Padding(Text(f"asking for {view.job} ...", "dim"), (1, 1))]
+        return [Padding(Text(f"loading {view.job} ...", "dim"), (1, 1))]
     head = Text.assemble(" ", (view.job or "", "bold"), "  ", state(detail["state"]), "  ", health(detail["health"]))
     head.append(f"  attempt {detail['attempt']}, {detail['num_live']}/{detail['world']} ranks, ", "dim")
     head.append(f"rollback {detail['rollback']}", "dim")
@@ -109,7 +109,7 @@ def _curve(title: str, values: list[float], height: int, width: int, colour: str
 def _incidents(incidents: list[Json], decisions: list[Json], width: int) -> list[RenderableType]:
     open_ones = [incident for incident in incidents if incident["is_open"]]
     if not open_ones:
-        past = f"; {plural(len(incidents), 'incident')} in the past" if incidents else ""
+        past = f"; {plural(len(incidents), 'incident')} before" if incidents else ""
         return [Text.assemble((" ✓ nothing is wrong", "green"), (past, "dim"))]
     lines: list[RenderableType] = []
     for incident in open_ones[:3]:
@@ -135,16 +135,16 @@ def _incidents(incidents: list[Json], decisions: list[Json], width: int) -> list
 
 
 def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
-    """Few ranks one by one; of many, how many stand how, and the worst."""
+    """Few ranks one by one; of many, the count of each state and the worst ranks."""
     if not ranks:
-        return [Text(" no rank has been heard", "dim")]
-    shown = ranks if len(ranks) <= rows else sorted(ranks, key=_trouble)[:rows]
+        return [Text(" no rank has reported", "dim")]
+    shown = ranks if len(ranks) <= rows else sorted(ranks, key=_worst_first)[:rows]
     counts: dict[str, int] = {}
     for rank in ranks:
         counts[rank["state"]] = counts.get(rank["state"], 0) + 1
     missing = world - len(ranks)
-    said = ", ".join(f"{num:,} {name}" for name, num in counts.items()) + (
-        f", {missing:,} never heard" if missing else ""
+    summary = ", ".join(f"{num:,} {name}" for name, num in counts.items()) + (
+        f", {missing:,} never reported" if missing else ""
     )
     worst = "" if len(shown) == len(ranks) else f"; the {len(shown)} worst"
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -157,13 +157,13 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
             state(rank["state"]),
             f"loss {figure(rank['loss'])}",
             duration(to_float(rank["step_seconds"])),
-            Text(rank["error"][:40], "red") if rank["error"] else f"heard {duration(rank['silent_seconds'])}",
+            Text(rank["error"][:40], "red") if rank["error"] else f"heard {duration(rank['silent_seconds'])} ago",
         )
-    return [Text.assemble((" ranks", "bold"), (f"  {said}{worst}", "dim")), table]
+    return [Text.assemble((" ranks", "bold"), (f"  {summary}{worst}", "dim")), table]
 
 
-def _trouble(rank: Json) -> tuple[bool, bool, float, float]:
-    """The failed first, then the unheard, then the slow."""
+def _worst_first(rank: Json) -> tuple[bool, bool, float, float]:
+    """Sort key: failed ranks first, then those with a bad loss, then silent, then slow ones."""
     seconds = to_float(rank["step_seconds"])
     loss_is_bad = rank["loss"] is not None and not math.isfinite(to_float(rank["loss"]))
     slow = seconds if math.isfinite(seconds) else 0.0
@@ -175,19 +175,19 @@ def _trouble(rank: Json) -> tuple[bool, bool, float, float]:
     )
 
 
-def plain_lines(view: View, told: dict[str, str]) -> list[str]:
-    """A line for each job, and one for whatever is new since the last look; `told` is what was said before."""
+def plain_lines(view: View, printed: dict[str, str]) -> list[str]:
+    """A line for each job and incident that changed; `printed` holds the last lines."""
     now = time.strftime("%H:%M:%S")
     lines = [f"{now} {view.problem}"] if view.problem else []
     for row in view.jobs if view.job is None else [r for r in view.jobs if r["job"] == view.job]:
-        said = f"{row['job']} {row['state']} step {row['step']} loss {figure(row['loss'])} {row['health']}"
-        said += f" ranks {row['num_live']}/{row['world']}" + (f" open {row['num_open']}" if row["num_open"] else "")
-        if told.get(row["job"]) != said:
-            told[row["job"]] = said
-            lines.append(f"{now} {said}")
+        summary = f"{row['job']} {row['state']} step {row['step']} loss {figure(row['loss'])} {row['health']}"
+        summary += f" ranks {row['num_live']}/{row['world']}" + (f" open {row['num_open']}" if row["num_open"] else "")
+        if printed.get(row["job"]) != summary:
+            printed[row["job"]] = summary
+            lines.append(f"{now} {summary}")
     for incident in view.incidents:
-        said = f"{incident['id']} {incident['rule']} {incident['state']}: {incident['summary']}"
-        if told.get(incident["id"]) != said and (incident["is_open"] or incident["id"] in told):
-            told[incident["id"]] = said
-            lines.append(f"{now} {said}")
+        summary = f"{incident['id']} {incident['rule']} {incident['state']}: {incident['summary']}"
+        if printed.get(incident["id"]) != summary and (incident["is_open"] or incident["id"] in printed):
+            printed[incident["id"]] = summary
+            lines.append(f"{now} {summary}")
     return lines

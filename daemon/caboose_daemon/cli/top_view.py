@@ -1,34 +1,33 @@
-"""What `caboose top` knows at a moment, and which job it looks at.
+"""The state of `caboose top`: the jobs, and the open job's detail.
 
 Design
 ------
-Jobs, and of the one that is looked at its ranks, incidents and decisions, are asked for at every look: they are small.
-The curves of a long run are not: they are asked for again only once twenty times as long has passed as the last
-answer took, and meanwhile each look's newest step is put at their end. A daemon that does not answer leaves what was
-known on the screen, with a line that says so.
+Jobs, and the open job's ranks, incidents and decisions, are small and read at every refresh. The curves of a long run
+are not: they are read again only after 20 times as long as the last answer took; meanwhile each refresh appends the
+newest step. If the daemon does not answer, the screen keeps the last values, with a line that reports it.
 """
 
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from caboose_daemon.format import to_float
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.offline.runs.run import RunError
+from caboose_daemon.offline.runs.source import DaemonSource
 
 Json = dict[str, Any]
 POINTS = 600
 REST = 20.0
-"""How many times as long as an answer took the curves are left alone."""
+"""Curves are not read again for this many times the duration of the last answer."""
 
 
 @dataclass
 class View:
-    """The jobs, and the one that was opened."""
+    """The jobs, and the one that is open."""
 
-    client: Client
+    source: DaemonSource
     job: str | None = None
-    """The one that is looked at; None shows all."""
+    """The open job; None shows all."""
     chosen: int = 0
     jobs: list[Json] = field(default_factory=list)
     detail: Json | None = None
@@ -36,30 +35,29 @@ class View:
     decisions: list[Json] = field(default_factory=list)
     steps: list[Json] = field(default_factory=list)
     problem: str = ""
-    """Why what is shown is old."""
+    """Why the values shown are old; empty if they are not."""
     is_log: bool = False
     _steps_of: str = ""
     _next_steps: float = 0.0
 
-    def look(self) -> None:
-        """Asks the daemon; what it does not answer stays as it was."""
+    def refresh(self) -> None:
+        """Asks the daemon; without an answer, the last values stay."""
         try:
-            self.jobs = self.client.get("/api/v1/jobs")["jobs"]
+            self.jobs = self.source.jobs()
             if self.job is not None:
-                self._look_at(self.job)
+                self._refresh_job(self.job)
             self.problem = ""
-        except ClientError as error:
+        except RunError as error:
             self.problem = str(error)
         self.chosen = max(0, min(self.chosen, len(self.jobs) - 1))
 
-    def _look_at(self, job: str) -> None:
-        path = f"/api/v1/jobs/{quote(job, safe='')}"
-        self.detail = self.client.get(path)
-        self.incidents = self.client.get(f"{path}/incidents")["incidents"]
-        self.decisions = self.client.get(f"{path}/decisions")["decisions"]
+    def _refresh_job(self, job: str) -> None:
+        self.detail = self.source.detail(job)
+        self.incidents = self.source.incidents(job)
+        self.decisions = self.source.decisions(job)
         now = time.monotonic()
         if self._steps_of != job or now >= self._next_steps:
-            self.steps = self.client.get(f"{path}/series?points={POINTS}")["steps"]
+            self.steps = self.source.series(job, POINTS)
             took = time.monotonic() - now
             self._steps_of, self._next_steps = job, time.monotonic() + REST * took
         last = self.detail["last"] if self.detail else None
@@ -67,13 +65,13 @@ class View:
             self.steps.append({**last, "grad_norm_max": last["grad_norm"]})
 
     def open(self) -> None:
-        """Looks at the job that is marked."""
+        """Opens the marked job."""
         if self.job is None and self.jobs:
             self.job = str(self.jobs[self.chosen]["job"])
             self.detail, self.incidents, self.decisions, self.steps = None, [], [], []
 
     def press(self, key: str) -> bool:
-        """What a key does; False where it ends the command."""
+        """Handles a key; False if it ends the command."""
         if key == "q":
             return False
         if key in ("up", "down") and self.job is None:
@@ -87,7 +85,7 @@ class View:
         return True
 
     def curve(self, name: str) -> list[float]:
-        """One column of the steps: a gap where it was not finite; a norm that was not taken stands until one is."""
+        """One column of the steps, NaN where not finite; a norm that was not taken keeps its last value."""
         values: list[float] = []
         for step in self.steps:
             value = step.get(name)
@@ -96,7 +94,6 @@ class View:
         return values
 
     def as_object(self) -> Json:
-        """For programs."""
         found: Json = {"time": time.time(), "problem": self.problem, "jobs": self.jobs}
         if self.job is not None:
             found |= {"job": self.job, "detail": self.detail, "incidents": self.incidents}

@@ -6,42 +6,59 @@ from typing import Any
 
 import click
 
-from caboose_daemon.cli.exits import fail
-from caboose_daemon.cli.sources import (
+from caboose_daemon.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_UNDECIDED,
     daemon_option,
+    example,
+    fail,
     journal_option,
     json_option,
     make_console,
+    named_job,
     one_line_errors,
-    only_job,
     print_json,
     source,
 )
 from caboose_daemon.cli.verify_pages import change_in_words, page
-from caboose_daemon.offline.records.source import RecordSource
+from caboose_daemon.offline.runs.source import RunSource
 from caboose_daemon.offline.verifying.verdict import SETTLING_STEPS, judge
 from caboose_daemon.out.api.steps_around import MAX_STEPS
 
 KINDS = ("fix", "note")
-EXIT_CODES = {"helped": 0, "hurt": 1, "same": 1, "mixed": 1, "faster": 3, "unknown": 3}
+EXIT_CODES = {
+    "helped": EXIT_OK,
+    **dict.fromkeys(("hurt", "same", "mixed"), EXIT_FAILED),
+    **dict.fromkeys(("faster", "unknown"), EXIT_UNDECIDED),
+}
 DEFAULT_STEPS = 500
 Json = dict[str, Any]
 
 
-@click.command()
-@click.argument("job", required=False)
-@click.option(
-    "--at", metavar="STEP", type=click.IntRange(min=0), help="A change after this step that was not declared."
+@click.command(
+    epilog=example(
+        "caboose note llama-7b 'halved the learning rate' --kind fix --set lr=1e-4",
+        "caboose verify llama-7b",
+        "caboose verify llama-7b --at 12000 --json | jq .verdict",
+    )
 )
+@click.argument("job", required=False)
+@click.option("--at", metavar="STEP", type=click.IntRange(min=0), help="Judge an undeclared change after this step.")
 @click.option(
-    "--change", "number", metavar="N", type=click.IntRange(min=1), default=1, help="The N-th last declared change."
+    "--change",
+    "number",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Judge the N-th last declared change.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(30, MAX_STEPS),
     default=DEFAULT_STEPS,
     show_default=True,
-    help="How many steps to look at on each side, at most.",
+    help="Steps to use on each side, at most.",
 )
 @click.option(
     "--settling",
@@ -49,7 +66,7 @@ Json = dict[str, Any]
     type=click.IntRange(0, 1000),
     default=SETTLING_STEPS,
     show_default=True,
-    help="Steps right after the change that count for neither side.",
+    help="Steps right after the change to ignore.",
 )
 @journal_option
 @daemon_option
@@ -64,25 +81,19 @@ def verify(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Say whether a declared change helped, by what the run did before and after it.
+    """Judge whether a declared change helped, from the run before and after it.
 
     A change is declared with `caboose note JOB "..."`, or with monitor.event("fix", lr=1e-4) in the script; without
-    --at, the last one counts. A run is compared with where it would have been: between staying where it was and
-    going on along its line. Noise that remembers, outliers and trends are taken into account. Where chance alone could
-    have done it, the answer is that nobody can tell, and how many more steps may.
+    --at, the last one is judged. The run is compared with where it would have been: between staying flat and following
+    its trend. Correlated noise, outliers and trends are accounted for. If chance alone could explain the difference,
+    the verdict is "undecided", with the number of steps that may settle it.
 
-    \b
-    Example:
-        caboose note llama-7b "halved the learning rate" --kind fix --set lr=1e-4
-        caboose verify llama-7b
-        caboose verify llama-7b --at 12000 --json | jq .verdict
-
-    Exit codes: 0 it helped, 1 it did not (worse, mixed, or no difference that matters), 2 cannot ask (no such job, no
-    change declared, nobody at --daemon), 3 cannot tell (also where nothing but the time of a step became better).
+    Exit codes: 0 it helped, 1 it did not (worse, mixed, or no relevant difference), 2 cannot ask (no such job, no
+    change declared, no daemon answers), 3 undecided (also if only the step time became better).
     """
     with one_line_errors():
         where = source(address, journal)
-        name = only_job(where, job)
+        name = named_job(where, job)
         events = where.events(name)
         change = _at(where, name, at) if at is not None else _declared(name, events, number)
         around = where.steps(name, change["attempt"], change["step"], before=steps, after=steps + settling)
@@ -104,13 +115,13 @@ def _declared(job: str, events: list[Json], number: int) -> Json:
     return changes[-number]
 
 
-def _at(where: RecordSource, job: str, step: int) -> Json:
-    """The change that somebody says was made, in the newest attempt that has taken that step."""
+def _at(where: RunSource, job: str, step: int) -> Json:
+    """An undeclared change, in the newest attempt that has taken that step."""
     newest = next(row["attempt"] for row in where.jobs() if row["job"] == job)
     for attempt in range(newest, 0, -1):
         found = where.steps(job, attempt, step, before=1, after=0)["before"]
         if found and (found[-1]["attempt"], found[-1]["step"]) == (attempt, step):
             break
     else:
-        fail(f"{job} has no step {step:,}; --at names one that it has taken")
+        fail(f"{job} has no step {step:,}; --at must name a step that it has taken")
     return {"attempt": attempt, "step": step, "time": found[-1]["time"], "kind": "a change", "fields": {}}

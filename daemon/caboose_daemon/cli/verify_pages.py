@@ -1,4 +1,4 @@
-"""How `caboose verify` looks in a terminal."""
+"""The terminal output of `caboose verify`."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ HEADLINES = {
     "helped": ("it helped", "bold green"),
     "hurt": ("it made things worse", "bold red"),
     "mixed": ("it helped in one way and hurt in another", "bold yellow"),
-    "faster": ("steps take less time; nothing else is surely better", "bold yellow"),
-    "same": ("no difference that matters, so far", "bold"),
-    "unknown": ("cannot tell", "bold yellow"),
+    "faster": ("steps take less time; nothing else is clearly better", "bold yellow"),
+    "same": ("no relevant difference so far", "bold"),
+    "unknown": ("undecided, too little evidence", "bold yellow"),
 }
 UNITS = {
     "loss slope": "%/1,000 steps",
@@ -30,16 +30,18 @@ MEANINGS = {
     "worse": ("✗ worse", "red"),
     "same": ("= same", ""),
     "noted": ("~ changed", "cyan"),
-    "unknown": ("? cannot tell", "dim"),
+    "unknown": ("? undecided", "dim"),
 }
 
 
 def page(answer: Json) -> RenderableType:
-    """The verdict, what it rests on, and what else may explain it."""
-    words, style = HEADLINES[answer["verdict"]]
-    words += _by_what(answer)
-    head = Text.assemble((answer["job"], "bold"), f"  {change_in_words(answer['change'])}: ", (words, style))
-    sides = f"{plural(answer['num_before'], 'step')} before, {answer['num_after']:,} after; each line holds at 99 %"
+    """The verdict, its numbers, and what else may explain them."""
+    headline, style = HEADLINES[answer["verdict"]]
+    headline += _by_what(answer)
+    head = Text.assemble((answer["job"], "bold"), f"  {change_in_words(answer['change'])}: ", (headline, style))
+    sides = (
+        f"{plural(answer['num_before'], 'step')} before, {answer['num_after']:,} after; each line at 99 % confidence"
+    )
     parts: list[RenderableType] = [
         Text(),
         head,
@@ -48,33 +50,33 @@ def page(answer: Json) -> RenderableType:
     ]
     reasons = _reasons(answer)
     if reasons:
-        parts += [Text("  why nobody can tell", "bold"), *reasons]
+        parts += [Text("  why undecided", "bold"), *reasons]
     if answer["more_steps"]:
-        parts.append(Text(f"  ask again in about {plural(answer['more_steps'], 'step')}", "bold"))
+        parts.append(Text(f"  run it again in about {plural(answer['more_steps'], 'step')}", "bold"))
     if answer["caveats"]:
-        parts.append(Text("  but mind that", "bold"))
+        parts.append(Text("  caveats", "bold"))
         parts += [Padding(Text(f"- {caveat}"), (0, 0, 0, 4)) for caveat in answer["caveats"]]
     return Group(*parts, Text())
 
 
 def _by_what(answer: Json) -> str:
-    """Which quantities say so, and that the loss does not, where it does not."""
+    """The quantities that changed, and whether the loss is undecided."""
     named = [row["quantity"] for row in answer["quantities"] if row["meaning"] in ("better", "worse")]
     if not named:
         return ""
     loss = answer["quantities"][0]["meaning"]
     if answer["verdict"] == "faster":
-        return " (the loss is the same)" if loss == "same" else " (of the loss nobody can tell)"
-    is_silent = loss == "unknown" and "loss slope" not in named
-    return f" ({', '.join(named)}{'; of the loss nobody can tell' if is_silent else ''})"
+        return " (loss unchanged)" if loss == "same" else " (loss undecided)"
+    is_undecided = loss == "unknown" and "loss slope" not in named
+    return f" ({', '.join(named)}{'; loss undecided' if is_undecided else ''})"
 
 
 def change_in_words(change: Json) -> str:
-    """What was changed, and when."""
+    """The change and its step."""
     fields = {name: value for name, value in change["fields"].items() if name not in ("text", "by")}
-    said = [str(change["fields"]["text"])] if change["fields"].get("text") else []
-    said += [", ".join(f"{name}={figure(v) if isinstance(v, float) else v}" for name, v in fields.items())]
-    what = f" ({'; '.join(filter(None, said))})" if any(said) else ""
+    details = [str(change["fields"]["text"])] if change["fields"].get("text") else []
+    details += [", ".join(f"{name}={figure(v) if isinstance(v, float) else v}" for name, v in fields.items())]
+    what = f" ({'; '.join(filter(None, details))})" if any(details) else ""
     return f"{change['kind']} after step {change['step']:,}{what}"
 
 
@@ -94,7 +96,7 @@ def _table(answer: Json) -> Table:
 
 
 def _reasons(answer: Json) -> list[RenderableType]:
-    """Why nothing can be said of some, once for all that have the same reason."""
+    """Why some quantities are undecided, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for row in answer["quantities"]:
         if row["meaning"] == "unknown":
@@ -109,7 +111,7 @@ def _value(value: float | None, *, is_share: bool) -> str:
 
 
 def _range(row: Json) -> str:
-    """What the change may have done, from the least to the most."""
+    """The range of the possible effect."""
     if row["relative_change"] is None:
         return ""
     low, high = (100 * share for share in row["relative_change"])

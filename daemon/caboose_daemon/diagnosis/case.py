@@ -1,10 +1,10 @@
-"""What is known about an incident when its causes are weighed: findings, curves, settings, and what was not found.
+"""All that is known about an incident when it is diagnosed: findings, curves, settings, and what was not found.
 
 Design
 ------
-Read-only, and made when an incident opens, changes or has lasted: never on a step's way. The same class serves a live
-job and a replayed log; what a log does not hold is None or empty, and causes stay silent about it. All curves are those
-of the incident's attempt, in order, as far as the daemon keeps them (the last two thousand steps).
+Read-only, and made when an incident is diagnosed, never at every step. The same class serves a live job and a replayed
+log; what a log does not have is None or empty, and causes give no evidence on it. All curves are those of the
+incident's attempt, in order, of the steps that the daemon keeps (the last two thousand).
 """
 
 import math
@@ -25,8 +25,8 @@ from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.settings import number
-from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 
@@ -34,24 +34,23 @@ Floats = NDArray[np.float64]
 ONSET_POINTS = 10
 """Points by which a rule may name the onset of a rise too late."""
 NEAR_CHANCE = 0.03
-"""Share by which a loss may lie off chance and still be at it."""
+"""Share by which a loss may differ from chance and still count as chance."""
 LUCKY = 0.05
-"""By which the accuracy of a guess may lie above one in so many classes."""
+"""By how much the accuracy of a guess may exceed 1 / classes."""
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory at a closer look, of the rank that uses most; None where no rank told."""
+    """Memory in a sampled step, of the rank that uses most; None where no rank reported it."""
 
     attempt: int
     step: int
     host: int | None = None
-    """The most it ever had of the host's."""
+    """Peak host memory of the process, in bytes."""
     device: int | None = None
 
     @classmethod
     def of(cls, step: AlignedStep) -> "MemoryUse":
-        """As the ranks of a step tell."""
         host = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
         device = max((report.device_bytes or 0 for report in step.reports.values()), default=0)
         return cls(step.attempt, step.step, host or None, device or None)
@@ -59,7 +58,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Case:
-    """An incident and everything around it."""
+    """An incident and all that is known around it."""
 
     incident: Incident
     recent: Sequence[StepSummary]
@@ -74,19 +73,19 @@ class Case:
     events: Sequence[Event] = ()
     visible: frozenset[str] = frozenset()
     abstaining: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Rules that could not judge, with what they missed."""
+    """Rules that could not judge, with what was not visible to them."""
     sampled: AlignedStep | None = None
-    """The last step with a closer look, without the ranks' arrays: what they said, and `layer_values`."""
+    """The last sampled step, without the ranks' arrays: the reports and `layer_values`."""
     is_on: Callable[[str], bool] = lambda rule: True
     """Whether a rule is switched on at all."""
     memory_use: Sequence[MemoryUse] = ()
-    """At the closer looks so far, oldest first."""
+    """In the sampled steps so far, oldest first."""
 
     # What was found
 
     @property
     def step(self) -> int:
-        """The last step that was seen."""
+        """The last step."""
         return self.recent[-1].step if self.recent else self.incident.last_step
 
     @property
@@ -95,22 +94,22 @@ class Case:
         return self.incident.onset_step
 
     @cached_property
-    def told_rules(self) -> tuple[str, ...]:
-        """The rules whose members are worth a ticket, each once, in the order they joined."""
-        return tuple(dict.fromkeys(member.rule for member in self.incident.told))
+    def reportable_rules(self) -> tuple[str, ...]:
+        """The rules with a reportable episode, each once, in the order they joined."""
+        return tuple(dict.fromkeys(episode.rule for episode in self.incident.reportable))
 
-    def member(self, rule: str) -> Episode | None:
-        """The last episode of this rule in the incident, signs on the side included."""
-        return next((m for m in reversed(self.incident.members) if m.rule == rule), None)
+    def episode(self, rule: str) -> Episode | None:
+        """The last episode of this rule in the incident, of any severity."""
+        return next((e for e in reversed(self.incident.episodes) if e.rule == rule), None)
 
     def found(self, *rules: str) -> bool:
-        """Whether one of these rules has a member in the incident."""
-        return any(self.member(rule) is not None for rule in rules)
+        """Whether one of these rules has an episode in the incident."""
+        return any(self.episode(rule) is not None for rule in rules)
 
     def finding(self, rule: str) -> Finding | None:
-        """What this rule said at its worst."""
-        member = self.member(rule)
-        return None if member is None else member.worst
+        """The worst finding of this rule's last episode."""
+        episode = self.episode(rule)
+        return None if episode is None else episode.worst
 
     def value(self, rule: str, key: str) -> float | None:
         """A number of this rule's worst finding; None where there is none or it is not finite."""
@@ -119,8 +118,8 @@ class Case:
         return value if value is not None and math.isfinite(value) else None
 
     def most(self, rule: str, key: str) -> float | None:
-        """The largest number that any of this rule's findings had under a key, as far as they are kept."""
-        findings = [f for m in self.incident.members if m.rule == rule for f in (m.first, m.worst, m.last)]
+        """The largest number under a key of this rule's findings that are kept."""
+        findings = [f for e in self.incident.episodes if e.rule == rule for f in (e.first, e.worst, e.last)]
         values = [value for f in findings if math.isfinite(value := f.values.get(key, math.nan))]
         return max(values, default=None)
 
@@ -135,11 +134,11 @@ class Case:
 
     @cached_property
     def hunts(self) -> tuple[Hunted, ...]:
-        """What the ranks' hunts found about it: the first bad number."""
+        """What the ranks' hunts found: the first bad number."""
         return tuple(hunts.of(self.events, self.onset, self.step))
 
     def is_quiet(self, rule: str) -> bool:
-        """Whether this rule could judge the run and has nothing to say: evidence as good as a finding."""
+        """Whether this rule could judge the run and found nothing, which is evidence too."""
         return not self.found(rule) and rule not in self.abstaining and self.is_on(rule)
 
     def sees(self, what: str) -> bool:
@@ -172,7 +171,7 @@ class Case:
 
     @property
     def batch(self) -> float | None:
-        """How many samples all ranks together see in a step; None where the loader does not tell."""
+        """Samples per step over all ranks; None where the batch size is not known."""
         batch = self.setting("batch_size")
         return batch * self.world if batch else None
 
@@ -220,16 +219,16 @@ class Case:
 
     def accuracies(self) -> list[float]:
         """The accuracy of every evaluation that gave one, oldest first."""
-        told = (found.accuracy for found in of_events(self.events))
-        return [value for value in told if value is not None]
+        found_ones = (found.accuracy for found in of_events(self.events))
+        return [value for value in found_ones if value is not None]
 
     def memory(self, kind: Literal["host", "device"]) -> list[tuple[int, float]]:
-        """Step and bytes of the rank that used most, at the closer looks that told; the first step is no measure."""
-        told = ((use.step, use.host if kind == "host" else use.device) for use in self.memory_use if use.step > 1)
-        return [(step, float(used)) for step, used in told if used is not None]
+        """Step and bytes of the rank that used most, in the sampled steps after the first, where it was reported."""
+        used = ((use.step, use.host if kind == "host" else use.device) for use in self.memory_use if use.step > 1)
+        return [(step, float(num)) for step, num in used if num is not None]
 
     def memory_share(self, kind: Literal["host", "device"]) -> float | None:
-        """What is used of all there is; None where either is not known. Ranks that share a host share its memory."""
+        """Share of the memory that is used; None where either is not known. Ranks on one host share its memory."""
         used, total = self.memory(kind), self.setting(f"{kind}_memory_bytes")
         ranks = self.setting("ranks_per_host") or 1.0 if kind == "host" else 1.0
         return min(1.0, used[-1][1] * ranks / total) if used and total else None
@@ -246,14 +245,14 @@ class Case:
 
     @property
     def usual_step_seconds(self) -> float | None:
-        """How long a step takes, in the middle; None where that was not seen."""
+        """The median time of a step in seconds; None where it was not seen."""
         seconds = self.curve("step_seconds")
         seconds = seconds[np.isfinite(seconds)]
         return float(np.median(seconds)) if len(seconds) else None
 
     @property
     def gap(self) -> int:
-        """The usual distance of two reported steps: 1 but for logs, which write one in many."""
+        """The usual distance of two reported steps: 1 but for logs that have only every so many."""
         gaps = np.diff(self.steps)
         return max(1, int(np.median(gaps))) if len(gaps) else 1
 
@@ -274,14 +273,14 @@ class Case:
 
     @property
     def lr_peak(self) -> float | None:
-        """The highest learning rate in sight (the settings' own initial rate included)."""
+        """The highest learning rate in the curve or the settings."""
         values = [float(v) for v in self.curve("lr") if math.isfinite(v)]
         values += [v for v in (self.hyper("initial_lr"), self.hyper("lr")) if v is not None]
         return max(values, default=None)
 
     @property
     def recent_trend(self) -> tuple[float, float] | None:
-        """How the loss changed over the last half of what is in sight, with its error, as shares of its level."""
+        """How the loss changed over the last half of the curve, with its error, as shares of its level."""
         values = self.curve("loss")
         values = values[np.isfinite(values)]
         values = values[len(values) // 2 :]
@@ -293,9 +292,9 @@ class Case:
 
     @cached_property
     def validations(self) -> tuple[tuple[int, Validation], ...]:
-        """The evaluations that gave a loss, with their steps, oldest first; as far as events are kept."""
-        told = ((event.step, found) for event in self.events for found in of_events((event,)))
-        return tuple((step, found) for step, found in told if math.isfinite(found.loss))
+        """The evaluations with a finite loss, with their steps, oldest first, of the events that are kept."""
+        pairs = ((event.step, found) for event in self.events for found in of_events((event,)))
+        return tuple((step, found) for step, found in pairs if math.isfinite(found.loss))
 
     def train_at(self, step: int) -> float | None:
         """The training loss at a step: the median of the last twenty reports up to it."""
@@ -305,7 +304,7 @@ class Case:
 
     @property
     def update_ratio(self) -> float | None:
-        """By which share of itself the typical weight matrix moved on the last step that was looked at closely."""
+        """The update of the typical weight matrix as a share of the weights, in the last sampled step."""
         return None if self.sampled is None else Updates().of(self.sampled, self.layers)
 
     @property
@@ -321,7 +320,7 @@ class Case:
         A loss can be that bad though most answers are right, by being too sure of the others: then it is no guess.
         """
         losses = [found.loss for _, found in self.validations]
-        best = self.value("overfitting", "best")  # older than the events that are kept, in a long run
+        best = self.value("overfitting", "best")  # in a long run it is older than the events that are kept
         losses += [] if best is None else [best]
         if self.chance is None or not losses:
             return None
@@ -330,7 +329,7 @@ class Case:
 
     @property
     def level(self) -> float | None:
-        """Where the loss has lain of late: the median of the last tenth in sight, of 20 points at least."""
+        """The recent loss: the median of the last tenth of the curve, of at least 20 points."""
         values = self.curve("loss")
         values = values[np.isfinite(values)]
         return float(np.median(values[-max(20, len(values) // 10) :])) if len(values) else None
@@ -356,7 +355,7 @@ class Case:
 
     @cached_property
     def regained(self) -> float | None:
-        """Share of the loss' jump that is gone again, from its top; None without one, or too soon after."""
+        """Share of its jump by which the loss has fallen again; None without a jump, or too soon after."""
         later = self.since("loss")
         if self.jump is None or len(later) < ONSET_POINTS // 2:
             return None
@@ -370,5 +369,5 @@ class Case:
 
     @property
     def began_early(self) -> bool:
-        """Whether it began in the first hundred steps that were ever taken."""
+        """Whether it began in the first hundred steps of the run."""
         return self.onset <= 100 and "resume" not in self.incident.regimes

@@ -109,7 +109,7 @@ def faded_gradient(case: Case) -> Fading | None:
 
 def growth_before_nan(case: Case) -> Growth | None:
     """How loss or norm grew before the first number that was not finite; None where neither did, or all are finite."""
-    broke = min((m.first.onset_step for m in case.incident.members if m.rule == "non_finite"), default=None)
+    broke = min((m.first.onset_step for m in case.incident.episodes if m.rule == "non_finite"), default=None)
     if broke is None:
         return None
     found = (_growth(case, name, what, broke) for name, what in (("loss", "loss"), ("grad_norm", "gradient norm")))

@@ -29,7 +29,7 @@ HIGH = frozenset({"not_learning", "plateau", "underfitting", "overfitting"})
 
 def refuse(case: Case, ranked: Sequence[RankedCause]) -> tuple[list[RankedCause], list[Refusal]]:
     """The causes that remain, and the common advice for such a case that nothing supports."""
-    rules = set(case.told_rules)
+    rules = set(case.reportable_rules)
     tempting = ({OPTIMIZER, EPOCHS} if rules & STUCK else set()) | ({SIZE} if rules & HIGH else set())
     supported = {CALLS_FOR.get(cause.id) for cause in ranked[:2] if cause.confidence >= MIN_CONFIDENCE}
     refused = tempting - supported

@@ -41,13 +41,13 @@ FIRST_REPEAT = 10
 
 
 def diagnose_due(
-    log: IncidentLog, news: Iterable[Incident], step: int, case_of: Callable[[Incident], Case]
+    log: IncidentLog, changed: Iterable[Incident], step: int, case_of: Callable[[Incident], Case]
 ) -> Iterator[Incident]:
     """Diagnoses new and changed incidents and those that are due again; yields them with their diagnosis."""
-    news = list(news)
-    numbers = {incident.number for incident in news}
+    changed = list(changed)
+    numbers = {incident.number for incident in changed}
     lasting = [incident for incident in log.open if incident.number not in numbers and _is_due(incident, step)]
-    for incident in (*news, *lasting):
+    for incident in (*changed, *lasting):
         yield log.diagnosed(incident.number, diagnose(case_of(incident))) or incident
 
 
@@ -89,7 +89,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
     """The evidence and the log-odds; nothing where the cause explains none of the reported rules."""
-    rules = case.told_rules
+    rules = case.reportable_rules
     if not any(rule in cause.explains for rule in rules):
         return
     try:
@@ -105,7 +105,7 @@ def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
 
 def _missing(case: Case) -> Iterator[str]:
     """A line for each thing that was not visible and matters for the incident's rules, with the way to report it."""
-    rules = set(case.told_rules)
+    rules = set(case.reportable_rules)
     if rules & (STANDS_STILL | {"metric_divergence"}) and case.setting("num_classes") is None:
         yield "number of classes: attach(..., num_classes=N), to compare the loss with chance"
     if rules & STANDS_STILL and not case.has_validation:

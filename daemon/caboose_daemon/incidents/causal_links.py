@@ -1,18 +1,19 @@
-"""Which findings can have one cause: what each rule's condition is known to bring about, and how soon.
+"""Which episodes can have one cause: the known consequences of each rule's condition, and how soon they follow.
 
 Design
 ------
-Joining everything that happens at one time would hide two faults behind one; joining nothing pages ten times for one.
-So the table below says, rule by rule, which others its condition brings about, and `are_kin` asks two things of a pair
-of episodes: that one of the rules brings about the other, and that the times fit. What lasts explains what begins while
-it lasts; what is found later but began earlier (a rule that needs a hundred steps to be sure) explains what began at
-about its own onset. Episodes that name different ranks are different faults, however alike.
+Joining everything that happens at one time would hide two faults behind one; joining nothing would page ten times for
+one fault. So the table below lists the consequences of each rule's condition, and `can_share_cause` asks two things of
+a pair of episodes: that one rule's condition is a consequence of the other's, and that the times fit. A condition that
+lasts explains what begins while it lasts. A condition that is found later but began earlier (a rule may need a hundred
+steps to be sure) explains what began at about its own onset. Episodes that name different ranks are different faults.
 
-Numbers break for many reasons, so lasting alone is no ground to lay a break to something: a layer that collapsed
-two thousand steps ago would take every later NaN for its own. A break is laid to what works at every step while it
-lasts (`GOES_ON_BREAKING`), to what is on the same rank, and else only to what began or got worse shortly before.
+Numbers break for many reasons, so a break is not attributed to a condition only because that lasts: a layer that
+collapsed two thousand steps ago would explain every later NaN. A break is attributed to a condition that can cause it
+at any step (`BREAKS_AT_ANY_STEP`), to one on the same rank, and else only to one that began or got worse shortly
+before.
 
-The order of the table is from causes to symptoms: of findings made at one step, the first in it leads the incident.
+The table is ordered from causes to symptoms: of episodes found at one step, the first in this order leads the incident.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,13 +21,13 @@ from collections.abc import Collection, Mapping
 from caboose_daemon.incidents.episodes import Episode
 
 BREAKS = frozenset({"loss_spike", "gradient_explosion", "divergence", "non_finite"})
-"""What it looks like when the numbers of a run break."""
+"""Rules that see the numbers of a run break."""
 STANDS_STILL = frozenset({"not_learning", "plateau", "underfitting"})
-"""What it looks like when a run gets nowhere."""
+"""Rules that see a run make no progress."""
 
-BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
+CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "rank_silent": frozenset({"job_stalled", "throughput_regression"})
-    | {"monitor_blind"},  # what a rank had not sent yet comes too late, or never
+    | {"monitor_blind"},  # its last reports come too late, or never
     "replica_desync": BREAKS | {"rank_outlier"},
     "rank_outlier": BREAKS,
     "bad_batch": BREAKS | {"rank_outlier", "activation_collapse"},
@@ -57,7 +58,7 @@ BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
     "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
-    | {"overfitting", "metric_divergence"},  # validation looks at wherever the weights have just swung to
+    | {"overfitting", "metric_divergence"},  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}),
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting"}),
@@ -68,74 +69,75 @@ BRINGS_ABOUT: Mapping[str, frozenset[str]] = {
     "config_advice": frozenset(),
     "monitor_blind": frozenset(),
 }
-"""Each rule's likely consequences. Blindness has none; what advice bears on is in the next tables."""
-GOES_ON_BREAKING = BREAKS | {"replica_desync", "bad_batch", "lr_too_high", "loss_scale_collapse", "oscillation"}
-"""What can break numbers at any step for as long as it lasts: steps that are too large, replicas that train apart, one
-bad batch after the other, a precision that overflows, and numbers that are broken already."""
+"""Each rule's likely consequences. Those of config_advice are in `CONFIRMED_BY` and `WARNS_OF`."""
+BREAKS_AT_ANY_STEP = BREAKS | {"replica_desync", "bad_batch", "lr_too_high", "loss_scale_collapse", "oscillation"}
+"""Conditions that can break numbers at any step while they last: steps that are too large, replicas that diverge, bad
+batches one after the other, a precision that overflows, and numbers that are broken already."""
 STALLING_SCHEDULES: Mapping[str, frozenset[str]] = {
     "zero": STANDS_STILL | {"lr_too_low", "metric_divergence", "frozen_parameters"},
     "unmoved": STANDS_STILL | {"lr_too_low"},
 }
-"""What comes of a schedule that took the rate away, or never moved it (keys of its values): a run that gets nowhere.
-What else is said of lr_schedule comes of jumps and resets."""
+"""Consequences of a learning rate that a schedule took to zero, or never moved (keys of the finding's values). Those of
+jumps and resets are in `CONSEQUENCES`."""
 ADVICE = "config_advice"
-SAYS_THE_SAME: Mapping[str, str] = {"high_lr": "lr_too_high", "low_lr": "lr_too_low"}
-"""The rule that sees in the run what the advice saw in its settings: whenever that speaks, it is the same matter."""
+CONFIRMED_BY: Mapping[str, str] = {"high_lr": "lr_too_high", "low_lr": "lr_too_low"}
+"""For each piece of advice, the rule that finds the same fault in the run: at any step, it has the same cause."""
 WARNS_OF: Mapping[str, frozenset[str]] = {
-    "high_lr": BRINGS_ABOUT["lr_too_high"] | {"loss_scale_collapse"},
-    "low_lr": BRINGS_ABOUT["lr_too_low"],
-    "fp16_without_scaler": BRINGS_ABOUT["loss_scale_collapse"] | {"loss_scale_collapse", "gradient_vanishing"},
+    "high_lr": CONSEQUENCES["lr_too_high"] | {"loss_scale_collapse"},
+    "low_lr": CONSEQUENCES["lr_too_low"],
+    "fp16_without_scaler": CONSEQUENCES["loss_scale_collapse"] | {"loss_scale_collapse", "gradient_vanishing"},
     "no_clipping": BREAKS | {"loss_scale_collapse"},
     "no_warmup": BREAKS | {"lr_too_high", "oscillation", "loss_scale_collapse"},
 }
-"""What each piece of advice (a key of its values) warns of. Settings last as long as the run, which is no ground:
-only what begins within a horizon of the start is laid to them."""
-ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(BRINGS_ABOUT)}
+"""What each piece of advice (a key of the finding's values) warns of. Settings last as long as the run, so only what
+begins within a horizon of the start is attributed to them."""
+ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}
 HORIZON = 100
-"""How far apart two onsets may lie, in steps as they are reported, where nothing lasts from one to the other."""
+"""How far apart two onsets may be, in reported steps, where no condition lasts from one to the other."""
 
 
-def are_kin(known: Episode, new: Episode, horizon: int) -> bool:
-    """Whether the later told of two episodes can have the earlier one's cause."""
-    if known.attempt != new.attempt or not agree(known.worst.ranks, new.worst.ranks):
+def can_share_cause(known: Episode, new: Episode, horizon: int) -> bool:
+    """Whether `new`, reported after `known`, can have the same cause."""
+    if known.attempt != new.attempt or not ranks_overlap(known.worst.ranks, new.worst.ranks):
         return False
     onset = new.first.onset_step
     if known.rule == new.rule:
         return onset <= known.last.step + horizon
     if ADVICE in (known.rule, new.rule):
-        return _bears_on(*((known, new) if known.rule == ADVICE else (new, known)), horizon)
-    if new.rule in _effects(known) and known.first.onset_step - horizon <= onset:
-        doubt = min(new.told_step - onset, horizon)  # a rule that took long to be sure cannot date its onset better
-        if new.rule in BREAKS and not _goes_on_breaking(known, new):
+        return _is_explained_by_advice(*((known, new) if known.rule == ADVICE else (new, known)), horizon)
+    if new.rule in _consequences(known) and known.first.onset_step - horizon <= onset:
+        # A rule that needed many steps to be sure dates its onset no better than that.
+        doubt = min(new.reported_step - onset, horizon)
+        if new.rule in BREAKS and not _can_break_late(known, new):
             return onset <= known.worst.step + horizon + doubt
         return known.is_open or onset <= known.last.step + horizon + doubt
-    return known.rule in _effects(new) and onset <= known.told_step + horizon
+    return known.rule in _consequences(new) and onset <= known.reported_step + horizon
 
 
-def _effects(episode: Episode) -> frozenset[str]:
-    """What its condition brings about, by its kind where the rule has kinds that do different harm."""
+def _consequences(episode: Episode) -> frozenset[str]:
+    """What its condition can cause; for lr_schedule, by its kind."""
     kinds = STALLING_SCHEDULES.keys() & _values(episode).keys() if episode.rule == "lr_schedule" else ()
-    return next((STALLING_SCHEDULES[kind] for kind in kinds), BRINGS_ABOUT.get(episode.rule, frozenset()))
+    return next((STALLING_SCHEDULES[kind] for kind in kinds), CONSEQUENCES.get(episode.rule, frozenset()))
 
 
-def _goes_on_breaking(known: Episode, new: Episode) -> bool:
-    """Whether it may break numbers long after it began: by its kind, or because it is the same rank's."""
-    return known.rule in GOES_ON_BREAKING or not set(known.worst.ranks).isdisjoint(new.worst.ranks)
+def _can_break_late(known: Episode, new: Episode) -> bool:
+    """Whether `known` can break numbers long after it began: by its rule, or because both name the same rank."""
+    return known.rule in BREAKS_AT_ANY_STEP or not set(known.worst.ranks).isdisjoint(new.worst.ranks)
 
 
-def _bears_on(advice: Episode, other: Episode, horizon: int) -> bool:
+def _is_explained_by_advice(advice: Episode, other: Episode, horizon: int) -> bool:
     is_early = other.first.onset_step <= advice.first.onset_step + horizon
     return any(
-        other.rule == SAYS_THE_SAME.get(name) or (is_early and other.rule in WARNS_OF.get(name, ()))
+        other.rule == CONFIRMED_BY.get(name) or (is_early and other.rule in WARNS_OF.get(name, ()))
         for name in _values(advice)
     )
 
 
 def _values(episode: Episode) -> dict[str, float]:
-    """Its numbers; the finding that ends an episode may have none."""
+    """The values of the worst finding and of the last; the one that ends an episode may have none."""
     return {**episode.worst.values, **episode.last.values}
 
 
-def agree(ours: Collection[int], theirs: Collection[int]) -> bool:
-    """Whether what names these ranks and what names those can be one fault; what names none can be any rank's."""
+def ranks_overlap(ours: Collection[int], theirs: Collection[int]) -> bool:
+    """Whether faults of these ranks can be one fault; no ranks means any rank."""
     return not ours or not theirs or not set(ours).isdisjoint(theirs)

@@ -1,4 +1,4 @@
-"""What a diagnosis says: causes in order, each with its evidence and what to do, and what remains unknown."""
+"""A diagnosis: causes in order, each with its evidence and what to do, and what remains unknown."""
 
 import msgspec
 
@@ -9,15 +9,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     first_fix: str
     """The one thing to try first."""
     code: str = ""
-    """The line to change, as it might stand in the user's script; empty where no line does it."""
+    """The line to change in the user's script; empty where no single line does it."""
     avoid: str = ""
-    """What not to do, though it lies near."""
+    """What not to do, though it seems natural."""
     verify: str = ""
-    """How to see whether it helped."""
+    """How to check whether it helped."""
 
 
 class RankedCause(msgspec.Struct, frozen=True, kw_only=True):
-    """One possible cause with what speaks for and against it."""
+    """One possible cause with the evidence for and against it."""
 
     id: str
     title: str
@@ -29,7 +29,7 @@ class RankedCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Something people like to try, and why the evidence does not call for it."""
+    """A common remedy, and why the evidence does not support it here."""
 
     advice: str
     why: str
@@ -39,17 +39,17 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The causes of an incident, the most likely first; their confidences and `unknown` add up to 1."""
 
     step: int
-    """Up to which step this was judged."""
+    """The last step that it is based on."""
     causes: tuple[RankedCause, ...] = ()
     unknown: float = 1.0
     refusals: tuple[Refusal, ...] = ()
     missing: tuple[str, ...] = ()
-    """What would have told more, and how to have it next time."""
+    """What further evidence would have helped, and how to get it next time."""
     hunts: tuple[str, ...] = ()
-    """What running the batch again has shown, a line for each rank that found something."""
+    """What running the batch again has shown: one line per rank that found something."""
 
     @property
     def best(self) -> RankedCause | None:
-        """The most likely cause; None where the honest answer is that it is not known."""
+        """The most likely cause; None where `unknown` has more of the belief."""
         first = self.causes[0] if self.causes else None
         return first if first is not None and first.confidence >= self.unknown else None

@@ -1,10 +1,11 @@
-"""Joins a rule's findings on consecutive steps into one episode, so that what lasts is told once.
+"""Joins a rule's findings on consecutive steps into one episode, so that a lasting condition is reported once.
 
 Design
 ------
 A rule returns a finding at every step of a lasting condition, with the same onset. Those belong to one episode: it
-keeps the first and the last finding, the highest severity, and counts. It ends when the rule says `resolved`, when
-a finding with another onset begins the next, or when its attempt does. Episodes are what pages, metrics and the
+keeps the first and the last finding, the highest severity, and counts. It ends with a finding of state `resolved`, with
+a finding of another onset, which begins the next episode, or with its attempt. The log is the only place that knows
+which episodes are open: the engine asks it. Episodes are what pages, metrics and the
 journal show; per-step findings pass through.
 """
 
@@ -31,13 +32,12 @@ class Episode:
     last_time: float
     is_open: bool
     worst: Finding
-    """The first finding at the highest severity: what it was told for."""
-    told_step: int
+    """The first finding at the highest severity."""
+    reported_step: int
     """The step of the first finding above info; of the first finding while there is none."""
 
     @property
     def rule(self) -> str:
-        """The rule that raised it."""
         return self.first.rule
 
 
@@ -58,7 +58,7 @@ class EpisodeLog:
             current = None
         if current is None:
             if finding.state == "resolved":
-                return changed  # the end of something that was already closed
+                return changed  # it was already closed
             current = Episode(
                 id=self._next_id,
                 attempt=attempt,
@@ -70,7 +70,7 @@ class EpisodeLog:
                 last_time=now,
                 is_open=True,
                 worst=finding,
-                told_step=finding.step,
+                reported_step=finding.step,
             )
             self._next_id += 1
         else:
@@ -82,7 +82,7 @@ class EpisodeLog:
                 num_findings=current.num_findings + 1,
                 last_time=now,
                 worst=finding if is_worse else current.worst,
-                told_step=finding.step if is_worse and current.severity is Severity.INFO else current.told_step,
+                reported_step=finding.step if is_worse and current.severity is Severity.INFO else current.reported_step,
             )
         self._open[finding.rule] = current
         changed.append(self._close(current) if finding.state == "resolved" else current)
@@ -93,7 +93,7 @@ class EpisodeLog:
         return [self._close(episode) for episode in list(self._open.values())]
 
     def restore(self, episodes: list[Episode]) -> None:
-        """Puts back what a journal kept, oldest first."""
+        """Takes over what a journal kept, oldest first."""
         for episode in episodes:
             self._next_id = max(self._next_id, episode.id + 1)
             if episode.is_open:
@@ -107,9 +107,13 @@ class EpisodeLog:
         self._closed.append(closed)
         return closed
 
+    def open_of(self, rule: str) -> Episode | None:
+        """The open episode of a rule; it has at most one."""
+        return self._open.get(rule)
+
     @property
     def open(self) -> list[Episode]:
-        """What is going on now, the worst first."""
+        """Open episodes, the worst first."""
         return sorted(self._open.values(), key=lambda e: (-e.severity.rank, e.id))
 
     def __iter__(self) -> Iterator[Episode]:

@@ -1,5 +1,6 @@
-"""An incident: findings with one cause, from the first to the last, as people are told of it."""
+"""An incident: episodes with one cause, from the first to the last, as people see it."""
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -11,14 +12,14 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.rules.parts.finding import Severity
 
 State = Literal["open", "recovering", "acknowledged", "resolved"]
-"""acknowledged: somebody has it in hand, so nobody else need be woken. resolved: over, `reason` says why."""
+"""acknowledged: a person works on it, so no one else is paged. resolved: over; `reason` has why."""
 LOSS_RULES = ("loss_spike", "divergence")
-GOES_ON = ", and goes on there"
-"""How the reason of an incident ends that was taken in by another."""
+_OLD_MERGE = re.compile(r"it has the same cause as .*/(\d+), and goes on there")
+"""The reason of a merged incident in journals that have no `merged_into`."""
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an incident showed first: the member with the earliest onset that names a place."""
+    """Where an incident showed first: the episode with the earliest onset that names a place."""
 
     rule: str
     step: int
@@ -32,114 +33,121 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """Who has it in hand, and why it may be silent."""
+    """Who works on it, and why it need not page."""
 
     time: float
     by: str
     reason: str
     severity: Severity | None = None
-    """How bad it was then: it holds for that, and for nothing worse. None in journals that did not keep it."""
+    """Of the incident at that time: the acknowledgement ends when it gets worse. None in journals of older versions."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings with one cause. `number` counts within the job and never changes."""
+    """Episodes with one cause. `number` counts within the job and never changes."""
 
     job: str
     number: int
     attempt: int
     """The one it opened in."""
     rule: str
-    """The lead rule, fixed when it opened; only advice yields the lead to the first that sees trouble in the run."""
+    """The lead rule, fixed when it opened. Only config_advice yields the lead, to the first rule that finds a fault."""
     opened_step: int
     opened_time: float
     regimes: tuple[str, ...] = ()
-    """The kinds of stretch the run was in when it opened."""
-    members: tuple[Episode, ...] = ()
-    """In the order in which they joined."""
+    """The regimes of the run when it opened."""
+    episodes: tuple[Episode, ...] = msgspec.field(default=(), name="members")
+    """In the order in which they joined. Journals and JSON have them as `members`."""
     state: State = "open"
     severity: Severity = Severity.WARNING
     """The worst of what is open now; of what was, once it is resolved."""
     worst: Severity = Severity.WARNING
     warning_time: float | None = None
-    """When it last rose to a warning, by opening, by opening again or by getting worse; None where it never did."""
+    """When it last rose to a warning: by opening, by opening again or by getting worse. None where it never did."""
     critical_time: float | None = None
     """When it last rose to critical."""
     witness: Witness | None = None
     acknowledged: Acknowledgement | None = None
     outgrown: Acknowledgement | None = None
-    """The acknowledgement it had until it became worse than when that was given."""
+    """The acknowledgement that ended because the incident became worse."""
     closed_step: int | None = None
     closed_time: float | None = None
     reason: str = ""
     """Why it is over."""
+    merged_into: int | None = None
+    """The number of the incident that this one became a part of; None where it did not."""
     is_cut: bool = False
-    """Whether it ended with its attempt, and not because what was wrong is right."""
+    """Whether it ended with its attempt, and not because a rule saw it end."""
     num_reopened: int = 0
     diagnosis: Diagnosis | None = None
 
     @property
     def id(self) -> str:
-        """Its name everywhere: the job's, a stroke, its number."""
+        """Its name everywhere: JOB/NUMBER."""
         return f"{self.job}/{self.number}"
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not over."""
         return self.state != "resolved"
 
     @property
-    def is_taken_in(self) -> bool:
-        """Whether it is a part of another one now, which tells of it."""
-        return not self.is_open and self.reason.endswith(GOES_ON)
+    def is_merged(self) -> bool:
+        """Whether it became a part of another incident."""
+        return self.merged_into is not None
 
     @property
     def is_unresolved(self) -> bool:
-        """Whether it is over because its run is, and no rule saw what was wrong come right."""
-        if self.is_open or self.is_taken_in or not self.told:
+        """Whether it is over because its run ended, and no rule saw it end."""
+        if self.is_open or self.is_merged or not self.reportable:
             return False
-        return max(self.told, key=lambda member: (member.last.step, member.last_time)).last.state != "resolved"
+        return max(self.reportable, key=lambda episode: (episode.last.step, episode.last_time)).last.state != "resolved"
 
     @property
     def onset_step(self) -> int:
-        """The first step of the first sign that is worth a ticket."""
-        return min(member.first.onset_step for member in self.told or self.members)
+        """The earliest onset of its reportable episodes."""
+        return min(episode.first.onset_step for episode in self.reportable or self.episodes)
 
     @property
     def last_step(self) -> int:
         """The last step at which anything was found."""
-        return max(member.last.step for member in self.members)
+        return max(episode.last.step for episode in self.episodes)
 
     @property
-    def told(self) -> tuple[Episode, ...]:
-        """The members that somebody would be told of; the others are signs on the side."""
-        return tuple(member for member in self.members if member.severity is not Severity.INFO)
+    def reportable(self) -> tuple[Episode, ...]:
+        """The episodes of severity warning or critical. Those of severity info are additional evidence."""
+        return tuple(episode for episode in self.episodes if episode.severity is not Severity.INFO)
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The ranks that members worth a ticket name; empty where it can be any rank's, or concerns all."""
-        return frozenset(rank for member in self.told for rank in member.worst.ranks)
+        """The ranks that reportable episodes name; empty where they name none."""
+        return frozenset(rank for episode in self.reportable for rank in episode.worst.ranks)
 
     @property
     def lead(self) -> Episode:
-        """The lead rule's latest episode; the first member where a journal no longer has it."""
-        return next((m for m in reversed(self.members) if m.rule == self.rule), self.members[0])
+        """The lead rule's latest episode; the first episode where a journal no longer has it."""
+        return next((e for e in reversed(self.episodes) if e.rule == self.rule), self.episodes[0])
 
     @property
     def summary(self) -> str:
-        """What is told in one line: the lead's worst."""
+        """In one line: the worst finding of the lead."""
         return self.lead.worst.summary
 
 
-def settle(incident: Incident, host_of: Callable[[int], str]) -> Incident:
-    """The incident with what follows from its members: severity, state and first witness."""
-    open_severities = [m.severity for m in incident.told if m.is_open]
-    every = [m.severity for m in incident.members]
+def with_merge_of_old_journal(incident: Incident) -> Incident:
+    """The incident with `merged_into`, read from the reason where an older version wrote it there alone."""
+    found = None if incident.is_open or incident.is_merged else _OLD_MERGE.fullmatch(incident.reason)
+    return incident if found is None else msgspec.structs.replace(incident, merged_into=int(found[1]))
+
+
+def with_derived_fields(incident: Incident, host_of: Callable[[int], str]) -> Incident:
+    """The incident with what follows from its episodes: severity, state and witness."""
+    open_severities = [e.severity for e in incident.reportable if e.is_open]
+    every = [e.severity for e in incident.episodes]
     worst = max((*every, incident.worst), key=lambda severity: severity.rank)
     severity = max(open_severities or [worst], key=lambda severity: severity.rank)
     state: State = incident.state
     if state != "resolved":
         incident = _outgrow(incident, severity)
-        is_recovering = all(m.last.state == "recovering" for m in incident.told if m.is_open)
+        is_recovering = all(e.last.state == "recovering" for e in incident.reportable if e.is_open)
         state = "acknowledged" if incident.acknowledged else "recovering" if is_recovering else "open"
     return msgspec.structs.replace(
         incident,
@@ -152,15 +160,15 @@ def settle(incident: Incident, host_of: Callable[[int], str]) -> Incident:
 
 
 def _lead(incident: Incident) -> str:
-    """The rule it opened with; advice, which says of itself that nothing has happened yet, yields to what then does."""
-    rules = [member.rule for member in incident.told if member.rule != ADVICE]
+    """The rule it opened with. Advice on settings yields to the first rule that finds a fault in the run."""
+    rules = [episode.rule for episode in incident.reportable if episode.rule != ADVICE]
     if incident.rule != ADVICE or not rules:
         return incident.rule
     return min(rules, key=lambda rule: ORDER.get(rule, len(ORDER)))
 
 
 def _outgrow(incident: Incident, severity: Severity) -> Incident:
-    """Who has a warning in hand has not been told that it is critical now: what was said of less no longer holds."""
+    """Ends the acknowledgement of a warning that is critical now: it was given for less."""
     ack = incident.acknowledged
     if ack is None or severity.rank <= (ack.severity or incident.severity).rank:
         return incident
@@ -168,11 +176,11 @@ def _outgrow(incident: Incident, severity: Severity) -> Incident:
 
 
 def _witness(incident: Incident, host_of: Callable[[int], str]) -> Witness | None:
-    named = [m for m in incident.members if m.worst.ranks or m.worst.layers or m.worst.phase]
+    named = [e for e in incident.episodes if e.worst.ranks or e.worst.layers or e.worst.phase]
     if not named:
         return None
-    # Where two began together, the one nearer to a cause knows better; a rank is a closer place than none.
-    first = min(named, key=lambda m: (m.first.onset_step, not m.worst.ranks, ORDER.get(m.rule, 99)))
+    # Of episodes that began together: first those that name a rank, then the rule nearest to a cause.
+    first = min(named, key=lambda e: (e.first.onset_step, not e.worst.ranks, ORDER.get(e.rule, 99)))
     place, onset = first.worst, first.first.onset_step
     moved = _loss_moved(incident)
     before = incident.witness
@@ -189,13 +197,13 @@ def _witness(incident: Incident, host_of: Callable[[int], str]) -> Witness | Non
 
 
 def _loss_moved(incident: Incident) -> int | None:
-    """The step at which the loss first showed it."""
-    steps = [m.first.onset_step for m in incident.members if m.rule in LOSS_RULES]
-    for member in incident.members:
-        if member.rule == "non_finite":
-            values = member.last.values or member.worst.values
+    """The first step at which the loss changed."""
+    steps = [e.first.onset_step for e in incident.episodes if e.rule in LOSS_RULES]
+    for episode in incident.episodes:
+        if episode.rule == "non_finite":
+            values = episode.last.values or episode.worst.values
             if "steps_before_loss" in values:
-                steps.append(member.first.onset_step + int(values["steps_before_loss"]))
-            elif member.worst.values.get("ranks_with_bad_loss"):
-                steps.append(member.first.onset_step)
+                steps.append(episode.first.onset_step + int(values["steps_before_loss"]))
+            elif episode.worst.values.get("ranks_with_bad_loss"):
+                steps.append(episode.first.onset_step)
     return min(steps, default=None)

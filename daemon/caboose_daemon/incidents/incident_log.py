@@ -2,16 +2,17 @@
 
 Design
 ------
-Called by the pipeline with all episodes that a step (or a tick) changed, on the loop's thread. A new episode worth a
-ticket joins the open incident that has its kin (see `kinship`); where several have, they turn out to be one, and the
-worst of them, the oldest of equals, takes the others in: somebody has been called for it by its name already. But
-incidents that name different ranks are different faults, whatever comes of both: a loss that is all ranks' joins the
-worst of them, the nearest of equals, and the others go on. Where none has, an incident that was over a moment ago, or
-was cut short by the end of the attempt before, is opened again; else a new one opens, led by the episode nearest to a
-cause among those of this step. Episodes for the record only open nothing: they wait, and join as signs on the side.
+The pipeline calls `update` with all episodes that a step (or a tick) changed, on the loop's thread. A new reportable
+episode joins the open incident that has an episode with which it can share a cause (see `causal_links`). Where several
+incidents have one, they are one incident: the worst of them, the oldest of equals, takes over the episodes of the
+others, because people already know it by its number. Incidents that name different ranks are different faults: an
+episode that names no rank joins the worst of them, the nearest of equals, and the others stay open. Where no open
+incident fits, one that closed a moment ago, or was cut off by the end of the attempt before, is reopened. Else a new
+one opens, led by the episode nearest to a cause among those of this step. Episodes of severity info open nothing: they
+wait, and join as additional evidence.
 
-An incident is over when nothing in it that was worth a ticket is open. What changed is returned only where a reader
-would see a difference: a finding that merely goes on is no news.
+An incident is over when none of its reportable episodes is open. `update` returns only incidents in which a reader
+would see a difference: one more finding of an open episode is none.
 """
 
 from collections import deque
@@ -20,22 +21,22 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from caboose_daemon.incidents.causal_links import HORIZON, ORDER, agree, are_kin
+from caboose_daemon.incidents.causal_links import HORIZON, ORDER, can_share_cause, ranks_overlap
 from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_daemon.incidents.episodes import Episode
-from caboose_daemon.incidents.incident import GOES_ON, Acknowledgement, Incident, settle
+from caboose_daemon.incidents.incident import Acknowledgement, Incident, with_derived_fields, with_merge_of_old_journal
 from caboose_daemon.rules.parts.finding import Severity
 
 MAX_KEPT = 200
-MAX_MEMBERS = 64
-"""Episodes one incident remembers; a rule that flutters for weeks must not fill the memory."""
+MAX_EPISODES = 64
+"""Episodes that one incident remembers, so that a rule that fires and ends for weeks does not fill the memory."""
 REOPEN_HORIZONS = 3
-"""Horizons after its end in which the same fault opens an incident again."""
+"""Horizons after its end in which the same fault reopens an incident."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When and in what stretch of the run the episodes of a call were found."""
+    """When the episodes of a call were found, and in which regimes of the run."""
 
     attempt: int
     step: int
@@ -53,52 +54,53 @@ class IncidentLog:
         self._next_number = 1
         self._open: dict[int, Incident] = {}
         self._closed: deque[Incident] = deque(maxlen=MAX_KEPT)
-        self._holder: dict[int, int] = {}
-        """Which open incident an episode is in."""
+        self._incident_of: dict[int, int] = {}
+        """The number of the open incident that an episode is in, by the episode's id."""
         self._waiting: dict[int, Episode] = {}
-        """Open episodes for the record only, that are in no incident."""
+        """Open episodes of severity info that are in no incident."""
 
-    def take(
+    def update(
         self, episodes: Iterable[Episode], moment: Moment, *, reason: str = "", is_cut: bool = False
     ) -> list[Incident]:
-        """Takes the episodes a step changed; returns the incidents that look different now.
+        """Takes the episodes that a step changed; returns the incidents that changed visibly.
 
-        `reason` is given where they ended for another reason than that the rule saw it end; `is_cut`, with the attempt.
+        `reason` is given where no rule saw the episodes end; `is_cut` is True where they ended with the attempt.
         """
         before = dict(self._open)
         changed = sorted(episodes, key=lambda e: (ORDER.get(e.rule, len(ORDER)), e.first.onset_step))
         for episode in changed:
-            if episode.id in self._holder:
-                self._update(episode)
-            elif not episode.is_open and self._is_past(episode):
-                continue  # the end of what an incident that is over has in it already is no new sign
+            if episode.id in self._incident_of:
+                self._refresh(episode)
+            elif not episode.is_open and self._refresh_closed(episode):
+                continue  # a closed incident already has it
             elif episode.severity is not Severity.INFO:
                 self._waiting.pop(episode.id, None)
-                self._place(episode, moment)
+                self._join_or_open(episode, moment)
             else:
-                self._aside(episode)
-        touched = {self._holder[e.id] for e in changed if e.id in self._holder} | (self._open.keys() - before.keys())
-        news = [self._settled(number, moment, reason, is_cut) for number in sorted(touched)]
-        merged = [i for i in self._closed if i.number in before and i.number not in self._open and i not in news]
-        return [*merged, *(i for i in news if _looks_different(before.get(i.number), i))]
+                self._join_or_wait(episode)
+        touched = self._open.keys() - before.keys()
+        touched |= {self._incident_of[e.id] for e in changed if e.id in self._incident_of}
+        changed_now = [self._settled(number, moment, reason, is_cut) for number in sorted(touched)]
+        merged = [i for i in self._closed if i.number in before and i.number not in self._open and i not in changed_now]
+        return [*merged, *(i for i in changed_now if _has_visible_change(before.get(i.number), i))]
 
     def close_all(self, moment: Moment, reason: str, *, is_cut: bool = False) -> list[Incident]:
-        """Ends what is open, for a reason that lies outside of it."""
+        """Closes all open incidents, for a reason other than that a rule saw them end."""
         return [self._close(number, moment, reason, is_cut=is_cut) for number in list(self._open)]
 
     def acknowledge(self, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
-        """Notes that somebody has it in hand, or (None) no longer; None where no such incident is open."""
+        """Sets or (None) removes the acknowledgement; None where no such incident is open."""
         if number not in self._open:
             return None
         incident = self._open[number]
         if acknowledgement is not None:
             acknowledgement = replace(acknowledgement, severity=incident.severity)
         held = replace(incident, acknowledged=acknowledgement, outgrown=None)
-        self._open[number] = settle(held, lambda rank: "")
+        self._open[number] = with_derived_fields(held, lambda rank: "")
         return self._open[number]
 
-    def overcome(self, number: int, reason: str) -> Incident | None:
-        """What ended with its attempt turned out to be over for good; None where it is not of that kind."""
+    def end_for_good(self, number: int, reason: str) -> Incident | None:
+        """Marks an incident that was cut off with its attempt as over; None where it was not cut off."""
         for place, incident in enumerate(self._closed):
             if incident.number == number and incident.is_cut:
                 self._closed[place] = replace(incident, is_cut=False, reason=reason)
@@ -106,7 +108,7 @@ class IncidentLog:
         return None
 
     def diagnosed(self, number: int, diagnosis: Diagnosis) -> Incident | None:
-        """Notes the diagnosis of an incident; None where it is not known."""
+        """Sets the diagnosis of an incident; None where there is no such incident."""
         if number in self._open:
             self._open[number] = replace(self._open[number], diagnosis=diagnosis)
             return self._open[number]
@@ -117,72 +119,73 @@ class IncidentLog:
         return None
 
     def restore(self, incidents: Iterable[Incident], episodes: Iterable[Episode], *, num_opened: int = 0) -> None:
-        """Puts back what a journal kept, oldest first; `episodes` are all it has."""
+        """Takes over what a journal kept, oldest first; `episodes` are all that it has."""
         held: set[int] = set()
         self._next_number = max(self._next_number, num_opened + 1)
         for incident in incidents:
             self._next_number = max(self._next_number, incident.number + 1)
-            held.update(member.id for member in incident.members)
+            held.update(known.id for known in incident.episodes)
             if incident.is_open:
-                self._open[incident.number] = incident = replace(incident, members=_once(incident.members))
-                self._holder.update((member.id, incident.number) for member in incident.members)
+                self._open[incident.number] = incident = replace(incident, episodes=_once(incident.episodes))
+                self._incident_of.update((known.id, incident.number) for known in incident.episodes)
             else:
-                self._closed.append(incident)
+                self._closed.append(with_merge_of_old_journal(incident))
         for episode in episodes:
             if episode.is_open and episode.severity is Severity.INFO and episode.id not in held:
                 self._waiting[episode.id] = episode
-        for incident in [i for i in self._open.values() if not any(member.is_open for member in i.told)]:
-            last = incident.members[-1]  # nothing could ever close it any more
+        for incident in [i for i in self._open.values() if not any(known.is_open for known in i.reportable)]:
+            last = incident.episodes[-1]  # no episode is left that could close it
             self._close(incident.number, Moment(last.attempt, last.last.step, last.last_time), last.last.summary)
 
-    def _is_past(self, episode: Episode) -> bool:
-        """Whether an incident that is over has it; that one learns how it ended."""
+    def _refresh_closed(self, episode: Episode) -> bool:
+        """Puts the episode's end into the closed incident that has it; False where none has."""
         for place, incident in enumerate(self._closed):
-            if any(member.id == episode.id for member in incident.members):
-                self._closed[place] = replace(incident, members=_with(incident.members, episode))
+            if any(known.id == episode.id for known in incident.episodes):
+                self._closed[place] = replace(incident, episodes=_with(incident.episodes, episode))
                 return True
         return False
 
-    def _update(self, episode: Episode) -> None:
-        number = self._holder[episode.id]
+    def _refresh(self, episode: Episode) -> None:
+        number = self._incident_of[episode.id]
         incident = self._open[number]
-        self._open[number] = replace(incident, members=_with(incident.members, episode))
+        self._open[number] = replace(incident, episodes=_with(incident.episodes, episode))
 
-    def _place(self, episode: Episode, moment: Moment) -> None:
-        kin = self._kin(episode)
-        if kin:
-            kin = _one_fault([*kin, *self._over_but_kin(episode)], episode)
-            number = self._merge([i.number if i.is_open else self._reopen(i) for i in kin], moment)
+    def _join_or_open(self, episode: Episode, moment: Moment) -> None:
+        linked = self._open_linked_to(episode)
+        if linked:
+            # A closed incident that fits as well was the same one: it is reopened, and merged.
+            one_fault = _compatible([*linked, *self._closed_linked_to(episode)], episode)
+            number = self._merge([i.number if i.is_open else self._reopen(i) for i in one_fault], moment)
         else:
-            again = self._to_reopen(episode)
-            number = self._reopen(again) if again is not None else self._begin(episode, moment)
+            again = self._closed_with_same_fault(episode)
+            number = self._reopen(again) if again is not None else self._open_new(episode, moment)
         self._join(number, episode)
-        for aside in list(self._waiting.values()):
-            is_kin = are_kin(aside, episode, self._horizon) or are_kin(episode, aside, self._horizon)
-            if is_kin and agree(self._open[number].ranks, aside.worst.ranks):
-                del self._waiting[aside.id]
-                self._join(number, aside)
+        for waiting in list(self._waiting.values()):
+            is_linked = any(can_share_cause(*pair, self._horizon) for pair in ((waiting, episode), (episode, waiting)))
+            if is_linked and ranks_overlap(self._open[number].ranks, waiting.worst.ranks):
+                del self._waiting[waiting.id]
+                self._join(number, waiting)
 
-    def _aside(self, episode: Episode) -> None:
-        kin = self._kin(episode)
-        if episode.is_open and not kin:
+    def _join_or_wait(self, episode: Episode) -> None:
+        linked = self._open_linked_to(episode)
+        if episode.is_open and not linked:
             self._waiting[episode.id] = episode
             return
         self._waiting.pop(episode.id, None)
-        if kin:
-            self._join(_one_fault(kin, episode)[0].number, episode)
+        if linked:
+            self._join(_compatible(linked, episode)[0].number, episode)
 
-    def _kin(self, episode: Episode) -> list[Incident]:
-        """The open incidents that it can be a part of."""
-        return [i for i in self._open.values() if self._is_kin(i, i.members, episode)]
+    def _open_linked_to(self, episode: Episode) -> list[Incident]:
+        """The open incidents that the episode can be a part of."""
+        return [i for i in self._open.values() if self._is_linked(i, i.episodes, episode)]
 
-    def _is_kin(self, incident: Incident, members: Iterable[Episode], episode: Episode) -> bool:
-        """Whether one of these members has its cause, and the incident's ranks can be its own."""
-        if not agree(incident.ranks, episode.worst.ranks):
+    def _is_linked(self, incident: Incident, episodes: Iterable[Episode], new: Episode) -> bool:
+        """Whether one of these episodes can share the cause of the new one, and the incident's ranks fit."""
+        if not ranks_overlap(incident.ranks, new.worst.ranks):
             return False
-        return any(are_kin(member, episode, self._horizon) for member in members)
+        return any(can_share_cause(known, new, self._horizon) for known in episodes)
 
-    def _begin(self, episode: Episode, moment: Moment) -> int:
+    def _open_new(self, episode: Episode, moment: Moment) -> int:
         number = self._next_number
         self._next_number += 1
         self._open[number] = Incident(
@@ -193,43 +196,45 @@ class IncidentLog:
             opened_step=moment.step,
             opened_time=moment.time,
             regimes=tuple(sorted(moment.regimes)),
-            severity=Severity.INFO,  # until it is settled: whatever it is then has risen
+            severity=Severity.INFO,  # until `_settled`, which sees it rise
         )
         return number
 
     def _join(self, number: int, episode: Episode) -> None:
-        members = _with(self._open[number].members, episode)
-        if len(members) > MAX_MEMBERS:
-            oldest = next((m for m in members[1:-1] if not m.is_open), members[1])
-            self._holder.pop(oldest.id, None)
-            members = tuple(m for m in members if m is not oldest)
-        self._open[number] = replace(self._open[number], members=members)
-        self._holder[episode.id] = number
+        episodes = _with(self._open[number].episodes, episode)
+        if len(episodes) > MAX_EPISODES:
+            oldest = next((e for e in episodes[1:-1] if not e.is_open), episodes[1])
+            self._incident_of.pop(oldest.id, None)
+            episodes = tuple(e for e in episodes if e is not oldest)
+        self._open[number] = replace(self._open[number], episodes=episodes)
+        self._incident_of[episode.id] = number
 
     def _merge(self, numbers: list[int], moment: Moment) -> int:
-        """The worst of several, the oldest of equals, takes the others in: what has paged pages no second time."""
+        """The worst of several, the oldest of equals, takes over the others' episodes, so that one fault pages once."""
         kept = min(numbers, key=lambda n: (-self._open[n].severity.rank, -self._open[n].worst.rank, n))
         for number in sorted(numbers):
             if number != kept:
-                members = self._open[number].members
-                self._close(number, moment, f"it has the same cause as {self._job}/{kept}{GOES_ON}")
-                for member in members:
-                    self._join(kept, member)
+                episodes = self._open[number].episodes
+                reason = f"merged into {self._job}/{kept}: same cause"
+                self._close(number, moment, reason, merged_into=kept)
+                for known in episodes:
+                    self._join(kept, known)
         return kept
 
-    def _over_but_kin(self, episode: Episode) -> list[Incident]:
-        """What is over and has kin of it: where an incident that is open has too, all of them were one."""
-        past = (i for i in self._closed if not i.is_taken_in)
-        return [i for i in past if self._is_kin(i, i.told, episode)]
+    def _closed_linked_to(self, episode: Episode) -> list[Incident]:
+        """The closed incidents that the episode can be a part of."""
+        past = (i for i in self._closed if not i.is_merged)
+        return [i for i in past if self._is_linked(i, i.reportable, episode)]
 
-    def _to_reopen(self, episode: Episode) -> Incident | None:
+    def _closed_with_same_fault(self, episode: Episode) -> Incident | None:
+        """The incident that the episode reopens: linked, or of the same rule and either recent or cut off."""
         for incident in reversed(self._closed):
-            if incident.is_taken_in:
+            if incident.is_merged:
                 continue
-            if self._is_kin(incident, incident.members, episode):
+            if self._is_linked(incident, incident.episodes, episode):
                 return incident
-            last = [member for member in incident.members if member.rule == episode.rule]
-            if not last or not agree(last[-1].worst.ranks, episode.worst.ranks):
+            last = [known for known in incident.episodes if known.rule == episode.rule]
+            if not last or not ranks_overlap(last[-1].worst.ranks, episode.worst.ranks):
                 continue
             if last[-1].attempt == episode.attempt:
                 ended = incident.closed_step if incident.closed_step is not None else incident.last_step
@@ -253,23 +258,25 @@ class IncidentLog:
             is_cut=False,
             num_reopened=incident.num_reopened + 1,
         )
-        self._holder.update((member.id, incident.number) for member in incident.members)
+        self._incident_of.update((known.id, incident.number) for known in incident.episodes)
         return incident.number
 
     def _settled(self, number: int, moment: Moment, reason: str, is_cut: bool) -> Incident:
         before = self._open[number].severity
-        incident = settle(self._open[number], moment.host_of)
-        is_open = any(member.is_open for member in incident.told)
-        # What is opened again by its own end has not risen: nothing is the matter.
+        incident = with_derived_fields(self._open[number], moment.host_of)
+        is_open = any(known.is_open for known in incident.reportable)
+        # An incident that is reopened by the end of an episode has not got worse.
         if incident.severity.rank > before.rank and (is_open or not incident.num_reopened):
-            incident = _risen(incident, moment.time)
+            incident = _with_rise_time(incident, moment.time)
         self._open[number] = incident
         if is_open:
             return incident
-        last = max(incident.told, key=lambda member: (member.last.step, member.last_time))
+        last = max(incident.reportable, key=lambda known: (known.last.step, known.last_time))
         return self._close(number, moment, reason or last.last.summary, is_cut=is_cut)
 
-    def _close(self, number: int, moment: Moment, reason: str, *, is_cut: bool = False) -> Incident:
+    def _close(
+        self, number: int, moment: Moment, reason: str, *, is_cut: bool = False, merged_into: int | None = None
+    ) -> Incident:
         incident = self._open.pop(number)
         closed = replace(
             incident,
@@ -279,24 +286,25 @@ class IncidentLog:
             closed_time=moment.time,
             reason=reason,
             is_cut=is_cut,
+            merged_into=merged_into,
         )
-        for member in incident.members:
-            self._holder.pop(member.id, None)
+        for known in incident.episodes:
+            self._incident_of.pop(known.id, None)
         self._closed.append(closed)
         return closed
 
     @property
     def num_opened(self) -> int:
-        """How many there have been, and the number of the last one."""
+        """How many were ever opened; also the number of the last one."""
         return self._next_number - 1
 
     @property
     def open(self) -> list[Incident]:
-        """What is going on now, the worst first."""
+        """Open incidents, the worst first."""
         return sorted(self._open.values(), key=lambda i: (-i.severity.rank, i.number))
 
     def find(self, number: int) -> Incident | None:
-        """The incident with this number, if it is still remembered."""
+        """The incident with this number; None where it is no longer kept."""
         return next((incident for incident in self if incident.number == number), None)
 
     def __iter__(self) -> Iterator[Incident]:
@@ -305,45 +313,45 @@ class IncidentLog:
         yield from reversed(self._closed)
 
 
-def _one_fault(incidents: list[Incident], episode: Episode) -> list[Incident]:
-    """Of those that have kin of an episode, the worst, the nearest of equals, and all that can be one with it."""
+def _compatible(incidents: list[Incident], episode: Episode) -> list[Incident]:
+    """Of incidents linked to an episode: the worst, the nearest of equals, and all whose ranks fit with it."""
 
     def place(incident: Incident) -> tuple[bool, int, int]:
-        severity = max((member.severity.rank for member in incident.told if member.is_open), default=0)
-        away = min(abs(member.first.onset_step - episode.first.onset_step) for member in incident.members)
+        severity = max((known.severity.rank for known in incident.reportable if known.is_open), default=0)
+        away = min(abs(known.first.onset_step - episode.first.onset_step) for known in incident.episodes)
         return not incident.is_open, -severity, away
 
     one, ranks = [], frozenset(episode.worst.ranks)
     for incident in sorted(incidents, key=place):
-        if agree(ranks, incident.ranks):
+        if ranks_overlap(ranks, incident.ranks):
             one.append(incident)
             ranks |= incident.ranks
     return one
 
 
-def _risen(incident: Incident, now: float) -> Incident:
+def _with_rise_time(incident: Incident, now: float) -> Incident:
     if incident.severity is Severity.CRITICAL:
         return replace(incident, critical_time=now)
     return replace(incident, warning_time=now)
 
 
-def _once(members: tuple[Episode, ...]) -> tuple[Episode, ...]:
-    return tuple({member.id: member for member in members}.values())
+def _once(episodes: tuple[Episode, ...]) -> tuple[Episode, ...]:
+    return tuple({known.id: known for known in episodes}.values())
 
 
-def _with(members: tuple[Episode, ...], episode: Episode) -> tuple[Episode, ...]:
-    """The members with this episode as it now stands: in its place, or behind the others where it is new."""
-    if any(member.id == episode.id for member in members):
-        return tuple(episode if member.id == episode.id else member for member in members)
-    return (*members, episode)
+def _with(episodes: tuple[Episode, ...], episode: Episode) -> tuple[Episode, ...]:
+    """The episodes with this one updated in its place, or appended where it is new."""
+    if any(known.id == episode.id for known in episodes):
+        return tuple(episode if known.id == episode.id else known for known in episodes)
+    return (*episodes, episode)
 
 
-def _looks_different(before: Incident | None, now: Incident) -> bool:
+def _has_visible_change(before: Incident | None, now: Incident) -> bool:
     if before is None:
         return True
     names = ("state", "severity", "worst", "witness", "reason", "num_reopened")
     if any(getattr(before, name) != getattr(now, name) for name in names):
         return True
-    return [(m.id, m.is_open, m.severity) for m in before.members] != [
-        (m.id, m.is_open, m.severity) for m in now.members
+    return [(e.id, e.is_open, e.severity) for e in before.episodes] != [
+        (e.id, e.is_open, e.severity) for e in now.episodes
     ]

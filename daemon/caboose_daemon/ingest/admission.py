@@ -1,15 +1,15 @@
-"""Decides what a Hello means: the same rank again, one more rank of this attempt, a new attempt, or an impostor.
+"""Decides what a Hello means: a reconnect, one more rank of this attempt, a new attempt, or another job of this name.
 
 Design
 ------
-Ranks agree on nothing among themselves (that would be a collective), so the daemon tells launches apart:
+The ranks exchange nothing to identify a launch (that would be a collective), so the daemon distinguishes launches:
 
-* an incarnation it knows is a reconnect; if its restart count rose, its ranks have rolled back, and it waits until
-  all have said so, or for `ROLLBACK_SECONDS`;
+* a known incarnation is a reconnect; if its restart count rose, the rank has rolled back, and its Hello waits until
+  all ranks have reported that, or for `ROLLBACK_SECONDS`;
 * a Hello that fits the current attempt (same launch id, world size and restart count, its place free) joins it;
-* any other is a new launch. It begins a new attempt at once if the restart count rose or nobody of the current
+* any other Hello is a new launch. It begins a new attempt at once if the restart count rose or no rank of the current
   attempt is alive. Otherwise two jobs claim one name: the newcomer waits until the old ranks have been silent for
-  `PATIENCE_SECONDS`, and is refused as soon as one of them speaks.
+  `PATIENCE_SECONDS`, and is refused as soon as one of them sends a message.
 """
 
 from typing import Literal
@@ -21,13 +21,13 @@ PATIENCE_SECONDS = 6.0
 """Three heartbeats of an agent."""
 
 ROLLBACK_SECONDS = 3.0
-"""How long the first ranks that rolled back wait for the others to say so; they all did, at one step."""
+"""How long the first ranks that report a rollback wait for the others; all ranks roll back at one step."""
 
 Verdict = Literal["known", "joins", "begins", "waits", "rolled_back"]
 
 
 def judge(job: Job, hello: Hello, now: float) -> Verdict:
-    """What this Hello is to the job."""
+    """What to do with this Hello."""
     attempt = job.attempt
     if attempt is None:
         return "begins"
@@ -41,7 +41,7 @@ def judge(job: Job, hello: Hello, now: float) -> Verdict:
 
 
 def is_alive(attempt: Attempt, now: float) -> bool:
-    """Whether any rank of the attempt was heard of lately and has not left."""
+    """Whether a rank of the attempt has not left, and sent a message in the last `PATIENCE_SECONDS`."""
     return any(
         member.state == "live" and now - member.last_seen < PATIENCE_SECONDS for member in attempt.members.values()
     )

@@ -1,15 +1,15 @@
-"""Decodes a frame and applies it to the state: the whole of what agents can do to the daemon.
+"""Decodes a frame and applies it to the state: all that agents can do to the daemon.
 
 Design
 ------
-No socket and no loop in here: `handle` takes the bytes a peer sent and the time, and returns what to answer, so
-every case can be tested by calling it. Whatever a peer sends, nothing is raised: what cannot be taken is counted
-under a reason from a closed set, and the peer is kept.
+No socket and no loop in here: `handle` takes the bytes a peer sent and the time, and returns the replies, so every case
+can be tested by calling it. Nothing is raised, whatever a peer sends: a message that is refused is counted under a
+reason from a closed set, and the peer stays connected.
 
-A peer that was not introduced (the daemon was restarted, or a Hello is on its way) is asked for its Hello, and what it
-sends meanwhile is held back, within bounds, and applied afterwards. A peer whose Hello claims a job that someone
-else is living in waits the same way (see `admission`), and so do ranks that rolled back, until all have said so. A
-process that is about to resume may ask for a plan; it need not say who it is.
+A peer without a Hello (the daemon was restarted, or the Hello is on its way) is asked for one. What it sends meanwhile
+is held back, within bounds, and applied afterwards. A peer whose Hello claims the name of a job that other processes
+report waits in the same way (see `admission`), and so do ranks that rolled back, until all have reported it. A process
+that is about to resume may ask for a plan without a Hello.
 """
 
 import math
@@ -24,7 +24,6 @@ from caboose_daemon.jobs.job import Attempt, Job, Member
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.version import __version__
 from caboose_wire import (
     Ack,
     Bye,
@@ -47,7 +46,7 @@ Reply = tuple[bytes, Message]
 MAX_JOBS = 1000
 MAX_PEERS = 20_000
 MAX_HELD_PER_PEER = 1200
-"""A little more than an agent's own queue: what it kept while the daemon was away arrives at once."""
+"""A little more than an agent's own queue, which arrives at once when the daemon comes back."""
 MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
@@ -64,7 +63,7 @@ class _Peer:
 
 @dataclass
 class _Stranger:
-    """A peer that has no place yet; `hello` is set if it waits for one, `has_rolled_back` if for the other ranks."""
+    """A peer that is not admitted yet. `has_rolled_back`: it waits until the other ranks report the rollback."""
 
     asked: float = -math.inf
     last_seen: float = 0.0
@@ -72,11 +71,11 @@ class _Stranger:
     since: float = 0.0
     has_rolled_back: bool = False
     held: deque[tuple[Message, int]] = field(default_factory=deque)
-    """What it sent so far, with the size of each."""
+    """Messages so far, with the size of each in bytes."""
 
 
 class Receiver:
-    """Knows which peer is which rank, and what a peer may do."""
+    """Knows which peer is which rank, and applies its messages."""
 
     def __init__(self, state: State, pipeline: Pipeline, policy: Policy) -> None:
         self._state = state
@@ -86,12 +85,12 @@ class Receiver:
         self._peer_of: dict[str, bytes] = {}
         self._strangers: dict[bytes, _Stranger] = {}
         self._rolled_back: dict[str, dict[int, bytes]] = {}
-        """Peers that wait for the other ranks of their job to say that they rolled back too, by job and rank."""
+        """Peers that wait until the other ranks of their job report the rollback too, by job and rank."""
         self._held_bytes = 0
         self._next_sweep = 0.0
 
     def handle(self, peer: bytes, frames: Sequence[bytes], now: float) -> list[Reply]:
-        """Applies one message; returns what to answer, if anything."""
+        """Applies one message; returns the replies."""
         size = sum(len(frame) for frame in frames)
         self._state.num_bytes += size
         try:
@@ -121,9 +120,9 @@ class Receiver:
         return []
 
     def _drop_late(self, peer: bytes, known: _Peer, message: Message, now: float) -> list[Reply]:
-        """A rank speaks of the attempt before the rollback, and the others are in the next: it is asked where it is."""
+        """A rank still reports the attempt before a rollback: its message is dropped, and it is asked for its Hello."""
         attempt = known.job.attempt
-        assert attempt is not None, "it has been left behind by one"
+        assert attempt is not None, "only a newer attempt leaves a peer behind"
         if isinstance(message, StepReport):
             attempt.aligner.num_late += 1
         elif isinstance(message, Ack):
@@ -131,7 +130,7 @@ class Receiver:
         if now - known.asked < ASK_AGAIN_SECONDS:
             return []
         known.asked = now
-        return [(peer, HelloRequest(daemon_version=__version__))]
+        return [(peer, HelloRequest())]
 
     def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
         if hello.rank >= hello.world:
@@ -146,7 +145,7 @@ class Receiver:
         if verdict in ("waits", "rolled_back"):
             stranger = self._stranger(peer, now)
             if verdict == "rolled_back":
-                self._peers.pop(peer, None)  # what it sends from now on is of the next attempt
+                self._peers.pop(peer, None)  # its next messages belong to the next attempt
                 self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
                 stranger.has_rolled_back = True
             stranger.hello, stranger.since = hello, now
@@ -172,7 +171,7 @@ class Receiver:
         return self._peer_of.get(member.hello.incarnation)
 
     def _make_room_for_a_job(self, now: float) -> None:
-        """Beyond the limit, the job that was silent for the longest leaves the memory; the journal keeps it."""
+        """Beyond the limit, the job that was silent for the longest is dropped from memory; the journal keeps it."""
         jobs = self._state.jobs
         if len(jobs) < MAX_JOBS:
             return
@@ -193,7 +192,7 @@ class Receiver:
         stranger.last_seen = now
         if isinstance(message, StepReport | Event | Bye | Holdings | Ack):
             if self._held_bytes + size > MAX_HELD_BYTES:
-                raise WireError("unknown_peer", "too much is held back already")
+                raise WireError("unknown_peer", "too many messages are held back already")
             if len(stranger.held) == MAX_HELD_PER_PEER:
                 self._held_bytes -= stranger.held.popleft()[1]
                 self._state.num_refused["unknown_peer"] += 1
@@ -201,7 +200,7 @@ class Receiver:
             self._held_bytes += size
         if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
             stranger.asked = now
-            return [(peer, HelloRequest(daemon_version=__version__))]
+            return [(peer, HelloRequest())]
         return []
 
     def _stranger(self, peer: bytes, now: float) -> _Stranger:
@@ -221,7 +220,7 @@ class Receiver:
             self._held_bytes -= size
             try:
                 if known is None:
-                    raise WireError("unknown_peer", "it never found its place")
+                    raise WireError("unknown_peer", "it was never admitted")
                 self._accept(known, message, now)
             except WireError as error:
                 self._state.num_refused[error.reason] += 1
@@ -229,7 +228,7 @@ class Receiver:
     def _accept(self, known: _Peer, message: Message, now: float) -> None:
         member = known.member
         if known.job.attempt is not known.attempt:
-            raise WireError("duplicate_job", f"a newer launch of {known.job.name!r} has taken over")
+            raise WireError("duplicate_job", f"a newer launch of {known.job.name!r} has replaced this one")
         if isinstance(message, StepReport):
             self._accept_report(known, message, now)
         elif isinstance(message, Heartbeat):
@@ -238,23 +237,28 @@ class Receiver:
             member.num_failures = message.num_failures
             member.agent_state = message.state
             member.phase = message.phase
+            member.numbers.take_heartbeat(message)
             member.step = max(member.step, message.step)
         elif isinstance(message, Event):
             self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
         elif isinstance(message, Bye):
+            member.step = max(member.step, message.step)
             self._pipeline.leave(known.job, member, message.error)
         elif isinstance(message, Holdings):
             self._policy.held(known.job, member.hello.rank, message)
         elif isinstance(message, Ack):
             self._policy.answered(known.job, member.hello.rank, message, now)
         else:
-            raise WireError("type", f"{type(message).__name__} is for the daemon to send")
+            raise WireError("type", f"only the daemon sends {type(message).__name__}")
         member.last_seen = now
         self._state.num_frames[type(message).__name__] += 1
 
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
         _check_layer_arrays(report, len(known.job.layers))
+        if report.attempt < member.hello.attempt:  # sent before the rollback that its Hello announced
+            known.attempt.aligner.num_late += 1
+            return
         if member.last_seq and report.seq > member.last_seq + 1:
             member.num_missed += report.seq - member.last_seq - 1
         member.last_seq = max(member.last_seq, report.seq)
@@ -262,12 +266,11 @@ class Receiver:
         member.num_dropped = report.num_dropped
         member.since_step_seconds = 0.0
         member.phase = ""
-        member.loss = report.loss
-        member.step_seconds = report.phases.total if report.phases else None
+        member.numbers.take_report(report)
         known.attempt.aligner.add(member.hello.rank, report, now)
 
     def advance(self, now: float) -> list[Reply]:
-        """Lets time pass: those who wait for a place get it or are refused, and strangers are forgotten."""
+        """Lets time pass: waiting peers are admitted or refused, and those that stay silent are dropped."""
         replies: list[Reply] = []
         if now >= self._next_sweep:
             self._next_sweep = now + FORGET_SECONDS
@@ -288,7 +291,7 @@ class Receiver:
         return replies
 
     def _go_on_together(self, name: str, now: float) -> list[Reply]:
-        """Begins the attempt after a rollback, when all live ranks have said that it happened or it took too long."""
+        """Begins the attempt after a rollback, once all live ranks have reported it or the wait was too long."""
         job, peers = self._state.jobs.get(name), self._rolled_back[name]
         waiting = {rank: (peer, self._strangers[peer]) for rank, peer in peers.items() if peer in self._strangers}
         hellos = {rank: s.hello for rank, (_, s) in waiting.items() if s.has_rolled_back and s.hello is not None}
@@ -328,12 +331,12 @@ class Receiver:
         job = self._state.jobs.get(hello.job)
         if job is None or admission.judge(job, hello, now) != "waits":
             return self._introduce(peer, hello, now)
-        if job.last_seen > stranger.since + 1.0:  # a second, for what was still on its way when the old launch died
+        if job.last_seen > stranger.since + 1.0:  # a second for messages sent before the old launch died
             job.num_refused += 1
             job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
             raise WireError(
                 "duplicate_job",
-                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to tell them apart",
+                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one",
             )
         return []
 

@@ -1,13 +1,19 @@
-"""Runs the rules over a view: times each one, and keeps one rule's failure from the others."""
+"""Runs the rules over a view: times each one, and keeps one rule's failure from the others.
+
+Design
+------
+Which conditions are open is known to the job's `EpisodeLog` alone. The engine reads it to end what a rule had found
+when that rule is switched off or made anew, and to hand a restarted daemon's rules what was open.
+"""
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from caboose_daemon.rules import RULES, AnyRule
+from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.rule import RuleConfig, Trigger
+from caboose_daemon.rules.parts.rule import AnyRule, RuleConfig, Trigger
 from caboose_daemon.rules.rank_silent import RankSilent, RankSilentConfig
 from caboose_daemon.steps.view import JobView
 
@@ -24,24 +30,31 @@ class RuleStats:
 
 
 class Engine:
-    """The rules of one attempt of one job; the statistics are shared by all jobs."""
+    """The rules of one attempt of one job, run in the order given; the statistics are shared by all jobs."""
 
-    def __init__(self, configs: Mapping[str, RuleConfig], stats: dict[str, RuleStats]) -> None:
+    def __init__(
+        self,
+        rules: Sequence[type[AnyRule]],
+        configs: Mapping[str, RuleConfig],
+        stats: dict[str, RuleStats],
+        episodes: EpisodeLog,
+    ) -> None:
+        self._classes = rules
         self._stats = stats
+        self._episodes = episodes
         self._rules: dict[str, AnyRule] = {}
-        self._open: dict[str, Finding] = {}
         self._visible: frozenset[str] | None = None
-        self._able: dict[Trigger, list[tuple[AnyRule, RuleStats]]] = {}
+        self._by_trigger: dict[Trigger, list[tuple[AnyRule, RuleStats]]] = {}
         self.configure(configs)
 
     def configure(self, configs: Mapping[str, RuleConfig]) -> list[Finding]:
-        """Takes over new thresholds; what rules have learned stays. Those switched off end what they had open."""
+        """Sets new thresholds; what rules have learned stays. Returns the end of what switched-off rules had open."""
         silence = configs.get(RankSilent.name, RankSilentConfig())
         assert isinstance(silence, RankSilentConfig), "every rule has the config of its class"
         self.silence_seconds = silence.warn_seconds
-        """Silence after which a rank is missed, whether or not the rule that says so is on."""
+        """Silence after which a rank counts as missing, also where the rule rank_silent is off."""
         ended = []
-        for rule in RULES:
+        for rule in self._classes:
             config = configs[rule.name]
             known = self._rules.get(rule.name)
             if not config.enabled:
@@ -51,20 +64,19 @@ class Engine:
                 self._rules[rule.name] = rule(config)
             else:
                 known.config = config
-        self._rules = {rule.name: self._rules[rule.name] for rule in RULES if rule.name in self._rules}
+        self._rules = {rule.name: self._rules[rule.name] for rule in self._classes if rule.name in self._rules}
         self._visible = None
         return ended
 
     def run(self, view: JobView, trigger: Trigger) -> list[Finding]:
-        """What the rules of this trigger find."""
         findings: list[Finding] = []
         if view.regime.began:
-            findings += self._forget(view)
+            findings += self._restart_rules(view)
         if view.visible is not self._visible:
-            self._sort_out(view.visible)
+            self._choose_rules(view.visible)
         active = view.regime.active
         start = time.perf_counter()
-        for rule, stats in self._able[trigger]:
+        for rule, stats in self._by_trigger[trigger]:
             if active and not active.isdisjoint(rule.muted_in):
                 continue
             try:
@@ -81,26 +93,19 @@ class Engine:
             start = now
             if finding is not None:
                 findings.append(finding)
-                self._remember(finding)
         return findings
 
-    def _sort_out(self, visible: frozenset[str]) -> None:
-        """Which rules can judge this job at all: what is visible seldom changes, so that is not asked at every step."""
-        self._able = {"step": [], "tick": []}
+    def _choose_rules(self, visible: frozenset[str]) -> None:
+        """Finds the rules that can judge this job; only where what is visible has changed, which is rare."""
+        self._by_trigger = {"step": [], "tick": []}
         for rule in self._rules.values():
             if rule.needs <= visible:
                 stats = self._stats.setdefault(rule.name, RuleStats())
-                self._able[rule.trigger].append((rule, stats))
+                self._by_trigger[rule.trigger].append((rule, stats))
         self._visible = visible
 
-    def _remember(self, finding: Finding) -> None:
-        if finding.state == "resolved":
-            self._open.pop(finding.rule, None)
-        else:
-            self._open[finding.rule] = finding
-
-    def _forget(self, view: JobView) -> list[Finding]:
-        """Rules for which the new regime changes everything start over."""
+    def _restart_rules(self, view: JobView) -> list[Finding]:
+        """Makes rules anew whose baseline a new regime ends; returns the end of what they had found."""
         ended = []
         for name, rule in self._rules.items():
             why = sorted(view.regime.began & rule.forgets_after)
@@ -111,9 +116,10 @@ class Engine:
         return ended
 
     def _end(self, name: str, view: JobView | None, why: str) -> list[Finding]:
-        last = self._open.pop(name, None)
-        if last is None:
+        episode = self._episodes.open_of(name)
+        if episode is None:
             return []
+        last = episode.last
         step = last.step if view is None or view.step is None else view.step.step
         return [
             Finding(
@@ -129,18 +135,16 @@ class Engine:
             )
         ]
 
-    def resume(self, findings: Iterable[Finding]) -> None:
+    def resume(self) -> None:
         """Hands each rule the last finding of the episode that was open when the daemon ended."""
-        last = {finding.rule: finding for finding in findings}
         for name, rule in self._rules.items():
-            if name in last:
-                rule.resume(last[name])
-                self._open[name] = last[name]
+            episode = self._episodes.open_of(name)
+            if episode is not None:
+                rule.resume(episode.last)
 
     def is_on(self, rule: str) -> bool:
-        """Whether a rule is switched on."""
         return rule in self._rules
 
     def abstaining(self, visible: frozenset[str]) -> dict[str, list[str]]:
-        """Rules that cannot judge this job, with what they miss."""
+        """Rules that cannot judge this job, with what is not visible to them."""
         return {rule.name: sorted(rule.needs - visible) for rule in self._rules.values() if not rule.needs <= visible}

@@ -2,12 +2,13 @@
 
 Design
 ------
-State only: messages are applied to it by `receiver`, time passes in `pipeline`. A job has one current attempt. A
-rank belongs to an attempt by its incarnation; which Hello begins a new attempt is decided in `admission`.
+State only: `receiver` applies messages to it, `pipeline` lets time pass. A job has one current attempt. A rank belongs
+to an attempt by its incarnation; `admission` decides which Hello begins a new attempt.
 """
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,17 +22,17 @@ from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.columns import RankNumbers, StepSummary
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
-from caboose_daemon.steps.summary import StepSummary
 from caboose_daemon.steps.view import AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
 from caboose_wire.fields import Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
-RECENT_LOOKS = 512
-NORM_MEMORY = 32
-"""Steps after which a gradient norm is too old to be shown as the job's."""
+RECENT_SAMPLES = 512
+HELD_STEPS = 32
+"""Steps after which a number is too old to be shown as the job's."""
 
 
 @dataclass
@@ -48,8 +49,7 @@ class Member:
     num_dropped: int = 0
     num_failures: int = 0
     since_step_seconds: float = 0.0
-    loss: float | None = None
-    step_seconds: float | None = None
+    numbers: RankNumbers = field(default_factory=RankNumbers)
     agent_state: str = "training"
     phase: str = ""
     error: str = ""
@@ -84,24 +84,23 @@ class Attempt:
     regimes: RegimeTracker
     members: dict[int, Member] = field(default_factory=dict)
     is_over: bool = False
-    """Whether it ended, or was not heard of for so long that nobody waits for it."""
+    """Whether it ended, or was silent for so long that it counts as ended."""
     reason: str = ""
-    """rollback, where the same processes went back; empty for a launch."""
+    """rollback, where the same processes rolled back; empty for a launch."""
     start_step: int = 0
     """The step after which it began."""
 
     def host_of(self, rank: int) -> str:
-        """Where a rank runs; empty where that is not known."""
+        """The host of a rank; empty where it is not known."""
         member = self.members.get(rank)
         return "" if member is None else member.hello.host
 
     def is_live(self, member: Member, now: float) -> bool:
-        """Whether a rank has not left and is not silent, as rank_silent understands that."""
+        """Whether a rank has not left and is not silent, by the threshold of rank_silent."""
         return member.state == "live" and now - member.last_seen < self.engine.silence_seconds
 
-    @property
-    def alignment(self) -> AlignmentFacts:
-        """What went wrong in bringing the ranks' reports together."""
+    def alignment_facts(self) -> AlignmentFacts:
+        """What went wrong in aligning the ranks' reports."""
         return AlignmentFacts(
             num_late=self.aligner.num_late,
             num_duplicate=self.aligner.num_duplicate,
@@ -123,6 +122,10 @@ class Job:
 
     name: str
     created: float
+    gap: int = 1
+    """The usual distance of two reported steps; above 1 in a log that has only every so many."""
+    is_live: bool = True
+    """False for a log that is replayed."""
     attempt: Attempt | None = None
     num_attempts: int = 0
     layers: tuple[Layer, ...] = ()
@@ -135,9 +138,9 @@ class Job:
     wrapper: str = ""
     last: AlignedStep | None = None
     last_sampled: AlignedStep | None = None
-    """The last step with a closer look; a diagnosis may want to see it."""
-    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_LOOKS))
-    """What the attempt's closer looks said of memory."""
+    """The last sampled step, for diagnoses."""
+    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """Memory use in the last sampled steps."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -151,34 +154,36 @@ class Job:
     finding_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     num_refused: int = 0
     refused_detail: str = ""
-    """Who else claimed to be this job, if anyone did."""
+    """The last process that claimed this job's name and was refused."""
     previous_lr: float | None = None
-    """The learning rate that the step this attempt resumed from was taken with; None where that is not known."""
+    """The learning rate of the step that this attempt resumed from; None where it is not known."""
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
 
     def __post_init__(self) -> None:
-        self.incidents = IncidentLog(self.name)
+        self.incidents = IncidentLog(self.name, gap=self.gap)
 
     def describe(self, hello: Hello) -> None:
-        """Takes over what a rank says of the model, the settings and what can be seen."""
+        """Takes over a rank's description of the model, the settings and what is visible."""
         self.layers, self.groups = hello.layers, hello.groups
         self.visible, self.blind = frozenset(hello.visible), dict(hello.blind)
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
 
     def share(self, hello: Hello) -> Hello:
-        """The same introduction, holding the job's own tables where they are equal: so thousands of ranks have one."""
+        """The same Hello with the job's own tables where they are equal, so that thousands of ranks share one copy."""
         own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
         return msgspec.structs.replace(hello, **{name: it for name, it in own.items() if getattr(hello, name) == it})
 
     def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
-        """What was declared before this step and not told to the rules yet; on a tick, since the last step."""
+        """Events declared before this step that the rules have not seen yet; on a tick, since the last step."""
         return tuple(event for event in self.pending_events if step is None or event.step < step.step)
 
-    def view(self, now: float, step: AlignedStep | None = None, regime: Regime = NONE) -> JobView:
-        """A read-only look at this job now."""
+    def view(
+        self, now: float, events: Sequence[Event], step: AlignedStep | None = None, regime: Regime = NONE
+    ) -> JobView:
+        """What rules may see of this job now; `events` are new to them, `step` is None on a tick."""
         attempt = self.attempt
-        assert attempt is not None, "a job is looked at once it has an attempt"
+        assert attempt is not None, "rules see a job once it has an attempt"
         return JobView(
             job=self.name,
             attempt=attempt.number,
@@ -190,27 +195,28 @@ class Job:
             groups=self.groups,
             visible=self.visible,
             step=step,
-            events=self.declared(step),
+            events=events,
             modules=self.modules,
             facts=self.facts,
             config=self.config,
             blind=self.blind,
             regime=regime,
-            alignment=attempt.alignment,
+            look_at_alignment=attempt.alignment_facts,
             start_step=attempt.start_step,
             previous_lr=self.previous_lr,
             look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
         )
 
     def case(self, incident: Incident) -> Case:
-        """What is known around one of its incidents."""
+        """An incident with all that a diagnosis may use."""
         attempt = self.attempt
         assert attempt is not None, "a job with an incident has an attempt"
-        number = max(member.attempt for member in incident.members)
+        number = max(member.attempt for member in incident.episodes)
         return Case(
             incident=incident,
             recent=[summary for summary in self.recent if summary.attempt == number],
             world=attempt.world,
+            is_live=self.is_live,
             groups=self.groups,
             layers=self.layers,
             modules=self.modules,
@@ -231,7 +237,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """running, ended, failed, lost (killed, it seems); or known, after a restart, until a rank is heard."""
+        """running, ended, failed, lost (silent without a Bye), or known (after a daemon restart, no message yet)."""
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
         if "failed" in states:
@@ -243,12 +249,12 @@ class Job:
         return "running" if "live" in states else "known"
 
     def num_live(self, now: float) -> int:
-        """Ranks that have not left and were heard lately: a process that is killed says no good-bye."""
+        """Ranks that have not left and are not silent: a process that is killed sends no Bye."""
         attempt = self.attempt
         return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
 
     def num_missing(self, now: float) -> int:
-        """Ranks that should speak and do not; none once all have left, or nobody waits for the job any more."""
+        """Ranks that should report and do not; 0 once all have left or the job counts as ended."""
         attempt = self.attempt
         if attempt is None or attempt.is_over:
             return 0
@@ -259,25 +265,24 @@ class Job:
 
     @property
     def latest_step(self) -> int:
-        """The newest step of this attempt; where it has none yet, the one it began after."""
+        """The newest step of this attempt; before its first, the step that it began after."""
         if self.recent and self.recent[-1].attempt == self.num_attempts:
             return self.recent[-1].step
         return self.attempt.start_step if self.attempt else 0
 
-    @property
-    def latest_grad_norm(self) -> float | None:
-        """The last gradient norm that was taken; an agent over its budget takes it on every few steps only."""
-        recent = itertools.islice(reversed(self.recent), NORM_MEMORY)
-        return next((summary.grad_norm for summary in recent if summary.grad_norm is not None), None)
+    def held(self, name: str) -> float | None:
+        """The last known value of a number. An agent over its budget takes the gradient norm only every few steps."""
+        recent = (getattr(summary, name) for summary in itertools.islice(reversed(self.recent), HELD_STEPS))
+        return next((value for value in recent if value is not None), None)
 
     @property
     def last_seen(self) -> float:
-        """When any of its ranks was last heard."""
+        """When the last message of any of its ranks arrived."""
         members = self.attempt.members.values() if self.attempt else ()
         return max((member.last_seen for member in members), default=self.created)
 
     @property
     def health(self) -> str:
-        """The severity of the worst open incident, or ok."""
+        """The severity of the worst open incident; ok where none is open."""
         incidents = self.incidents.open
         return str(incidents[0].severity) if incidents else "ok"

@@ -1,26 +1,24 @@
-"""The layers and modules of a job in columns, with what the last closer look showed: for the API and the journal."""
+"""The layers and modules of a job in columns, with the latest sample of each: for the API and the journal."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.steps.masked import Masked
 
 MAX_ROWS = 20_000
-"""Layers and modules that are told; a model with more is cut, and `num_layers` says so."""
+"""Layers and modules in the table; of a larger model it has the first ones, and `num_layers` the full number."""
 
 
 def layer_table(job: Job) -> dict[str, Any] | None:
-    """Columns of equal length, None where nothing was seen; None where no closer look was taken yet."""
-    closeup, last = job.meters.closeup, job.last
-    if closeup is None:
+    """Columns of equal length, None where nothing was seen; None before the first sampled step."""
+    latest, last = job.meters.latest, job.last
+    if latest is None:
         return None
     layers, modules = job.layers[:MAX_ROWS], job.modules[:MAX_ROWS]
-    norms = None if last is None or not last.has_grad_norm else last.layer_grad_norm
+    norms = None if last is None or last.grad_norm is None else last.layer_grad_norm
     return {
-        "step": closeup.step,
+        "step": latest.step,
         "num_layers": len(job.layers),
         "num_modules": len(job.modules),
         "layers": {
@@ -29,20 +27,21 @@ def layer_table(job: Job) -> dict[str, Any] | None:
             "numel": [layer.numel for layer in layers],
             "is_trainable": [layer.trainable for layer in layers],
             "grad_norm": _column(norms, layers),
-            "weight_norm": _column(closeup.layers.get("weight_norm"), layers),
-            "update_ratio": _column(closeup.layers.get("update_ratio"), layers),
+            "weight_norm": _column(latest.layers.get("weight_norm"), layers),
+            "update_ratio": _column(latest.layers.get("update_ratio"), layers),
         },
         "modules": {
             "name": [module.name for module in modules],
             "kind": [module.kind for module in modules],
-            "std": _column(closeup.modules.get("activation_std"), modules),
-            "dead": _column(closeup.modules.get("activation_dead"), modules),
-            "saturated": _column(closeup.modules.get("activation_saturated"), modules),
+            "std": _column(latest.modules.get("activation_std"), modules),
+            "dead": _column(latest.modules.get("activation_dead"), modules),
+            "saturated": _column(latest.modules.get("activation_saturated"), modules),
         },
     }
 
 
-def _column(values: NDArray[np.float64] | None, rows: Sequence[object]) -> list[float | None]:
-    if values is None or len(values) < len(rows):
+def _column(found: Masked | None, rows: Sequence[object]) -> list[float | None]:
+    if found is None or len(found) < len(rows):
         return [None] * len(rows)
-    return [float(value) if np.isfinite(value) else None for value in values[: len(rows)]]
+    numbers = zip(found.values[: len(rows)].tolist(), found.is_finite[: len(rows)].tolist(), strict=True)
+    return [value if is_finite else None for value, is_finite in numbers]

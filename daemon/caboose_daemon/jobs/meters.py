@@ -1,4 +1,4 @@
-"""What a job's metrics remember from step to step: counts that only grow, and what the last closer look showed."""
+"""What a job's metrics remember from step to step: counts that only grow, and the latest sample of its layers."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from caboose_daemon.steps.samples.sample import Sample, Sampler
 
 
 class Meters:
-    """Of one job; `restart` begins a new attempt, in which only the counts go on."""
+    """Of one job; `restart` begins a new attempt and keeps only the counts."""
 
     def __init__(self) -> None:
         self.num_clipped = 0
@@ -18,24 +18,25 @@ class Meters:
         self.restart()
 
     def restart(self) -> None:
-        """A new attempt: nothing is known of its layers and replicas yet."""
-        self.closeup: LatestSample | None = None
-        self.look: Sample | None = None
-        """What the last step showed of the layers; None where it was not looked at closely."""
-        self._looker = Sampler()
+        """Begins a new attempt: nothing is known of its layers and replicas yet."""
+        self.latest: LatestSample | None = None
+        self.sample: Sample | None = None
+        """What the last step showed of the layers; None where it was not sampled."""
+        self._sampler = Sampler()
         self.noise = NoiseScale()
         self.replicas: tuple[int, int] | None = None
-        """How many were compared at the last closer look, and how many of them differ from the majority."""
+        """How many replicas were compared in the last sampled step, and how many of them differ from the majority."""
         self._skipped = SkippedSteps()
 
     def observe(self, step: AlignedStep) -> None:
-        """Takes an aligned step."""
+        if not step.reports:
+            return  # a row of a log: it has only what the step itself holds
         ratio = step.clip_ratio
         self.num_clipped += ratio is not None and ratio < 1.0
         self.num_skipped += step.scaler is not None and self._skipped.observe(step)
         if step.is_sampled:
-            self.closeup = update_latest(step, self.closeup)
-        self.look = self._looker.observe(step, self.closeup)
+            self.latest = update_latest(step, self.latest)
+        self.sample = self._sampler.observe(step, self.latest)
         if not step.is_sampled:
             return
         self.noise.observe(step)

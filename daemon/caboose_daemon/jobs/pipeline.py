@@ -1,14 +1,12 @@
-"""Takes an aligned step through its stations: summary, rules, episodes, incidents, diagnosis, journal, live stream.
+"""Takes an aligned step through its stages: summary, rules, episodes, incidents, diagnosis, journal, live stream.
 
 Design
 ------
-Called on the loop's thread with the state's lock held; time is an argument. What it produces for others (journal
-rows, live updates) is handed to a `Sink`, so the same pipeline runs under a daemon, a replay and a test.
+Called on the loop's thread with the state's lock held; time is an argument. Its results (journal rows, live updates) go
+to a `Sink`, so the same pipeline runs in a daemon, a replay and a test.
 """
 
-import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.case import MemoryUse
@@ -26,47 +24,47 @@ from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
+from caboose_daemon.steps.columns import StepSummary, summarize
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.summary import StepSummary, summarize
 from caboose_wire import Event, Hello
 
 TICK_SECONDS = 1.0
 ABANDONED_SECONDS = 3600.0
-"""After this long without a word from any rank nobody waits for a job any more: its incidents close."""
+"""After this long without a message from any rank, a job counts as ended: its incidents close."""
 OWN_GAP_SECONDS = 5.0
-"""Between two ticks; more than that, and the daemon itself was away."""
+"""Between two ticks; a longer gap means that the daemon itself did not run."""
 AWAKE_SECONDS = 60.0
-"""For so long after it was away, the daemon gives jobs up for nobody's silence: their agents have to find it again."""
+"""For this long after such a gap no job counts as ended by its silence: its agents have to reconnect first."""
 
 ENDED = "the run ended"
 
 
-class Sink(Protocol):
-    """Where the pipeline's results go."""
+class Sink:
+    """Where the pipeline's results go; this one keeps nothing."""
 
     def attempt_began(self, job: Job) -> None:
         """A launch was recognised."""
 
     def member_changed(self, job: Job, member: Member) -> None:
-        """A rank came, left or failed."""
+        """A rank joined, left or failed."""
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
         """A step was aligned and judged."""
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
-        """Something was found, goes on, or ended."""
+        """An episode began, went on or ended."""
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
         """An incident opened, changed or closed."""
 
     def event_declared(self, job: Job, event: Event) -> None:
-        """The user said something."""
+        """The user declared an event."""
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """Something was decided about the run, or became of that."""
+        """A decision about the run was made, or its outcome is known."""
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
-        """A snapshot or checkpoint came, went, or is now thought of differently."""
+        """A snapshot or checkpoint was made or removed, or its health changed."""
 
 
 class Pipeline:
@@ -91,15 +89,15 @@ class Pipeline:
         self._awake_since = 0.0
 
     def begin_attempt(self, job: Job, hello: Hello, now: float, *, is_rollback: bool = False) -> None:
-        """A new launch of this job, or its ranks rolled back: fresh alignment and baselines, the old episodes end."""
+        """Begins an attempt, by a launch or a rollback: new alignment and baselines; what was open ends."""
         if job.attempt is not None:
             self._close_steps(job, now, is_final=True)
             if not is_rollback and job.state == "ended":
-                self._end(job, now, ENDED)  # it may have ended since the last tick
+                self._end(job, now, ENDED)  # all its ranks may have left since the last tick
             why = _rolled_back(job, hello) if is_rollback else f"attempt {job.num_attempts + 1} began"
             self._end(job, now, why, is_cut=True)
         job.num_attempts += 1
-        job.attempt = self.make_attempt(job.num_attempts, hello.world, hello.launch, hello.attempt, now)
+        job.attempt = self.make_attempt(job, hello.world, hello.launch, hello.attempt, now)
         job.attempt.start_step = hello.start_step
         job.attempt.reason = "rollback" if is_rollback else ""
         if hello.start_step > 0:
@@ -111,8 +109,9 @@ class Pipeline:
         job.pending_events.clear()
         self._sink.attempt_began(job)
 
-    def make_attempt(self, number: int, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
-        """An attempt with nothing in it yet."""
+    def make_attempt(self, job: Job, world: int, launch: str, agent_attempt: int, now: float) -> Attempt:
+        """The job's latest attempt, with nothing in it yet."""
+        number, state = job.num_attempts, self._state
         return Attempt(
             number=number,
             began=now,
@@ -120,19 +119,19 @@ class Pipeline:
             launch=launch,
             agent_attempt=agent_attempt,
             aligner=Aligner(number, min_deadline=self._min_deadline, deadline_steps=self._deadline_steps),
-            engine=Engine(self._state.rule_configs, self._state.rule_stats),
+            engine=Engine(state.rules, state.rule_configs, state.rule_stats, job.episodes),
             regimes=RegimeTracker(is_resumed=number > 1),
         )
 
     def configure(self, configs: Mapping[str, RuleConfig], now: float) -> None:
-        """New thresholds for all jobs and attempts, present and coming; rules switched off end what they had found."""
+        """Sets thresholds for all jobs, now and later; ends what the rules found that are switched off."""
         self._state.rule_configs = configs
         for job in self._state.jobs.values():
             if job.attempt is not None:
                 self._found(job, job.attempt.engine.configure(configs), now)
 
     def admit(self, job: Job, hello: Hello, now: float) -> Member:
-        """A rank takes its place in the current attempt, or takes it again."""
+        """A rank joins the current attempt, or reconnects."""
         assert job.attempt is not None, "admission begins an attempt first"
         hello = job.share(hello)
         known = job.attempt.members.get(hello.rank)
@@ -147,7 +146,7 @@ class Pipeline:
         return member
 
     def leave(self, job: Job, member: Member, error: str) -> None:
-        """A rank said good-bye."""
+        """A rank sent its Bye."""
         member.state = "failed" if error else "left"
         member.error = error
         self._sink.member_changed(job, member)
@@ -159,11 +158,11 @@ class Pipeline:
             job.pending_events.append(event)
         job.rollback.declare(event)
         self._sink.event_declared(job, event)
-        if event.kind == hunts.KIND and job.attempt is not None:  # what was found bears on what is open
-            self._tell(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.members)])
+        if event.kind == hunts.KIND and job.attempt is not None:  # a hunt is evidence for open incidents
+            self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.episodes)])
 
     def advance(self, now: float) -> None:
-        """Closes what is due and, about once a second, lets the time-driven rules look."""
+        """Closes the steps that are due and, about once a second, runs the rules that are triggered by time."""
         is_tick = now >= self._next_tick
         if is_tick:
             if now - self._last_tick > OWN_GAP_SECONDS:
@@ -180,38 +179,40 @@ class Pipeline:
         is_ended, is_abandoned = job.state == "ended", self._is_abandoned(job, now)
         if not (is_ended or is_abandoned):
             attempt.is_over = False
-            self._found(job, attempt.engine.run(job.view(now), "tick"), now)
+            self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
         elif not attempt.is_over:
             attempt.is_over = True
             if is_ended:
-                self._found(job, attempt.engine.run(job.view(now), "tick"), now)  # what waited for its ranks is over
-            silence = f"no rank has been heard for {duration(self._abandoned_seconds)}: it was cancelled or killed"
+                self._found(
+                    job, attempt.engine.run(job.view(now, job.declared()), "tick"), now
+                )  # rules that waited for its ranks end
+            silence = f"no message from any rank for {duration(self._abandoned_seconds)}: it was cancelled or killed"
             self._end(job, now, ENDED if is_ended else silence)
 
     def _end(self, job: Job, now: float, why: str, *, is_cut: bool = False) -> None:
-        """Ends what is open, episodes and incidents; `is_cut`: the next attempt may go on with it."""
+        """Ends all open episodes and incidents; with `is_cut`, the next attempt may reopen them."""
         ended = job.episodes.close_all()
         for episode in ended:
             self._sink.episode_changed(job, episode)
         moment = self._moment(job, now)
-        news = job.incidents.take(ended, moment, reason=why, is_cut=is_cut)
-        self._tell(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
+        news = job.incidents.update(ended, moment, reason=why, is_cut=is_cut)
+        self._publish(job, [*news, *job.incidents.close_all(moment, why, is_cut=is_cut)])
 
     def _is_abandoned(self, job: Job, now: float) -> bool:
-        """Whether all its ranks are silent for so long that the job is over, and not one of them ill."""
+        """Whether all its ranks have been silent for so long that the job counts as ended."""
         is_silent = now - job.last_seen > self._abandoned_seconds
         return is_silent and now - self._awake_since > min(AWAKE_SECONDS, self._abandoned_seconds)
 
     def acknowledge(self, job: Job, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
-        """Somebody has an incident in hand, or no longer; None where no such incident is open."""
+        """Sets or (None) removes an acknowledgement; None where no such incident is open."""
         incident = job.incidents.acknowledge(number, acknowledgement)
         if incident is not None:
             self._sink.incident_changed(job, incident)
         return incident
 
-    def overcome(self, job: Job, number: int, reason: str) -> None:
-        """An incident that was cut short by a rollback is over for good."""
-        incident = job.incidents.overcome(number, reason)
+    def end_for_good(self, job: Job, number: int, reason: str) -> None:
+        """An incident that was cut off by a rollback is over."""
+        incident = job.incidents.end_for_good(number, reason)
         if incident is not None:
             self._sink.incident_changed(job, incident)
 
@@ -220,54 +221,58 @@ class Pipeline:
         assert attempt is not None, "only a job with an attempt has steps"
         expected = set() if is_final else attempt.expected
         for step in attempt.aligner.close(expected, attempt.world, job.layers, now):
-            self._judge(job, attempt, step, now)
+            self.judge(job, step, summarize(step), job.declared(step), now)
+            job.pending_events = [event for event in job.pending_events if event.step >= step.step]
 
-    def _judge(self, job: Job, attempt: Attempt, step: AlignedStep, now: float) -> None:
-        summary = summarize(step)
+    def judge(self, job: Job, step: AlignedStep, summary: StepSummary, events: Sequence[Event], now: float) -> None:
+        """Takes an aligned step of the current attempt through all stages; `events` were declared before it."""
+        attempt = job.attempt
+        assert attempt is not None, "only a job with an attempt has steps"
         job.last = step
         if step.is_sampled:
             job.last_sampled = step.without_arrays()
             job.memory.append(MemoryUse.of(step))
         job.recent.append(summary)
         job.num_steps += 1
-        has_bad_norm = step.has_grad_norm and not math.isfinite(step.grad_norm)
-        job.num_non_finite += bool(step.bad_loss_ranks) or has_bad_norm
+        job.num_non_finite += bool(step.bad_loss_ranks) or step.has_bad_grad_norm
         job.meters.observe(step)
         job.rollback.observe(step)
         self._state.lag_seconds = max(0.0, now - step.time)
-        seconds = step.phase_seconds("total")
         regime = attempt.regimes.observe(
             lr=max(step.lr) if step.lr else None,
             num_samples=step.num_samples,
-            step_seconds=None if math.isnan(seconds) else seconds,
-            events=job.declared(step),
+            step_seconds=summary.step_seconds,
+            events=events,
         )
-        findings = attempt.engine.run(job.view(now, step, regime), "step")
-        job.pending_events = [event for event in job.pending_events if event.step >= step.step]
+        findings = attempt.engine.run(job.view(now, events, step, regime), "step")
         self._sink.step_closed(job, summary)
-        self._found(job, findings, now)
+        if findings:
+            self._found(job, findings, now)
 
     def _found(self, job: Job, findings: list[Finding], now: float) -> None:
         assert job.attempt is not None, "findings are about an attempt"
         changed: dict[int, Episode] = {}
         for finding in findings:
-            before = {episode.id for episode in job.episodes.open}
             for episode in job.episodes.add(finding, job.attempt.number, now):
-                if episode.is_open and episode.id not in before:
+                if episode.is_open and episode.num_findings == 1:
                     key = (episode.rule, str(episode.severity))
                     job.finding_counts[key] = job.finding_counts.get(key, 0) + 1
                 self._sink.episode_changed(job, episode)
                 changed[episode.id] = episode
         if changed:
             known = job.incidents.num_opened
-            news = job.incidents.take(changed.values(), self._moment(job, now))
+            news = job.incidents.update(changed.values(), self._moment(job, now))
             for incident in news:
                 if incident.number > known:
                     job.incident_counts[incident.rule] = job.incident_counts.get(incident.rule, 0) + 1
-            self._tell(job, news)
+            self._publish(job, news)
 
-    def _tell(self, job: Job, incidents: list[Incident]) -> None:
-        """Diagnoses what changed or has lasted, and passes it on."""
+    def review(self, job: Job) -> None:
+        """Diagnoses every open incident again, with all that is known by now."""
+        self._publish(job, job.incidents.open)
+
+    def _publish(self, job: Job, incidents: list[Incident]) -> None:
+        """Diagnoses these incidents and those that are due again, and hands them to the sink."""
         step = job.recent[-1].step if job.recent else 0
         for incident in diagnose_due(job.incidents, incidents, step, job.case):
             self._sink.incident_changed(job, incident)

@@ -1,24 +1,25 @@
-"""Everything the daemon knows at this moment, and the lock that guards it."""
+"""Everything the daemon has in memory, and the lock that guards it."""
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from caboose_daemon.jobs.engine import RuleStats
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 
 
 @dataclass
 class ExportCounts:
-    """What became of the items of one target."""
+    """Counts of the items for one target."""
 
     num_sent: int = 0
     num_dropped: int = 0
-    """Given up, because the target was too slow."""
+    """Dropped because the target was too slow."""
     num_withdrawn: int = 0
-    """Parts of items that were taken back while they waited, being too large to wait long."""
+    """Parts of waiting items that were removed because they are too large to keep for long."""
     num_failed: int = 0
     """The target raised."""
 
@@ -32,6 +33,8 @@ class State:
 
     rule_configs: Mapping[str, RuleConfig]
     started: float
+    rules: Sequence[type[AnyRule]] = RULES
+    """The rules that judge every job; `rule_configs` has the thresholds of each."""
     jobs: dict[str, Job] = field(default_factory=dict)
     rule_stats: dict[str, RuleStats] = field(default_factory=dict)
     num_frames: Counter[str] = field(default_factory=Counter)
@@ -40,21 +43,21 @@ class State:
     """Messages and peers refused, by reason."""
     num_bytes: int = 0
     turn_seconds: float = 0.0
-    """How long the last turn of the receiving loop took, waiting apart."""
+    """How long the last turn of the receiving loop took, without the time it waited."""
     lag_seconds: float = 0.0
-    """How old the newest report of the last judged step was when it was judged, by its rank's own clock."""
+    """Age of the newest report of the last step when the rules judged it, by its rank's clock."""
     num_peers: int = 0
     journal_failures: int = 0
     journal_error: str = ""
     journal_bytes: int = 0
     journal_lost: int = 0
-    """Rows given up because the journal could not be written for too long."""
+    """Rows dropped because the journal could not be written for too long."""
     exports: dict[str, ExportCounts] = field(default_factory=dict)
-    """What became of what is handed to others (grafana, tensorboard, wandb), by target."""
+    """By target: grafana, tensorboard, wandb."""
     last_scrape: float | None = None
-    """When somebody last asked for /metrics."""
+    """When /metrics was last requested."""
     scraper: str = ""
-    """Who that was, by its own words."""
+    """The user agent of that request."""
     scrape_seconds: float | None = None
-    """How long the last answer to that took, until it was sent; None before the first."""
+    """How long the last response to /metrics took, until it was sent; None before the first."""
     lock: threading.RLock = field(default_factory=threading.RLock)

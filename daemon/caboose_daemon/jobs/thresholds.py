@@ -1,11 +1,11 @@
-"""The thresholds in force: the defaults, what the file sets over them, and what was posted over both.
+"""The thresholds in use: the defaults, overridden by the file, overridden by what was posted.
 
 Design
 ------
-A change is checked as a whole, by the code that checks the file at the start, before any of it counts. Then every job's
-rules get it under the state's lock, between two steps, so no step is judged by half of it; what the rules have learned
-stays. What was posted stays over the file, also when that is read again, until the daemon ends; posting null takes it
-back.
+A change is checked as a whole, by the code that checks the file at the start, before any of it is applied. Then every
+job's rules get it under the state's lock, between two steps, so that no step is judged by half of it. What the rules
+have learned stays. What was posted overrides the file, also when the file is read again, until the daemon ends. Posting
+null removes it.
 """
 
 import logging
@@ -25,12 +25,12 @@ POSTED = "posted"
 
 
 def origins(config: RuleConfig, file: Mapping[str, Any], posted: Mapping[str, Any] = {}) -> dict[str, Origin]:
-    """Who set each of a rule's thresholds: the last one who spoke of it."""
+    """Where each of a rule's thresholds was set last."""
     return {key: "posted" if key in posted else "file" if key in file else "default" for key in vars(config)}
 
 
 class Thresholds:
-    """What may change them, and where each comes from."""
+    """Changes the thresholds, and knows where each comes from."""
 
     def __init__(self, config: Config, state: State, pipeline: Pipeline, clock: Callable[[], float]) -> None:
         self._state = state
@@ -42,15 +42,15 @@ class Thresholds:
 
     @property
     def in_force(self) -> Mapping[str, RuleConfig]:
-        """Every rule's, by name."""
+        """The thresholds of every rule, by its name."""
         return self._state.rule_configs
 
     def origins(self, rule: str) -> dict[str, Origin]:
-        """Who set each of a rule's thresholds."""
+        """Where each of a rule's thresholds was set."""
         return origins(self.in_force[rule], self._file.get(rule, {}), self._posted.get(rule, {}))
 
     def replace_file(self, config: Config) -> list[str]:
-        """Takes over what the file now says; returns what changed by it."""
+        """Applies the file as it is now; returns what changed."""
         source = f"{config.file} with what was posted" if self._posted else config.file
         with self._state.lock:
             changes = self._apply(build_rules(source, config.rule_tables, self._posted))
@@ -59,7 +59,7 @@ class Thresholds:
         return changes
 
     def post(self, body: Any) -> list[str]:
-        """Lays {"rules": {name: {key: value}}} over what is in force; returns what changed by it."""
+        """Applies {"rules": {name: {key: value}}}; returns what changed."""
         if not isinstance(body, dict) or set(body) != {"rules"}:
             raise ConfigError(f'{POSTED}: expected {{"rules": {{...}}}}; anything else needs a restart')
         table = body["rules"]

@@ -1,9 +1,9 @@
-"""What is counted of a job from its first day, however much of that the journal still has.
+"""A job's counts since it was created, of which the journal may no longer have the rows.
 
 Design
 ------
-Counters that Prometheus reads may begin again at 0 and must not fall by a little: it would take all that is left for
-new. Counted from rows they would, as the retention takes old ones. So the journal keeps the totals themselves, written
+A Prometheus counter may restart at 0 but must not fall by a little: Prometheus would count all that is left again.
+Counts made from rows would fall when retention deletes old ones. So the journal keeps the totals themselves, written
 with the rows of every turn in which the job changed.
 """
 
@@ -15,18 +15,17 @@ from caboose_daemon.jobs.job import Job
 
 
 class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """One job's, at the end of a turn."""
+    """The totals of one job at the end of a turn."""
 
     num_steps: int
     num_non_finite: int
     findings: tuple[tuple[str, str, int], ...]
-    """Rule, severity, and how many episodes began so."""
+    """Rule, severity, and how many episodes began with that severity."""
     incidents: dict[str, int]
     """By lead rule."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """As they stand."""
         return cls(
             num_steps=job.num_steps,
             num_non_finite=job.num_non_finite,
@@ -35,7 +34,6 @@ class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def restore(self, job: Job) -> None:
-        """Puts them back."""
         job.num_steps, job.num_non_finite = self.num_steps, self.num_non_finite
         job.finding_counts = {(rule, severity): count for rule, severity, count in self.findings}
         job.incident_counts = dict(self.incidents)

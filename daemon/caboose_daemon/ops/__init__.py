@@ -1,1 +1,1 @@
-"""What sets Caboose up, checks it and exercises it: doctor, the monitoring stack, Grafana, drills, demo."""
+"""Set-up, checks and exercises: doctor, the monitoring stack, Grafana, drills, demo."""

@@ -1,10 +1,10 @@
-"""Brings a Grafana to where it should be: folder, data source, dashboards, and the incidents as annotations.
+"""Updates a Grafana: folder, data source, dashboards, and the incidents as annotations.
 
 Design
 ------
-Everything is looked at first, then changed: a plan is a list of what is there, what is missing and what differs, and
-`--dry-run` prints it. Things are known by their uid, so a second push finds them; they differ if anything of ours is
-not as we have it. What Grafana adds to them by itself (ids, versions, defaults) is no difference.
+Everything is read first, then changed: a plan lists what exists, what is missing and what differs, and `--dry-run`
+prints it. Objects have fixed uids, so a second push finds them; one differs if a field of ours differs. Fields that
+Grafana adds (ids, versions, defaults) do not count.
 """
 
 import json
@@ -25,7 +25,7 @@ SOURCE_NAME = "Caboose Prometheus"
 
 @dataclass(frozen=True)
 class Change:
-    """One thing in Grafana, and what it takes to have it as it should be."""
+    """One object in Grafana, and the action that brings it up to date."""
 
     kind: str
     name: str
@@ -35,18 +35,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be in Grafana."""
+    """The objects that Grafana should have."""
 
     folder: str
     prometheus: str
-    """Prometheus' address, as Grafana's server reaches it; empty: whichever Prometheus Grafana knows is used."""
+    """Prometheus' address, as Grafana's server reaches it; empty for the Prometheus that Grafana already has."""
     dashboards: Sequence[Path]
     incidents: Mapping[str, Sequence[Json]]
     """By job, as the daemon's API gives them."""
 
 
 def plan(connection: Connection, wanted: Wanted) -> list[Change]:
-    """Everything that is wanted, and what has to be done for it; changes nothing."""
+    """Every wanted object with its action; changes nothing."""
     return [
         _folder(connection, wanted.folder),
         _source(connection, wanted.prometheus),
@@ -56,7 +56,7 @@ def plan(connection: Connection, wanted: Wanted) -> list[Change]:
 
 
 def _folder(connection: Connection, title: str) -> Change:
-    api, doing = connection.api.folder, "making folders"
+    api, doing = connection.api.folder, "creating folders"
     there = connection.find(doing, api.get_folder, FOLDER_UID)
     if there is None:
         return Change("folder", title, "create", lambda: connection.call(doing, api.create_folder, title, FOLDER_UID))
@@ -77,7 +77,7 @@ def _source(connection: Connection, prometheus: str) -> Change:
         found = next((source for source in known if source.get("type") == "prometheus"), None)
         if found is None:
             raise GrafanaError(
-                f"Grafana at {connection.url} has no Prometheus data source; say where Prometheus is: --prometheus URL"
+                f"Grafana at {connection.url} has no Prometheus data source; give its address: --prometheus URL"
             )
         return Change(kind, str(found.get("name")), "keep")
     ours: Json = {
@@ -145,18 +145,18 @@ def _incidents(connection: Connection, incidents: Mapping[str, Sequence[Json]]) 
 
 
 def read_dashboard(path: Path) -> Json:
-    """A dashboard file, without what only a Grafana can know."""
+    """A dashboard file, without the fields that Grafana assigns."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GrafanaError(f"{path}: {error}") from None
     if not isinstance(content, dict) or not content.get("uid") or not content.get("title"):
-        raise GrafanaError(f"{path}: a dashboard has a uid and a title")
+        raise GrafanaError(f"{path}: not a dashboard: uid or title is missing")
     return {key: value for key, value in content.items() if key not in ("id", "version")}
 
 
 def contains(theirs: Any, ours: Any) -> bool:
-    """Whether everything of ours is there as we have it, whatever else is."""
+    """Whether `theirs` holds every value of `ours`; it may hold more."""
     if isinstance(ours, dict):
         return isinstance(theirs, dict) and all(
             contains(theirs.get(key), value) for key, value in ours.items() if value is not None or key in theirs

@@ -1,4 +1,4 @@
-"""Processes that demo and drills start: in sessions of their own, and all gone afterwards, however it ends."""
+"""Processes of demo, drills and stack: started in their own session, ended with all their children."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ READY_SECONDS = 30.0
 
 
 class ProcessError(RuntimeError):
-    """A process that is needed did not start or failed; the message says why and what to do."""
+    """A process did not start, or failed; the message gives the reason."""
 
 
 def start_daemon(directory: Path, *options: str) -> tuple["subprocess.Popen[bytes]", str, str]:
-    """A daemon with the embedded defaults, and these options, on free loopback ports: process, endpoint, URL."""
+    """A daemon with default configuration and these options on free loopback ports: process, endpoint, URL."""
     ready = directory / "ready.json"
     command = [sys.executable, "-m", "caboose_daemon", "daemon", "--listen", "tcp://127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--data-dir", str(directory / "data"), "--ready-file", str(ready), *options]
@@ -36,7 +36,7 @@ def start_daemon(directory: Path, *options: str) -> tuple["subprocess.Popen[byte
 def start(
     command: list[str], directory: Path, log: Path, extra: dict[str, str], *, stdout: int | None = None
 ) -> "subprocess.Popen[bytes]":
-    """A process whose output goes to `log`, with an environment that changes no agent's or daemon's mind."""
+    """A process with its output in `log`, without variables that configure an agent or daemon."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CABOOSE_", "TORCHELASTIC_", "SLURM_"))}
     with log.open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -46,12 +46,12 @@ def start(
             stderr=output,
             cwd=directory,
             env={**inherited, **extra},
-            start_new_session=True,  # Ctrl-C reaches the command, which ends its processes in order
+            start_new_session=True,  # Ctrl-C reaches the command only, which then ends its processes
         )
 
 
 def end(process: "subprocess.Popen[bytes]", patience: float = 4.0) -> None:
-    """Ends a process and all that came from it: asked first, then killed."""
+    """Ends a process and its descendants: SIGTERM, then SIGKILL."""
     family = list(_descendants(process.pid))
     if process.poll() is None:
         process.terminate()
@@ -61,7 +61,7 @@ def end(process: "subprocess.Popen[bytes]", patience: float = 4.0) -> None:
         process.kill()
         process.wait()
     for pid, started in family:
-        if start_time(pid) == started:  # still the same process, not a later one under its number
+        if start_time(pid) == started:  # the same process, not a later one with its pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -80,7 +80,7 @@ def _descendants(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def start_time(pid: int) -> str:
-    """When a process began, as the kernel counts; empty if there is none. Tells it from a later one of that number."""
+    """A process's start time in kernel ticks; empty if it does not exist. With the pid, it identifies a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -88,7 +88,7 @@ def start_time(pid: int) -> str:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented for showing."""
+    """The last lines of a log, indented."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -41,7 +41,7 @@ class Aftermath:
             self._sink.decision_changed(job, amended)
         if check.state == "ok":
             for number in bad_spans.cut_before(job, attempt.number):
-                self._pipeline.overcome(job, number, check.text)
+                self._pipeline.end_for_good(job, number, check.text)
         if check.state == "ok" or not decision.trigger:
             return None
         triage = judge(losses, check.since + 1, num_skipped=record.num_skipped, before=check.before)

@@ -17,7 +17,7 @@ def open_members(incident: Incident, attempt: int) -> list[Episode]:
     """What is open in it that going back may cure."""
     return [
         m
-        for m in incident.members
+        for m in incident.episodes
         if m.is_open and m.rule in BREAKS and m.attempt == attempt and m.severity is not Severity.INFO
     ]
 
@@ -27,7 +27,7 @@ def onset(incident: Incident, attempt: int) -> int:
     first = min(member.first.onset_step for member in open_members(incident, attempt))
     signs = (
         m.first.onset_step
-        for m in incident.members
+        for m in incident.episodes
         if m.rule in SIGNS and m.attempt == attempt and m.last.step >= first - ADJACENT
     )
     return min((first, *signs))
@@ -45,7 +45,7 @@ def of(job: Job) -> list[Trouble]:
 
 def _stretches(job: Job, incident: Incident) -> list[Trouble]:
     """One for each time that its numbers broke: what lies between two of them was sound."""
-    broken = [m for m in incident.members if m.rule in BREAKS and m.severity is not Severity.INFO]
+    broken = [m for m in incident.episodes if m.rule in BREAKS and m.severity is not Severity.INFO]
     found: list[Trouble] = []
     for attempt in sorted({member.attempt for member in broken}):
         spans = _joined([member for member in broken if member.attempt == attempt])
@@ -109,5 +109,5 @@ def cut_before(job: Job, attempt: int) -> list[int]:
     return [
         incident.number
         for incident in job.incidents
-        if incident.is_cut and any(m.attempt == attempt - 1 and m.rule in BREAKS for m in incident.members)
+        if incident.is_cut and any(m.attempt == attempt - 1 and m.rule in BREAKS for m in incident.episodes)
     ]

@@ -76,7 +76,7 @@ class Commander:
         command = Command(
             number=number,
             kind=decision.kind,
-            incarnation=record.group,
+            group=record.group,
             world=attempt.world,
             boundary=decision.boundary or 0,
             target=decision.target or 0,

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 3.0
 def broken(job: Job, attempt: Attempt) -> tuple[Incident, int] | None:
     """The open incident in which a number broke, the worst first, and the step it broke at."""
     for incident in job.incidents.open:
-        for member in incident.members:
+        for member in incident.episodes:
             is_current = member.is_open and member.rule == RULE and member.attempt == attempt.number
             if is_current and member.worst.values.get("steps", 0.0) >= 1.0:
                 return incident, member.first.onset_step

@@ -122,7 +122,7 @@ class ByHand:
         if request.skip and not all(h.can_skip for h in record.holdings.values()):
             return f"skip = {request.skip}: the run's loader is not watched (monitor.watch), no batch can be dropped"
         if request.kind == "checkpoint" and not all(h.can_checkpoint for h in record.holdings.values()):
-            return "the run has no checkpoint directory (attach(..., checkpoint_dir=...))"
+            return "the run has no checkpoint directory (attach(..., checkpoints=...))"
         if request.kind == "hunt" and not can_hunt(job, attempt):
             return "the run keeps no batch to run again (attach(..., hunt=True)), or has made all the hunts it allows"
         return ""

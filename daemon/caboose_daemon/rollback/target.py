@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from statistics import median
 
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 
 MIN_NOTICE = 4

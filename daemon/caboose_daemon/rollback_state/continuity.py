@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from caboose_daemon.rollback_state.triage import HOPELESS, SURE, Losses, LossLevel, level_of
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 
 FIRST_STEPS = 20
 """Losses after which it is judged."""

@@ -51,6 +51,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     validated_at: int | None = None
     """That validation's step."""
     is_best: bool = False
+    is_far: bool = False
+    """Whether the ranks keep this snapshot longer than the others."""
     is_left: bool = False
     """Whether the run went on from an earlier state, so that nothing more will be known of this one."""
     is_held: bool = True
@@ -111,6 +113,8 @@ class Ledger:
         held = {str(s.step): s for s in snapshots}
         for name, snapshot in held.items():
             known = self._entries.get(("snapshot", name))
+            if known is not None and known.is_far != snapshot.is_far:
+                self._put(msgspec.structs.replace(known, is_far=snapshot.is_far))
             if known is None:
                 self._put(
                     LedgerEntry(
@@ -120,6 +124,7 @@ class Ledger:
                         attempt=attempt,
                         time=snapshot.time,
                         model_step=snapshot.model_step,
+                        is_far=snapshot.is_far,
                     )
                 )
         for entry in list(self._entries.values()):

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.curve import trend
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 
 Verdict = Literal["unmoved", "unknown", "early", "recovering", "lingering", "diverging"]
 Floats = NDArray[np.float64]

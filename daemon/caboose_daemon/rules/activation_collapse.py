@@ -126,7 +126,8 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
             self._weights = np.zeros(0)
         if norms is None or len(norms) != len(view.layers) or not len(self._matrices.rows):
             return {}
-        found = norms[self._matrices.rows]
+        rows = self._matrices.rows
+        found = np.where(norms.has[rows], norms.values[rows], np.nan)
         if is_usual:
             self._weights = found
             return {}
@@ -180,9 +181,9 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
 def _spread(step: AlignedStep) -> NDArray[np.float64] | None:
     """Each module's standard deviation, averaged over the ranks that called it; NaN where none did."""
     found, orders = step.module_values("activation_std"), step.module_values("activation_order")
-    if found is None or orders is None or found[1].shape != orders[1].shape:
+    if found is None or orders is None or found.shape != orders.shape:
         return None
-    called = orders[1] >= 0
+    called = orders.has
     num = called.sum(axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(num > 0, np.where(called, found[1], 0.0).sum(axis=0) / np.maximum(1, num), np.nan)
+        return np.where(num > 0, np.where(called, found.values, 0.0).sum(axis=0) / np.maximum(1, num), np.nan)

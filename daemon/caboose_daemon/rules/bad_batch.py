@@ -76,13 +76,12 @@ class BadBatch(LastingRule[BadBatchConfig]):
             return None  # a log has no batches
         before, self._before = self._before, step.reports
         is_skipped = self._skipped.observe(step)
-        is_broken = bool(step.bad_loss_ranks) or (
-            step.has_grad_norm and not math.isfinite(step.grad_norm) and not is_skipped
-        )
-        is_high = not is_broken and self._is_high(step.mean_loss)
+        is_broken = bool(step.bad_loss_ranks) or (step.has_bad_grad_norm and not is_skipped)
+        loss = step.finite_loss
+        is_high = not is_broken and loss is not None and self._is_high(loss)
         self._num_high = self._num_high + 1 if is_high else 0
-        if math.isfinite(step.mean_loss) and (not is_high or self._num_high >= RELEARN_STEPS):
-            self._loss.learn(step.mean_loss)
+        if loss is not None and (not is_high or self._num_high >= RELEARN_STEPS):
+            self._loss.learn(loss)
         if not (is_broken or is_high):
             if step.is_sampled:
                 self._learn_range(step)
@@ -95,7 +94,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         return self._report(step, rank, why, before)
 
     def _is_high(self, loss: float) -> bool:
-        if not math.isfinite(loss) or not self._loss.is_ready:
+        if not self._loss.is_ready:
             return False
         level = self._loss.level
         return self._loss.excess(loss) > self.config.scales and (level <= 0 or loss > level * self.config.ratio)
@@ -113,7 +112,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
 
     def _single_high_rank(self, step: AlignedStep) -> tuple[int, str] | None:
         """The one rank whose loss jumped, where at least two others did not."""
-        if step.has_loss.sum() < 3 or not self._loss.is_ready or not math.isfinite(step.mean_loss):
+        if step.has_loss.sum() < 3 or not self._loss.is_ready or step.finite_loss is None:
             return None
         level = self._loss.level
         limit = max(level + self.config.scales * self._loss.scale, level * self.config.ratio)
@@ -151,8 +150,9 @@ class BadBatch(LastingRule[BadBatchConfig]):
         earlier = before[rank].batch if rank in before else None
         first = earlier.index + 1 if earlier is not None and earlier.index < batch.index else batch.index
         which = f"batch {batch.index}" if first == batch.index else f"one of batches {first} to {batch.index}"
-        loss = f"loss {step.mean_loss:.4g} at step {step.step:,}"
-        if math.isfinite(step.mean_loss) and self._loss.is_ready:
+        at = f"at step {step.step:,}"
+        loss = f"no loss reported {at}" if step.mean_loss is None else f"loss {step.mean_loss:.4g} {at}"
+        if step.finite_loss is not None and self._loss.is_ready:
             loss += f", usually {self._loss.level:.4g}"
         return self._found(
             Severity.WARNING,

@@ -63,8 +63,8 @@ class BatchSize(Rule[BatchSizeConfig]):
         step = view.step
         if step is None:
             return None
-        if math.isfinite(step.mean_loss):
-            self._loss.add(step.mean_loss)
+        if (loss := step.finite_loss) is not None:
+            self._loss.add(loss)
         if not step.is_sampled or not self._scale.observe(step):
             return None
         if self._scale.signal.num < self.config.min_looks:

@@ -8,7 +8,6 @@ the learning rate sets the step length. Norms are large while the rate warms up,
 clipping that has never acted is an info: its limit may be far above the norms of this run.
 """
 
-import math
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -53,17 +52,17 @@ class Clipping(LastingRule[ClippingConfig]):
         """A warning while most steps are clipped; an info while none ever was."""
         step = view.step
         ratio = None if step is None else step.clip_ratio
-        if step is None or ratio is None or not math.isfinite(step.grad_norm):
+        if step is None or ratio is None or (norm := step.finite_grad_norm) is None:
             return None
         is_clipped = ratio < 1.0
         self._num_steps += 1
         self._num_clipped += is_clipped
-        self._largest = max(self._largest, step.grad_norm)
+        self._largest = max(self._largest, norm)
         self._share += (is_clipped - self._share) / min(self._num_steps, self.config.memory_steps)
         is_quiet = self._num_clipped == 0
         was_quiet = self._last is not None and "never" in self._last.values
         if self.is_open and was_quiet and not is_quiet:
-            return self._resolved(step.step, f"clipping acted at a norm of {step.grad_norm:.3g}")
+            return self._resolved(step.step, f"clipping acted at a norm of {norm:.3g}")
         if is_quiet and self._num_steps >= self.config.quiet_steps:
             return self._found(
                 Severity.INFO,

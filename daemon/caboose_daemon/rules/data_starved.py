@@ -71,8 +71,8 @@ class DataStarved(Rule[DataStarvedConfig]):
         epoch, self._epoch = self._epoch, step.epoch
         if step.epoch != epoch:
             return None  # the first batch of an epoch
-        total, wait = float(step.typical_phases[0]), float(step.typical_phases[DATA])
-        if not (total > 0 and wait >= 0):
+        total, wait = step.typical_phases[0], step.typical_phases[DATA]
+        if total is None or wait is None or not (total > 0 and wait >= 0):
             return None
         self._learn(total, wait)
         if self._num_steps < self.config.min_steps:

@@ -60,9 +60,9 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
         """A finding at every window in which a layer has too many dead units."""
         step = view.step
         found = step.module_values("activation_dead") if step is not None and step.is_sampled else None
-        if step is None or found is None or 2 * len(found[0]) < view.world:
+        if step is None or found is None or 2 * len(found.ranks) < view.world:
             return None
-        shares = np.where(found[1] >= 0, found[1], np.inf).min(axis=0)
+        shares = np.where(found.is_known, found.values, np.inf).min(axis=0)
         seen = np.isfinite(shares)
         if not seen.any() or self._is_window_small(view, step):
             return None

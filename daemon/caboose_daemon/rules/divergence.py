@@ -96,9 +96,8 @@ class Divergence(Rule[DivergenceConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the loss is away from its best level."""
         step = view.step
-        if step is None or not math.isfinite(step.mean_loss):
+        if step is None or (loss := step.finite_loss) is None:
             return None
-        loss = step.mean_loss
         self._progress.observe(loss, view)
         self._recent.append(loss)
         baseline = self._baseline

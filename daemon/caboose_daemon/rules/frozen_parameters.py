@@ -29,7 +29,6 @@ from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.aligned import AlignedStep
-from caboose_daemon.steps.reduce_ranks import MISSING
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Group, Layer
 
@@ -128,11 +127,12 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         norms = step.layer_grad_norm
         if len(norms) != len(self._had):
             return
-        has = ~(norms <= 0)  # a gradient that is not finite counts as one
+        is_zero = norms.has & (norms.values == 0)
+        has = norms.has & ~is_zero  # a gradient that is not finite counts as one
         if not has.any():
             return
         self._num_looks += 1
-        without = (norms == MISSING) | ((norms == 0) & ~self._table.is_bias)
+        without = norms.is_absent | (is_zero & ~self._table.is_bias)
         self._last_with_gradient[has] = step.step
         self._num_without[has] = 0
         self._num_without[without] += 1
@@ -146,9 +146,10 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             return
         self._num_updates += 1
         norms = step.layer_grad_norm
-        is_still = (ratios == 0) & self._table.is_matrix & (norms != 0) & (norms != MISSING)
+        has_none = norms.is_absent | (norms.has & (norms.values == 0))
+        is_still = ratios.has & (ratios.values == 0) & self._table.is_matrix & ~has_none
         self._num_still[is_still] += 1
-        self._num_still[ratios > 0] = 0
+        self._num_still[ratios.values > 0] = 0
 
     def _judge(self, view: JobView, step: int) -> Finding | None:
         table, window = self._table, self.config.window_steps * self._table.patience

@@ -79,17 +79,14 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step of an explosion."""
         step = view.step
-        if step is None or not step.has_grad_norm:
-            return None
-        norm = step.grad_norm
-        if not (math.isfinite(norm) and norm > 0):
+        if step is None or (norm := step.finite_grad_norm) is None or norm <= 0:
             return None  # NaN and infinity are non_finite's; an exact zero is no explosion
         value = math.log(norm)
         self._num_doubled = self._num_doubled + 1 if value - self._last >= DOUBLED else 0
         before, self._last = self._last, value
         is_high = self._is_high(value)
         is_doubling = self._is_doubling(value) and "startup" not in view.regime.active
-        is_loss_high = self._is_loss_high(step.mean_loss)
+        is_loss_high = self._is_loss_high(step.finite_loss)
         if not self._lasting.is_open:
             self._is_known = self._norm.is_ready
             self._level, self._scale = self._norm.level, self._norm.scale
@@ -144,8 +141,8 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             self._level, self._scale, self._is_known = self._norm.level, self._norm.scale, True
             self._num_high = 0
 
-    def _is_loss_high(self, loss: float) -> bool:
-        if not math.isfinite(loss):
+    def _is_loss_high(self, loss: float | None) -> bool:
+        if loss is None:
             return False
         baseline = self._loss
         is_high = baseline.is_ready and baseline.excess(loss) > max(self.config.scales, baseline.tail)

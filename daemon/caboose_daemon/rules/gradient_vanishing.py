@@ -23,6 +23,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.masked import LayerValues
 from caboose_daemon.steps.view import JobView
 
 MIN_LAYERS = 4
@@ -59,7 +60,7 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
         self._matrices = Matrices()
         self._levels: NDArray[np.float64] = np.zeros(0)
         self._top = -np.inf
-        self._updates: NDArray[np.float64] | None = None
+        self._updates: LayerValues | None = None
         self._num_bad = 0
         self._num_good = 0
         self._began = 0
@@ -96,15 +97,15 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
         self._levels[seen] += RATE * (now[seen] - self._levels[seen])
         found = step.layer_values("update_ratio") if step.is_sampled else None
         if found is not None:
-            self._updates = found[self._matrices.rows]
+            self._updates = found
 
     def _is_negligible(self, rows: NDArray[np.intp], level: float) -> bool:
         if level < np.log(self.config.rms):
             return True
         if self._updates is None:
             return False
-        updates = self._updates[rows]
-        known = updates[updates >= 0]
+        layers = self._matrices.rows[rows]
+        known = self._updates.values[layers[self._updates.is_known[layers]]]
         return bool(len(known) and known.max() < self.config.update_ratio)
 
     def _judge(

@@ -66,8 +66,8 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
             return None
         scale = step.scaler.scale
         largest = step.module_values("activation_max") if step.is_sampled else None
-        if largest is not None and largest[1].size:
-            finite = largest[1][np.isfinite(largest[1])]
+        if largest is not None:
+            finite = largest.values[largest.has & np.isfinite(largest.values)]
             self._largest = float(finite.max()) if len(finite) else self._largest
         is_skipped = self._skipped.observe(step)
         self._follow(step.step, scale, is_skipped=is_skipped)

@@ -90,12 +90,9 @@ class LossSpike(Rule[LossSpikeConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at the first high step and at every step until the loss has recovered."""
         step = view.step
-        if step is None:
-            return None
-        if not math.isfinite(step.mean_loss):
+        if step is None or (loss := step.finite_loss) is None:
             return None  # NaN and infinity are non_finite's
-        self._watch_norm(step.step, step.grad_norm)
-        loss = step.mean_loss
+        self._watch_norm(step.step, step.finite_grad_norm)
         self._progress.observe(loss, view)
         if self._episode is not None:
             return self._follow(self._episode, step.step, loss)
@@ -135,8 +132,8 @@ class LossSpike(Rule[LossSpikeConfig]):
             return False
         return (loss - level) / scale > max(self.config.scales, self.config.tails * tail)
 
-    def _watch_norm(self, step: int, norm: float) -> None:
-        if not math.isfinite(norm) or norm <= 0:
+    def _watch_norm(self, step: int, norm: float | None) -> None:
+        if norm is None or norm <= 0:
             return
         value = math.log(norm)
         if self._norm.is_ready and self._norm.excess(value) > self.config.scales and value - self._norm.level > 0.7:

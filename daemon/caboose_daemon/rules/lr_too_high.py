@@ -103,7 +103,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
                 self._rewritten = update
         is_above = self._is_above(view, step)
         is_large = self._num_large >= self.config.samples
-        is_stuck = self._is_stuck(step.mean_loss)
+        is_stuck = self._is_stuck(step.finite_loss)
         is_blown_up = self._is_blown_up(view, step)
         if not (is_above or is_large or is_stuck or is_blown_up):
             return self._end(step.step)
@@ -147,8 +147,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             )
 
     def _is_above(self, view: JobView, step: AlignedStep) -> bool:
-        loss = step.mean_loss
-        if not math.isfinite(loss):
+        loss = step.finite_loss
+        if loss is None:
             return self._above.is_open
         self._num += 1
         self._level = loss if self._num == 1 else self._level + (loss - self._level) / LEVEL_MEMORY
@@ -176,8 +176,9 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         """Whether the run blew up soon after its start, and has been stuck near its first loss since."""
         if math.isnan(self._first):
             return False
-        is_early = self._num <= self.config.start_steps and not view.regime.active & {"warmup", "resume"}
-        self._blown_up.observe(step.step, step.mean_loss, step.grad_norm, is_early=is_early, chance=known(view))
+        is_early = self._num <= self.config.start_steps and view.regime.active.isdisjoint(("warmup", "resume"))
+        if (loss := step.finite_loss) is not None:
+            self._blown_up.observe(step.step, loss, step.finite_grad_norm, is_early=is_early, chance=known(view))
         return self._blown_up.is_stuck
 
     def _describe_blow_up(self) -> str:
@@ -189,9 +190,9 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             jump = f"gradient norm jumped to {norm.value:.3g} at step {norm.step:,}"
         return f"{jump}, loss stuck at {self._blown_up.level:.4g} since"
 
-    def _is_stuck(self, loss: float) -> bool:
+    def _is_stuck(self, loss: float | None) -> bool:
         """Whether a step replaced the weights, and the loss has not improved since."""
-        if not self._rewritten or not math.isfinite(loss) or math.isnan(self._first):
+        if not self._rewritten or loss is None or math.isnan(self._first):
             return self._is_stuck_since_rewrite
         self._window.append(loss)
         if len(self._window) >= self.config.stuck_steps:

@@ -101,7 +101,9 @@ class LrTooLow(Rule[LrTooLowConfig]):
         if update is not None:
             self._update = update
             is_at_fault = lr >= self.config.near_peak * self._peak > 0 and not self._has_faded()
-            is_at_fault = is_at_fault and self._largest < self.config.has_moved and (update > 0 or step.grad_norm > 0)
+            is_at_fault = (
+                is_at_fault and self._largest < self.config.has_moved and (update > 0 or (step.grad_norm or 0.0) > 0)
+            )
             self._largest = max(self._largest, update)
             self._small.count(step.step, is_at_fault and update < self.config.min_update)
             self._slow.count(step.step, is_at_fault and update < self.config.slow_update)
@@ -129,10 +131,9 @@ class LrTooLow(Rule[LrTooLowConfig]):
         self._onset, self._update = finding.onset_step, finding.values["update_ratio"]
 
     def _follow(self, step: AlignedStep) -> None:
-        if math.isfinite(step.mean_loss):
-            self._curve.add(step.mean_loss)
-        norm = step.grad_norm
-        if math.isfinite(norm):
+        if (loss := step.finite_loss) is not None:
+            self._curve.add(loss)
+        if (norm := step.finite_grad_norm) is not None:
             self._norm = norm if math.isnan(self._norm) else self._norm + (norm - self._norm) / NORM_MEMORY
             self._highest_norm = max(self._highest_norm, self._norm)
 

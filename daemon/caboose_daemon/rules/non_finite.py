@@ -136,9 +136,9 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Bad:
         is_loss = bool(step.bad_loss_ranks)
-        is_gradient = step.has_grad_norm and not math.isfinite(step.grad_norm)
+        is_gradient = step.has_bad_grad_norm
         if not is_gradient and len(step.layer_grad_norm):
-            is_gradient = not np.isfinite(step.layer_grad_norm).all()
+            is_gradient = bool(step.layer_grad_norm.is_bad.any())
         is_gradient = is_gradient or bool(bad_local_ranks(step))
         if is_skipped and is_gradient:
             self._num_skipped += 1
@@ -167,14 +167,15 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     def _is_finite_log_row(self, step: AlignedStep) -> bool:
         """Whether the step has only a loss and a norm, both finite, as most rows of a log."""
-        if self._origin is not None or step.reports or not (step.mean_loss > 0 and step.mean_loss < math.inf):
+        loss = step.mean_loss
+        if self._origin is not None or step.reports or loss is None or not (loss > 0 and loss < math.inf):
             return False
         self._was_positive, self._num_zero = True, 0
-        return not step.has_grad_norm or math.isfinite(step.grad_norm)
+        return not step.has_bad_grad_norm
 
     def _is_nan_as_zero(self, step: AlignedStep) -> bool:
         """Whether the loss was positive and has been exactly 0.0 for a while."""
-        if not step.is_loss_known:
+        if step.mean_loss is None:
             return False
         if step.mean_loss == 0.0:
             self._num_zero += 1
@@ -210,7 +211,7 @@ class NonFinite(Rule[NonFiniteConfig]):
     def _values(self, origin: Origin, step: AlignedStep) -> dict[str, float]:
         values = {
             "ranks_with_bad_loss": float(len(step.bad_loss_ranks)),
-            "layers_with_bad_gradient": float(np.sum(~np.isfinite(step.layer_grad_norm))),
+            "layers_with_bad_gradient": float(step.layer_grad_norm.is_bad.sum()),
             "steps": float(origin.num_bad),
             **origin.circumstances,
         }
@@ -229,7 +230,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         if bad.loss:
             return f"loss is {step.loss[step.bad_loss_ranks[0]]:g}; {started}"
         if bad.gradient:
-            return f"gradient norm is {step.grad_norm:g}; {started}"
+            norm = "not finite" if step.grad_norm is None else f"{step.grad_norm:g}"
+            return f"gradient norm is {norm}; {started}"
         if len(bad.weights):
             return f"weights of {len(bad.weights)} layers are not finite; {started}"
         return f"activation not finite, loss and gradient finite; {started}"

@@ -96,14 +96,14 @@ class NotLearning(Rule[NotLearningConfig]):
         for evaluation in of_events(view.events) if view.events else ():
             if math.isfinite(evaluation.loss):
                 self._evaluations.add(evaluation.loss)
-        if step is None or self._has_learned or not math.isfinite(step.mean_loss):
+        if step is None or self._has_learned or (loss := step.finite_loss) is None:
             return None
         if not self._curve.num_points:
             self._is_start_seen = is_start_of_run(step, view.regime)
         if self._first_step is None:
             self._first_step = step.step
-        self._follow(step.mean_loss)
-        has_new = self._curve.add(step.mean_loss) and "warmup" not in view.regime.active
+        self._follow(loss)
+        has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         enough = self.config.min_steps if step.reports else self.config.min_points
         if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
             was_flat, self._trend = self._trend is not None, self._judge(view)

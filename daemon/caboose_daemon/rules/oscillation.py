@@ -73,9 +73,9 @@ class Oscillation(Rule[OscillationConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the loss oscillates."""
         step = view.step
-        if step is None or not math.isfinite(step.mean_loss):
+        if step is None or (loss := step.finite_loss) is None:
             return None
-        if not self._follow(step.mean_loss):
+        if not self._follow(loss):
             return None
         verdict = self._lasting.judge(step.step, self._is_swinging())
         if verdict == "quiet":

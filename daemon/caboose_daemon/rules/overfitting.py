@@ -83,11 +83,11 @@ class Overfitting(Rule[OverfittingConfig]):
         step = view.step
         if step is None:
             return None
-        if step.is_loss_known and math.isfinite(step.mean_loss):
+        if (loss := step.finite_loss) is not None:
             self._num_train += 1
             rate = 1.0 / min(self._num_train, TRAIN_MEMORY)
-            before = self._train if self._num_train > 1 else step.mean_loss
-            self._train = before + rate * (step.mean_loss - before)
+            before = self._train if self._num_train > 1 else loss
+            self._train = before + rate * (loss - before)
         if view.events:
             for validation in of_events(view.events):
                 if math.isfinite(validation.loss):

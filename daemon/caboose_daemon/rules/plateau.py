@@ -76,14 +76,14 @@ class Plateau(Rule[PlateauConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the loss is flat for one of the reasons."""
         step = view.step
-        if step is None or not math.isfinite(step.mean_loss):
+        if step is None or (loss := step.finite_loss) is None:
             return None
-        self._follow(step.lr, step.grad_norm)
+        self._follow(step.lr, step.finite_grad_norm)
         if not self._start:
             self._is_start_seen = is_start_of_run(step, view.regime)
         if len(self._start) < START_POINTS:
-            self._start.append(step.mean_loss)
-        has_new = self._curve.add(step.mean_loss) and "warmup" not in view.regime.active
+            self._start.append(loss)
+        has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         if has_new and self._curve.num_points >= self.config.min_steps:
             reason = self._judge(view, step.step)
             has_ended = bool(self._summary) and not reason
@@ -104,12 +104,12 @@ class Plateau(Rule[PlateauConfig]):
         self._start, self._peak_lr = [values["start"]] * START_POINTS, values["peak_lr"]
         self._start_norm = [values["start_norm"]] if math.isfinite(values["start_norm"]) else []
 
-    def _follow(self, lr: tuple[float, ...], norm: float) -> None:
+    def _follow(self, lr: tuple[float, ...], norm: float | None) -> None:
         if lr:
             self._lr = max(lr)
             self._peak_lr = max(self._peak_lr, self._lr)
             self._num_decayed = self._num_decayed + 1 if self._lr < self.config.decayed_lr * self._peak_lr else 0
-        if math.isfinite(norm):
+        if norm is not None:
             if len(self._start_norm) < START_POINTS:
                 self._start_norm.append(norm)
             self._norm = norm if math.isnan(self._norm) else self._norm + (norm - self._norm) / 32

@@ -157,7 +157,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
 
     def _watch_loss(self, step: AlignedStep) -> None:
         config = self.config
-        is_seen = np.isfinite(step.loss)
+        is_seen = step.has_loss & np.isfinite(step.loss)
         if not is_seen.any():
             return
         level = abs(float(middle(step.loss if is_seen.all() else step.loss[is_seen])))
@@ -174,7 +174,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
     def _watch_gradient(self, step: AlignedStep) -> None:
         config = self.config
         norms = step.local_grad_norm
-        is_seen = np.isfinite(norms) & (norms > 0)
+        is_seen = step.has_local_grad_norm & np.isfinite(norms) & (norms > 0)
         if not is_seen.any():
             return
         logs = np.log(np.where(is_seen, norms, 1.0))

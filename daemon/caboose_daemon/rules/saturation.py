@@ -63,13 +63,13 @@ class Saturation(LastingRule[SaturationConfig]):
         if step is None or not step.is_sampled or not step.has_layers:
             return None
         found, orders = step.module_values("activation_saturated"), step.module_values("activation_order")
-        if found is None or orders is None or found[1].shape != orders[1].shape:
+        if found is None or orders is None or found.shape != orders.shape:
             return None
-        called = orders[1] >= 0
-        shares = np.where(called, found[1], 0.0).sum(axis=0) / np.maximum(1, called.sum(axis=0))
-        order = orders[1].max(axis=0)
+        called = orders.has
+        shares = np.where(called, found.values, 0.0).sum(axis=0) / np.maximum(1, called.sum(axis=0))
+        order, is_called = orders.values.max(axis=0), np.asarray(called.any(axis=0))
         self._read_tables(view, len(shares))
-        rows = self._blocked(step, shares, order)
+        rows = self._blocked(step, shares, order, is_called)
         is_bad = np.zeros(len(shares), dtype=np.bool_)
         is_bad[rows] = True
         self._num_bad = np.where(is_bad, self._num_bad + 1, 0)
@@ -108,19 +108,22 @@ class Saturation(LastingRule[SaturationConfig]):
             self._owners = np.array([row_of.get(name, -1) for name in names], dtype=np.intp)
             self._has_norms = any("norm" in module.kind.lower() for module in view.modules)
 
-    def _blocked(self, step: AlignedStep, shares: NDArray[np.float64], order: NDArray[np.float64]) -> list[int]:
+    def _blocked(
+        self, step: AlignedStep, shares: NDArray[np.float64], order: NDArray[np.float64], is_called: NDArray[np.bool_]
+    ) -> list[int]:
         rms = self._matrices.rms(step.layer_grad_norm)
         known = (self._owners >= 0) & (self._owners < len(order)) & np.isfinite(rms)
+        known[known] = is_called[self._owners[known]]
         gain = self._gain(step)[known]
         rms, place = rms[known], order[self._owners[known]]
-        candidates = np.flatnonzero((shares > self.config.share) & (order >= 0))
+        candidates = np.flatnonzero((shares > self.config.share) & is_called)
         blocked = []
         for row in candidates.tolist():
             if row >= len(self._modules):
                 continue
-            below = np.flatnonzero((place >= 0) & (place < order[row]))
+            below = np.flatnonzero(place < order[row])
             above = np.flatnonzero(place > order[row])
-            if not len(below) or not len(above) or self._is_gate(row, order, place):
+            if not len(below) or not len(above) or self._is_gate(row, order, is_called, place):
                 continue
             is_blocked = rms[below].max() < self.config.gradient_ratio * float(np.median(rms[above]))
             if not is_blocked and not self._has_norms:
@@ -136,12 +139,14 @@ class Saturation(LastingRule[SaturationConfig]):
         norms = step.layer_values("weight_norm")
         if norms is None:
             return np.ones(len(self._matrices.rows))
-        return np.maximum(1.0, np.nan_to_num(norms[self._matrices.rows]) / np.sqrt(self._matrices.root_sizes))
+        return np.maximum(1.0, np.nan_to_num(norms.values[self._matrices.rows]) / np.sqrt(self._matrices.root_sizes))
 
-    def _is_gate(self, row: int, order: NDArray[np.float64], place: NDArray[np.float64]) -> bool:
+    def _is_gate(
+        self, row: int, order: NDArray[np.float64], is_called: NDArray[np.bool_], place: NDArray[np.float64]
+    ) -> bool:
         """Whether the same parent computes another tanh or sigmoid with no weights in between."""
         parent = _parent(self._modules[row])
-        for other in np.flatnonzero(order >= 0).tolist():
+        for other in np.flatnonzero(is_called).tolist():
             if other == row or other >= len(self._modules) or _parent(self._modules[other]) != parent:
                 continue
             if self._modules[other].kind.lower() not in ("tanh", "sigmoid"):

@@ -120,10 +120,10 @@ class Straggler(Rule[StragglerConfig]):
         if len(self._wait) != len(phases):
             self._own, self._data = _Lags(len(phases)), _Lags(len(phases))
             self._parts, self._wait = np.zeros((len(phases), len(PARTS))), np.zeros(len(phases))
-        total = float(step.typical_phases[0])
-        has_data = bool(np.isfinite(phases[:, DATA]).all())
-        has_backward = bool(np.isfinite(phases[:, BACKWARD]).all())
-        if not total > 0 or not (has_data or has_backward):
+        total = step.typical_phases[0]
+        has_data = bool(step.has_phases[:, DATA].all())
+        has_backward = bool(step.has_phases[:, BACKWARD].all())
+        if total is None or not total > 0 or not (has_data or has_backward):
             return False
         rate, least = 1.0 / self.config.memory_steps, self.config.lag_share
         if has_data:
@@ -135,7 +135,7 @@ class Straggler(Rule[StragglerConfig]):
             self._own.learn((own - middle(own)) / total, rate, least)
             longest = -middle(-backward)  # the upper median: of two ranks, the one that waits
             self._wait += rate * (np.clip((longest - backward) / total, -1.0, 1.0) - self._wait)
-            known = np.nan_to_num(phases[:, [DATA, FORWARD, OPTIMIZER]])
+            known = phases[:, [DATA, FORWARD, OPTIMIZER]]
             parts = np.column_stack((known, own - known.sum(axis=1))) / total
             self._parts += rate * (parts - self._parts)
         return True
@@ -159,7 +159,7 @@ class Straggler(Rule[StragglerConfig]):
             self._onset = step.step
             rank = view.ranks.get(worst)
             self._host = f" ({rank.host})" if rank is not None and rank.host else ""
-        lag, total = float(lags[worst]), float(step.typical_phases[0])
+        lag, total = float(lags[worst]), step.typical_phases[0] or 0.0
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING),

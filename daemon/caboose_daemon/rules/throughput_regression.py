@@ -71,14 +71,14 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         step = view.step
         if step is None:
             return None
-        seconds = float(step.typical_phases[0])
+        seconds = step.typical_phases[0]
         unit, work = _work(step)
-        if not (seconds > 0 and work > 0):
+        if seconds is None or not (seconds > 0 and work > 0):
             return None
         if unit != self._unit:
             self._unit, self._num_steps, self._best = unit, 0, -math.inf
         self._slow_seconds += seconds
-        self._learn(math.log(work / seconds), step.typical_phases)
+        self._learn(math.log(work / seconds), np.array([phase or 0.0 for phase in step.typical_phases]))
         if self._num_steps < self.config.baseline_steps // 2:
             return None
         return self._judge(step)
@@ -105,7 +105,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._recent += recent * (rate - self._recent)
         self._square += recent * (rate * rate - self._square)
         self._slow += (rate - self._slow) / min(self._num_steps, config.baseline_steps)
-        self._phases += recent * (np.minimum(np.nan_to_num(phases), 10.0 * phases[0]) - self._phases)
+        self._phases += recent * (np.minimum(phases, 10.0 * phases[0]) - self._phases)
         if self._num_steps >= config.baseline_steps // 2 and self._slow > self._best:
             self._best = self._slow
             self._usual_phases = self._phases.copy()

@@ -69,10 +69,10 @@ class Underfitting(Rule[UnderfittingConfig]):
         step = view.step
         if step is None:
             return None
-        if math.isfinite(step.mean_loss):
-            self._train.add(step.mean_loss)
+        if (loss := step.finite_loss) is not None:
+            self._train.add(loss)
             if len(self._start) < START_POINTS:
-                self._start.append(step.mean_loss)
+                self._start.append(loss)
         if not view.events:
             return self._finding(step.step, "open") if self._onset is not None else None
         is_new = False

@@ -1,96 +1,105 @@
 """One step with all its ranks side by side, reduced once."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.steps.reduce_ranks import MISSING, UNSEEN, global_norm, merge
+from caboose_daemon.steps.masked import MISSING, LayerValues, ModuleValues
+from caboose_daemon.steps.reduce_ranks import global_norm, merge
 from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
 Float64 = NDArray[np.float64]
-Floats = NDArray[np.floating]
+Bools = NDArray[np.bool_]
+F = TypeVar("F", bound=np.floating[Any])
 SAMPLED_LAYER_ARRAYS = LAYER_ARRAYS - {"grad_norm", "local_grad_norm", "layer_fingerprint"}
-"""Layer arrays that are merged over the ranks; the others are looked at rank by rank, or always."""
+"""Layer arrays that are reduced over the ranks; the others are read rank by rank, or at every step."""
 PHASES = ("total", "data", "forward", "backward", "optimizer")
 TRAINING = Mode()
-"""The mode of a model that is trained as it should be."""
+"""The mode of plain training."""
 
 
 class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
-    """What all ranks reported about one step. Arrays have one row per rank; NaN where `present` is False."""
+    """What all ranks reported about one step.
+
+    Arrays have one row per rank, and a mask of what was reported: a value whose mask is False is 0 and means nothing.
+    """
 
     attempt: int
     step: int
     model_step: int
     time: float
-    """Unix time at which the last rank passed the boundary."""
+    """Unix time at which the last rank ended the step."""
     world: int
-    present: NDArray[np.bool_]
-    has_loss: NDArray[np.bool_]
+    present: Bools
+    """Ranks that reported this step."""
+    has_loss: Bools
     loss: Float64
-    mean_loss: float
-    """Mean over ranks, weighted by samples; NaN if any rank's loss is, and where nobody reported one."""
-    is_loss_known: bool
+    mean_loss: float | None
+    """Mean over ranks, weighted by samples; NaN if any rank's loss is; None where no rank reported one."""
     weight: Float64
     """How much each rank's loss counts in the mean: its samples, or 1."""
     lr: tuple[float, ...]
     phases: Float64
     """ranks x phases, in seconds, in the order of PHASES."""
-    rank_grad_norm: Float64
+    has_phases: Bools
+    """The same shape: the phases that a rank saw."""
+    has_local_grad_norm: Bools
     local_grad_norm: Float64
+    """Of each rank's own gradient, before the all-reduce."""
     agent_seconds: Float64
+    """Of the ranks that are present."""
     num_dropped: int
-    grad_norm: float
-    """Of the whole model, over all ranks, before clipping; NaN also when it is not known (see `has_grad_norm`)."""
-    has_grad_norm: bool
-    layer_grad_norm: Float64
-    """One value per layer over all ranks; -1 where the layer had no gradient, -2 where nobody looked at it."""
+    grad_norm: float | None
+    """Of the whole model, over all ranks, before clipping; None where it is not known."""
+    layer_grad_norm: LayerValues
+    """One value per layer over all ranks; absent where the layer had no gradient."""
     local_layer_grad_norm: Mapping[int, NDArray[np.float32]] = {}
-    """By rank, on sampled steps: each layer's gradient before the all-reduce."""
+    """By rank, on sampled steps: each layer's gradient before the all-reduce, as the wire has it."""
     num_samples: int | None = None
-    """Samples of all ranks together; None where a rank did not say."""
+    """Samples of all ranks together; None where a rank did not report them."""
     num_tokens: int | None = None
-    """Likewise."""
+    """Tokens of all ranks together; None where a rank did not report them."""
     metrics: Mapping[str, float] = {}
-    """The user's own, means over the ranks that gave them."""
+    """The user's own metrics, as means over the ranks that reported them."""
     is_sampled: bool = False
-    """Whether any rank looked closely in this step."""
+    """Whether any rank sampled this step."""
     reports: Mapping[int, StepReport] = {}
-    """What the ranks sent, by rank, for what is looked at more rarely than every step."""
+    """The ranks' reports, by rank, for what is read more rarely than at every step."""
     scaler: Scaler | None = None
-    """Of the rank with the lowest scale; None where nobody uses a scaler."""
+    """Of the rank with the lowest scale; None where no rank uses a scaler."""
     has_mode: bool = False
-    """Whether any rank told in which mode it trained."""
+    """Whether any rank reported its mode."""
     odd_modes: Mapping[int, Mode] = {}
-    """By rank: the modes that are not plainly train."""
+    """By rank: the modes other than plain training."""
     bad_inputs: Mapping[int, Batch] = {}
-    """By rank: batches in which somebody looked and found elements that are not finite."""
+    """By rank: batches with elements that are not finite."""
     layers: Sequence[Layer] = ()
 
     def reduce(self) -> None:
-        """Brings the ranks' sampled arrays together, once, for all who will ask; histograms when they are asked for."""
-        names = {name for _, arrays in self._looked[:8] for name in arrays if not name.endswith("_histogram")}
+        """Reduces the sampled arrays over the ranks once, for all readers; histograms only when they are asked for."""
+        names = {name for _, arrays in self._sampled_arrays[:8] for name in arrays if not name.endswith("_histogram")}
         for name in names & SAMPLED_LAYER_ARRAYS:
             self.layer_values(name)
         for name in names & MODULE_ARRAYS:
             self.module_values(name)
 
     def without_arrays(self) -> "AlignedStep":
-        """The step to be kept for later: what the ranks said, and what was reduced over layers; not their arrays.
+        """A copy to keep: the reports and what was reduced over the layers, without the ranks' arrays.
 
         Those are tens of megabytes where there are thousands of ranks.
         """
-        said = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
-        kept = msgspec.structs.replace(self, reports=said, local_layer_grad_norm={})
+        bare = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
+        kept = msgspec.structs.replace(self, reports=bare, local_layer_grad_norm={})
         kept._of_layers.update(self._of_layers)
         return kept
 
-    def layer_values(self, name: str) -> Float64 | None:
+    def layer_values(self, name: str) -> LayerValues | None:
         """One of the sampled arrays over all layers; None if no rank sent it in this step."""
         if name not in self._of_layers:
             filled = (v for r in self.reports.values() if (v := _filled(r, name)) is not None)
@@ -99,45 +108,45 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
             self._of_layers[name] = merged
         return self._of_layers[name]
 
-    def module_values(self, name: str) -> tuple[list[int], Floats] | None:
-        """One of the activation arrays, ranks x modules, with the ranks of its rows; None if no rank sent it."""
+    def module_values(self, name: str) -> ModuleValues | None:
+        """One of the activation arrays, ranks x modules; None if no rank sent it."""
         if name not in self._of_modules:
             self._of_modules[name] = self._module_values(name)
         return self._of_modules[name]
 
-    def _module_values(self, name: str) -> tuple[list[int], Floats] | None:
-        ranks = [rank for rank, arrays in self._looked if name in arrays and len(arrays[name])]
-        columns = [arrays[name] for _, arrays in self._looked if name in arrays and len(arrays[name])]
+    def _module_values(self, name: str) -> ModuleValues | None:
+        ranks = [rank for rank, arrays in self._sampled_arrays if name in arrays and len(arrays[name])]
+        columns = [arrays[name] for _, arrays in self._sampled_arrays if name in arrays and len(arrays[name])]
         if not ranks:
             return None
         if columns[0].ndim > 1:
             columns = [column[:, 0] for column in columns]
         lengths = set(map(len, columns))
         if len(lengths) == 1:
-            return ranks, np.concatenate(columns).reshape(len(columns), -1)
-        values = np.full((len(ranks), max(lengths)), MISSING)  # a rank has not told of a new functional call yet
+            return ModuleValues(ranks, np.concatenate(columns).reshape(len(columns), -1))
+        values = np.full((len(ranks), max(lengths)), MISSING)  # a rank has not reported a new functional call yet
         for row, column in zip(values, columns, strict=True):
             row[: len(column)] = column
-        return ranks, values
+        return ModuleValues(ranks, values)
 
     @cached_property
-    def _looked(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
-        """The arrays of the ranks that looked closely in this step: several rules ask for one of them each."""
+    def _sampled_arrays(self) -> list[tuple[int, Mapping[str, NDArray[np.float32]]]]:
+        """The arrays of the ranks that sampled this step."""
         return [(rank, report.arrays) for rank, report in self.reports.items() if report.is_sampled]
 
     @cached_property
-    def _of_layers(self) -> dict[str, Float64 | None]:
-        """What `layer_values` has put together already: several rules ask for the same."""
+    def _of_layers(self) -> dict[str, LayerValues | None]:
+        """Results of `layer_values`: several rules ask for the same array."""
         return {}
 
     @cached_property
-    def _of_modules(self) -> dict[str, tuple[list[int], Floats] | None]:
+    def _of_modules(self) -> dict[str, ModuleValues | None]:
         return {}
 
     @property
     def num_unseen_layers(self) -> int:
-        """Layers whose gradient nobody looked at in this step: the hole a silent rank leaves."""
-        return int(np.sum(self.layer_grad_norm == UNSEEN)) if self.has_layers else 0
+        """Layers whose gradient no rank looked at in this step, for example because a rank is silent."""
+        return self.layer_grad_norm.num_unseen if self.has_layers else 0
 
     @cached_property
     def has_layers(self) -> bool:
@@ -146,53 +155,70 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
 
     @cached_property
     def clip_ratio(self) -> float | None:
-        """By what the gradient was multiplied: 1 where clipping did nothing, None where nobody clipped by norm."""
+        """The factor that clipping applied to the gradient: 1 where it did nothing, None without clipping by norm."""
         clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
-        if clipping is None or clipping.max_norm is None or not self.has_grad_norm:
+        if clipping is None or clipping.max_norm is None or self.grad_norm is None:
             return None
         return min(1.0, clipping.max_norm / (self.grad_norm + 1e-6))
 
     @property
+    def finite_loss(self) -> float | None:
+        """The mean loss; None where it is not known or not finite."""
+        loss = self.mean_loss
+        return loss if loss is not None and math.isfinite(loss) else None
+
+    @property
+    def finite_grad_norm(self) -> float | None:
+        """The gradient norm; None where it is not known or not finite."""
+        norm = self.grad_norm
+        return norm if norm is not None and math.isfinite(norm) else None
+
+    @property
+    def has_bad_grad_norm(self) -> bool:
+        """Whether the gradient norm is known, and NaN or infinite."""
+        return self.grad_norm is not None and not math.isfinite(self.grad_norm)
+
+    @property
     def num_present(self) -> int:
-        """Ranks that reported this step."""
         return int(self.present.sum())
 
     @property
     def bad_loss_ranks(self) -> tuple[int, ...]:
         """Ranks whose loss is NaN or infinite."""
-        if math.isfinite(self.mean_loss):
+        if self.mean_loss is None or math.isfinite(self.mean_loss):
             return ()  # a mean is finite only if everything in it is
         return tuple(np.flatnonzero(self.has_loss & ~np.isfinite(self.loss)).tolist())
 
     @cached_property
-    def typical_phases(self) -> Float64:
-        """Each phase's median over the ranks that saw it, in the order of PHASES; NaN if none did."""
-        if np.isfinite(self.phases).all():
-            return middle(self.phases)
-        columns = (column[np.isfinite(column)] for column in self.phases.T)
-        return np.array([middle(column) if len(column) else np.nan for column in columns])
+    def typical_phases(self) -> tuple[float | None, ...]:
+        """Each phase's median over the ranks that saw it, in the order of PHASES; None if none did."""
+        if self.has_phases.all():
+            return tuple(middle(self.phases).tolist())
+        return tuple(float(middle(seen)) if len(seen) else None for seen in self._seen_phases())
 
     @cached_property
     def epoch(self) -> int | None:
-        """How often the watched loader has started over on the first rank; None if no loader is watched."""
+        """The epoch of the watched loader on the first rank; None if no loader is watched."""
         batch = self.reports[min(self.reports)].batch if self.reports else None
         return None if batch is None else batch.epoch
 
     @cached_property
-    def mean_phases(self) -> Float64:
-        """Each phase's mean over the ranks that saw it, in the order of PHASES; NaN if none did."""
-        if np.isfinite(self.phases).all():
-            return np.asarray(self.phases.mean(axis=0))
-        columns = (column[np.isfinite(column)] for column in self.phases.T)
-        return np.array([column.mean() if len(column) else np.nan for column in columns])
+    def mean_phases(self) -> tuple[float | None, ...]:
+        """Each phase's mean over the ranks that saw it, in the order of PHASES; None if none did."""
+        if self.has_phases.all():
+            return tuple(self.phases.mean(axis=0).tolist())
+        return tuple(float(seen.mean()) if len(seen) else None for seen in self._seen_phases())
 
-    def phase_seconds(self, phase: str) -> float:
-        """Mean over ranks of one phase; NaN if no rank saw it."""
-        return float(self.mean_phases[PHASES.index(phase)])
+    def _seen_phases(self) -> Iterator[Float64]:
+        return (column[has] for column, has in zip(self.phases.T, self.has_phases.T, strict=True))
+
+    def phase_seconds(self, phase: str) -> float | None:
+        """Mean over ranks of one phase; None if no rank saw it."""
+        return self.mean_phases[PHASES.index(phase)]
 
 
-def middle(values: Float64) -> Float64:
-    """The lower median along the first axis: a value that was really there, found without sorting everything."""
+def middle(values: NDArray[F]) -> NDArray[F]:
+    """The lower median along the first axis: one of the values, found without sorting."""
     at = (len(values) - 1) // 2
     return np.asarray(np.partition(values, at, axis=0)[at])
 
@@ -202,12 +228,10 @@ def combine(
 ) -> AlignedStep:
     """The ranks' reports of one step, side by side."""
     rows = max(world, max(reports, default=0) + 1)
-    nan = np.full(rows, np.nan)
-    loss, rank_norm, local_norm, agent = nan.copy(), nan.copy(), nan.copy(), nan.copy()
+    loss, local_norm, agent = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     weight = np.ones(rows)
     phases = np.full((rows, len(PHASES)), np.nan)
-    present = np.zeros(rows, dtype=np.bool_)
-    has_loss = np.zeros(rows, dtype=np.bool_)
+    present, has_loss, has_local = (np.zeros(rows, dtype=np.bool_) for _ in range(3))
     local_layers: dict[int, NDArray[np.float32]] = {}
     scaler: Scaler | None = None
     has_mode = False
@@ -221,9 +245,8 @@ def combine(
             loss[rank] = report.loss
         if report.num_samples is not None:
             weight[rank] = report.num_samples
-        if report.grad_norm is not None:
-            rank_norm[rank] = report.grad_norm
         if report.local_grad_norm is not None:
+            has_local[rank] = True
             local_norm[rank] = report.local_grad_norm
         if report.phases is not None:
             p = report.phases
@@ -238,10 +261,11 @@ def combine(
                 odd_modes[rank] = report.mode
         if report.batch is not None and report.batch.num_bad:
             bad_inputs[rank] = report.batch
+    has_phases = np.isfinite(phases)  # on the wire, a phase that was not seen is NaN
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = global_norm(layer_norm, layers)
-    if total is None:  # a rank is missing; a clipper has seen the whole
+    if total is None:  # a rank is missing; a clipper may have computed the whole norm
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     aligned = AlignedStep(
         attempt=attempt,
@@ -253,16 +277,15 @@ def combine(
         has_loss=has_loss,
         loss=loss,
         mean_loss=_mean_loss(loss, has_loss, weight),
-        is_loss_known=bool(has_loss.any()),
         weight=weight,
         lr=first.lr,
-        phases=phases,
-        rank_grad_norm=rank_norm,
+        phases=np.where(has_phases, phases, 0.0),
+        has_phases=has_phases,
+        has_local_grad_norm=has_local,
         local_grad_norm=local_norm,
         agent_seconds=agent,
         num_dropped=sum(r.num_dropped for r in reports.values()),
-        grad_norm=float("nan") if total is None else total,
-        has_grad_norm=total is not None,
+        grad_norm=total,
         layer_grad_norm=layer_norm,
         local_layer_grad_norm=local_layers,
         num_samples=_total([report.num_samples for report in reports.values()]),
@@ -281,9 +304,9 @@ def combine(
     return aligned
 
 
-def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float:
+def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float | None:
     if not seen.any():
-        return float("nan")
+        return None
     weights = weight[seen] if weight[seen].any() else np.ones(int(seen.sum()))
     with np.errstate(invalid="ignore", over="ignore"):
         return float(np.sum(loss[seen] * weights) / np.sum(weights))

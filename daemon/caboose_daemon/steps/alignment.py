@@ -1,11 +1,11 @@
-"""Brings the ranks' reports of one step together, and decides when to wait no longer.
+"""Collects the ranks' reports of one step, and decides when to stop waiting.
 
 Design
 ------
 A rank's reports arrive in order, so a step is complete once every expected rank has reported it *or a later one*:
-a lost report does not hold anything up. Otherwise it closes after a deadline, max(2 s, 3 x the median step
+a lost report delays nothing. Otherwise it closes after a deadline, max(2 s, 3 x the median step
 time), counted from its first report. Steps close in order. A report for a step that is closed is counted as late
-and goes no further. At most `MAX_OPEN` steps are open; beyond that the oldest closes early.
+and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes early.
 """
 
 from collections import deque
@@ -41,7 +41,6 @@ class Aligner:
         self.num_incomplete = 0
 
     def add(self, rank: int, report: StepReport, now: float) -> None:
-        """Takes one rank's report of one step."""
         self._reached[rank] = max(report.step, self._reached.get(rank, -1))
         if report.step <= self.last_closed:
             self.num_late += 1

@@ -1,4 +1,4 @@
-"""The gradient noise scale in units of the job's own batch, from what data parallelism gives away for free.
+"""The gradient noise scale in units of the job's own batch, from the gradients that data parallelism has anyway.
 
 Design
 ------
@@ -8,8 +8,8 @@ own gradients s and the square norm of the averaged one b,
 
     signal = (N b - s) / (N - 1)        noise of the whole batch = (s - b) / (N - 1)
 
-are unbiased, and noise / signal is the noise scale in units of the job's own batch, whatever that is. Each alone is so
-uncertain that their ratio means nothing on one step: they are averaged apart, over sampled steps. The rule `batch_size`
+are unbiased, and noise / signal is the noise scale in units of the job's own batch. Each alone is so uncertain that
+their ratio means nothing on one step: they are averaged separately, over sampled steps. The rule `batch_size`
 judges by it, and a job's metrics show it.
 """
 
@@ -20,12 +20,12 @@ import numpy as np
 from caboose_daemon.steps.aligned import AlignedStep
 
 MEMORY = 20
-"""Sampled steps that the averages remember, unless told otherwise."""
-MIN_LOOKS = 5
+"""Sampled steps that the averages remember by default."""
+MIN_SAMPLES = 5
 
 
 class Average:
-    """An exponential average that knows how uncertain it is."""
+    """An exponential average with its standard error."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -34,7 +34,6 @@ class Average:
         self.num = 0
 
     def learn(self, value: float) -> None:
-        """Takes a value."""
         self.num += 1
         rate = 1.0 / min(self.num, self._memory)
         self.mean += rate * (value - self.mean)
@@ -57,9 +56,10 @@ class NoiseScale:
     def observe(self, step: AlignedStep) -> bool:
         """Takes a sampled step; False if not every rank's own gradient and the averaged one are there."""
         local, num = step.local_grad_norm, len(step.local_grad_norm)
-        if num < 2 or not step.has_grad_norm or not math.isfinite(step.grad_norm) or not np.isfinite(local).all():
+        norm = step.finite_grad_norm
+        if num < 2 or norm is None or not step.has_local_grad_norm.all() or not np.isfinite(local).all():
             return False
-        small, large = float(np.mean(np.square(local))), step.grad_norm**2
+        small, large = float(np.mean(np.square(local))), norm**2
         if not (small > 0 and large > 0) or not math.isfinite(small + large):
             return False
         self.signal.learn((num * large - small) / (num - 1))
@@ -68,7 +68,7 @@ class NoiseScale:
 
     @property
     def ratio(self) -> float | None:
-        """The noise scale over the batch size; None while it is not known, or the signal drowns in the noise."""
-        if self.signal.num < MIN_LOOKS or self.signal.mean <= 0:
+        """The noise scale over the batch size; None while it is not known, or where noise hides the signal."""
+        if self.signal.num < MIN_SAMPLES or self.signal.mean <= 0:
             return None
         return max(0.0, self.noise.mean) / self.signal.mean

@@ -1,11 +1,11 @@
-"""Puts the layers' picture together from what each rank saw of it.
+"""Reduces the layers' numbers over the ranks.
 
 Design
 ------
-A replicated layer is equal on every rank, so whichever rank looked at it serves; where several did, the largest
-value is taken, so that a disagreement is not hidden. A sharded layer is whole only over all ranks: squares of norms
-add up and are divided by how often each shard occurs; shares are averaged. Nothing is guessed: a layer nobody
-looked at, or a shard whose rank is missing, is UNSEEN.
+A replicated layer is equal on every rank, so the value of any rank that looked at it will do; of several the largest is
+taken, so that a disagreement is not hidden. A sharded layer is complete only over all ranks: squares of norms add up
+and are divided by how often each shard occurs; shares are averaged. Nothing is guessed: a layer that no rank looked at,
+or a shard whose rank is missing, has no value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.steps.masked import MISSING, UNSEEN, LayerValues
 from caboose_wire import Layer, StepReport
 
 Float64 = NDArray[np.float64]
 
-MISSING = -1.0
-"""A layer that had nothing to show, such as no gradient."""
-UNSEEN = -2.0
-"""A layer that nobody looked at in this step."""
 NORMS = frozenset({"grad_norm", "weight_norm"})
 
 
 def merge(
     name: str, reports: Mapping[int, StepReport], layers: Sequence[Layer], world: int, *, width: int = 1
-) -> Float64:
+) -> LayerValues:
     """One array over all layers (layers x width if it is wider), from the ranks' parts of it."""
     num = len(layers)
     is_sharded = np.fromiter((layer.placement == "sharded" for layer in layers), dtype=np.bool_, count=num)
@@ -36,7 +33,7 @@ def merge(
     count = np.zeros((num, 1))
     for where, parts in _by_place(name, reports, num, width):
         rows = np.concatenate(parts).reshape(len(parts), -1)
-        largest[where] = np.maximum(largest[where], rows.max(axis=0).reshape(-1, width))  # passes NaN on, as it should
+        largest[where] = np.maximum(largest[where], rows.max(axis=0).reshape(-1, width))  # keeps NaN
         if has_sharded:
             is_missing = rows[:, ::width] == MISSING
             found = rows.astype(np.float64)
@@ -54,7 +51,7 @@ def merge(
             is_norm=name in NORMS,
             is_complete=_num_with(name, reports) >= world,
         )
-    return largest[:, 0] if width == 1 else largest
+    return LayerValues.from_wire(largest[:, 0] if width == 1 else largest)
 
 
 def _sharded(total: Float64, count: Float64, replicas: Float64, *, is_norm: bool, is_complete: bool) -> Float64:
@@ -72,7 +69,7 @@ def _num_with(name: str, reports: Mapping[int, StepReport]) -> int:
 def _by_place(
     name: str, reports: Mapping[int, StepReport], num_layers: int, width: int
 ) -> Iterator[tuple[slice, list[NDArray[np.float32]]]]:
-    """The ranks' arrays, those of the same layers together, so that each lot is reduced at once."""
+    """The ranks' arrays, grouped by the layers they are about, so that each group is reduced at once."""
     lots: dict[tuple[int, int, int], list[NDArray[np.float32]]] = {}
     for report in reports.values():
         values = report.arrays.get(name)
@@ -80,16 +77,16 @@ def _by_place(
             lots.setdefault((*report.slices.get(name, (0, 1)), len(values)), []).append(values)
     for (start, stride, length), parts in lots.items():
         last = start + (length - 1) * stride
-        if stride and last < num_layers:  # else of another layer table than the job's, which has changed since
+        if stride and last < num_layers:  # else it belongs to an older layer table of the job
             yield slice(start, last + 1, stride), parts
 
 
-def global_norm(layer_norms: Float64, layers: Sequence[Layer]) -> float | None:
-    """The norm over all layers; None unless every layer that can be understood was seen."""
+def global_norm(norms: LayerValues, layers: Sequence[Layer]) -> float | None:
+    """The norm over all layers; None unless every layer of known placement was looked at."""
     is_known = np.fromiter((layer.placement != "unknown" for layer in layers), dtype=np.bool_, count=len(layers))
-    norms = layer_norms[is_known]
-    seen = norms[norms != MISSING]
-    if not len(seen) or (seen == UNSEEN).any():
+    used = norms.has & is_known
+    if not used.any() or (is_known & ~norms.has & ~norms.is_absent).any():
         return None
+    seen = norms.values[used]
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(np.sum(np.square(seen))))

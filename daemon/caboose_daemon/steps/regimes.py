@@ -1,23 +1,23 @@
-"""What kind of stretch a run is in, declared or detected: rules are muted in some and start over after others.
+"""The regimes of a run, declared or detected: rules are muted in some and start over after others.
 
 Design
 ------
-A healthy run has stretches in which it looks ill to anyone who does not know: the learning rate is being warmed up, the
-first step compiles, a resumed run jumps, a validation stands between two steps. They are recognised in one place, so
-that thirty rules need not each do it. Declared events win; what can be seen is detected:
+A healthy run has phases that look like faults: the learning rate is being warmed up, the first step compiles, a resumed
+run jumps, a validation runs between two steps. They are recognised in one place, so that thirty rules need not each do
+it. Declared events take precedence; the rest is detected:
 
     startup      the first steps of the first attempt: nothing is known yet
-    warmup       the learning rate has only risen so far (detected), until it stops to, or `warmup_end` is declared
+    warmup       the learning rate has only risen so far (detected), until it stops rising, or `warmup_end` is declared
     resume       the first steps of a later attempt, or of one that does not begin at step 0
     data_switch  declared; the next steps
     batch_ramp   declared, or the samples of a step changed by more than a fifth and stayed there
     restart      declared: the schedule begins anew on purpose
-    evaluation   a validation was reported since the last step, so this step's time is not a step's
-    compile      a step far longer than those before it, at the start: its time says nothing
+    evaluation   a validation was reported since the last step, so this step took longer
+    compile      a step far longer than those before it, at the start
 
-`active` holds all that apply to the step; `began` those that began with it (but not the one an attempt begins in: its
-rules are new anyway). What is found between two steps was found in the stretch of the last one (`now`). A daemon that
-comes back goes through the steps its journal kept again, so a run does not start up anew because its watcher did.
+`active` has all that apply to the step; `began` those that began with it (but not the one an attempt begins in: its
+rules are new anyway). What is found between two steps was found in the regimes of the last one (`now`). A restarted
+daemon observes the steps in its journal again, so that the run is not in startup again because the daemon restarted.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from caboose_wire import Event
 
 STARTUP_STEPS = 20
 SETTLING_STEPS = 20
-"""How long what follows a resume, a switch or a ramp counts as unsettled."""
+"""Steps after a resume, a switch or a ramp for which its regime lasts."""
 DECLARED = {
     "data_switch": "data_switch",
     "batch_ramp": "batch_ramp",
@@ -98,7 +98,7 @@ class RegimeTracker:
         return self.now
 
     def _rises(self, lr: float) -> bool:
-        """Whether the rate has only risen so far; a constant rate never warmed up."""
+        """Whether the rate has only risen so far; a constant rate is not a warmup."""
         before, self._last_lr = self._last_lr, lr
         if before is None:
             return False

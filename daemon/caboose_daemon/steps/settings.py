@@ -1,7 +1,7 @@
-"""Numbers among what the user and the agent told of a run, as far as they can be what their name says.
+"""Numbers among the settings of a run, where they are plausible.
 
-What the user hands over at attach is copied from a configuration that may hold anything: a data set of 0 samples, one
-class, -1 steps for "no end". Such a number is as good as none, and is sorted out here, for rules and causes alike.
+The user's settings are copied from a configuration that may have anything: a data set of 0 samples, one class, -1 steps
+for "no end". Such a number counts as not given, for rules and causes alike.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from caboose_wire.fields import Scalar
 
 LEAST: Mapping[str, float] = {"num_classes": 2.0, "total_steps": 1.0, "batch_size": 1.0, "dataset_length": 1.0}
-"""What a setting is at least, where it says anything; between fewer than two classes there is no choice."""
+"""The smallest plausible value of a setting."""
 
 
-def number(name: str, *told: Mapping[str, Scalar]) -> float | None:
+def number(name: str, *sources: Mapping[str, Scalar]) -> float | None:
     """The first usable number under this name; None where there is none."""
-    for settings in told:
+    for settings in sources:
         value = settings.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue

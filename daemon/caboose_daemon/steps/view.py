@@ -1,4 +1,4 @@
-"""The read-only view of a job that rules, pages and exporters look at."""
+"""The read-only view of a job that rules get."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,44 +14,44 @@ from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 
 RankState = Literal["expected", "live", "left", "failed"]
-"""expected: not heard of yet. left: said good-bye. failed: left because of an error."""
+"""expected: no message yet. left: sent its Bye. failed: left because of an error."""
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank as the daemon last knew it; thousands are made at every tick."""
+    """One rank by its last messages; thousands are made at every tick."""
 
     rank: int
     state: RankState
     host: str = ""
     step: int = 0
     last_seen: float = 0.0
-    """Clock time of its last message of any kind; 0 if there was none."""
+    """Time of its last message of any kind; 0 if there was none."""
     since_step_seconds: float = 0.0
     num_dropped: int = 0
     error: str = ""
     agent_state: str = "training"
-    """As its heartbeats say: training, or disabled after repeated failures of the agent itself."""
+    """By its heartbeats: training, or disabled after repeated failures of the agent itself."""
     phase: str = ""
-    """What its training thread was in at the last heartbeat, if that is newer than its last step; else empty."""
+    """The phase of its training thread at the last heartbeat, if that is newer than its last step; else empty."""
 
 
 @dataclass(frozen=True)
 class AlignmentFacts:
-    """What went wrong in bringing the ranks' reports together, counted since the attempt began."""
+    """What went wrong in aligning the ranks' reports, counted since the attempt began."""
 
     num_late: int = 0
-    """Reports that came after their step was closed."""
+    """Reports that arrived after their step was closed."""
     num_duplicate: int = 0
     num_incomplete: int = 0
     """Steps that were closed without some rank."""
     num_missed: int = 0
     """Reports that never arrived: gaps in the ranks' sequence numbers."""
     num_dropped: int = 0
-    """Reports that the agents themselves gave up, because nobody took them."""
+    """Reports that the agents themselves dropped, because the daemon did not take them in time."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
-    """A job at one moment: who takes part, what its model is, and the step that was just aligned."""
+    """A job at one moment: its ranks, its model, and the step that was just aligned."""
 
     job: str
     attempt: int
@@ -71,24 +71,29 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     """
     modules: Sequence[Module] = ()
     facts: Mapping[str, Scalar] = {}
-    """What the agent told of model, optimizer and data in Hello."""
+    """What the agent found out about model, optimizer and data."""
     config: Mapping[str, Scalar] = {}
-    """What the user told, at attach."""
+    """The user's settings, given at attach."""
     blind: Mapping[str, str] = {}
     """What the agent cannot see, with reasons."""
     regime: Regime = Regime()
-    alignment: AlignmentFacts = AlignmentFacts()
+    look_at_alignment: Callable[[], AlignmentFacts] = AlignmentFacts
     start_step: int = 0
     """The step that this attempt began after."""
     previous_lr: float | None = None
-    """Where this attempt resumed an earlier one: the first group's learning rate at that step, as it was then."""
+    """Where this attempt resumed an earlier one: the first group's learning rate at that step."""
     look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict
-    """Rules that cannot judge this job, with what they miss."""
+    """Rules that cannot judge this job, with what is not visible to them."""
 
     @cached_property
     def ranks(self) -> Mapping[int, RankView]:
-        """Every rank from which something was ever heard in this attempt; made when first asked for."""
+        """Every rank that ever sent a message in this attempt; made when first asked for."""
         return self.look_at_ranks()
+
+    @cached_property
+    def alignment(self) -> AlignmentFacts:
+        """Counted when first asked for: a job may have thousands of ranks."""
+        return self.look_at_alignment()
 
     def setting(self, name: str) -> float | None:
         """A number the user gave, or the agent found, under this name; None where there is none."""

@@ -23,25 +23,20 @@ from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.summary import StepSummary
-from caboose_daemon.store.journal import BAD_LOSS, BAD_NORM, SCHEMA_VERSION, JournalError, connect
-from caboose_daemon.store.series import IS_BAD, series
+from caboose_daemon.store.journal import SCHEMA_VERSION, JournalError, connect
+from caboose_daemon.store.series import series
+from caboose_daemon.store.step_table import IS_BAD, SELECTED, to_summary
 from caboose_wire import Event, Hello
 
-STEP_COLUMNS = (
-    "attempt, step, time, loss, loss_min, loss_max, grad_norm, lr, "
-    "step_seconds, data_seconds, agent_seconds, num_ranks, forward_seconds, backward_seconds, optimizer_seconds, "
-    "num_samples, num_tokens, bad"
-)
 MAX_RESTORED = 200
 """Jobs taken back into memory, the most recent first."""
-MakeAttempt = Callable[[int, int, str, int, float], Attempt]
-"""Number, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
+MakeAttempt = Callable[[Job, int, str, int, float], Attempt]
+"""Job, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
 
 
-def restore(path: Path, state: State, pipeline: Pipeline, now: float, *, read_only: bool = False) -> None:
+def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
     """Puts back the jobs a journal knows, as they stood when it was last written."""
-    connection = connect(path, read_only=read_only)
+    connection = connect(path)
     try:
         _restore(connection, state, pipeline, now)
     except (sqlite3.Error, msgspec.MsgspecError) as error:
@@ -84,7 +79,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
     jobs = []
     for number, name, created, attempt, world, launch, agent_attempt, reason, start_step in rows:
         job = Job(name=name, created=created, num_attempts=attempt)
-        job.attempt = make_attempt(attempt, world, launch, agent_attempt, now)
+        job.attempt = make_attempt(job, world, launch, agent_attempt, now)
         job.attempt.reason, job.attempt.start_step = reason, start_step
         _restore_description(connection, number, job)
         _restore_members(connection, number, job)
@@ -94,7 +89,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         job.episodes.restore(episodes)
         (last,) = connection.execute("SELECT max(number) FROM incidents WHERE job = ?", (number,)).fetchone()
         job.incidents.restore(_with_members(kept, episodes), episodes, num_opened=last or 0)
-        job.attempt.engine.resume(episode.last for episode in job.episodes.open)
+        job.attempt.engine.resume()
         _restore_totals(connection, number, job)
         job.events.extend(_events(connection, number))
         _restore_regimes(job)
@@ -138,7 +133,7 @@ def _restore_members(connection: sqlite3.Connection, number: int, job: Job) -> N
 
 def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> None:
     rows = connection.execute(
-        f"SELECT {STEP_COLUMNS} FROM steps WHERE job = ? ORDER BY attempt DESC, step DESC LIMIT ?",  # noqa: S608 - constants
+        f"SELECT {SELECTED} FROM steps WHERE job = ? ORDER BY attempt DESC, step DESC LIMIT ?",  # noqa: S608 - constants
         (number, RECENT_STEPS),
     ).fetchall()
     job.recent.extend(to_summary(row) for row in reversed(rows))
@@ -179,18 +174,6 @@ def _restore_regimes(job: Job) -> None:
         attempt.regimes.observe(lr=step.lr, num_samples=step.num_samples, step_seconds=step.step_seconds, events=before)
 
 
-def to_summary(row: tuple[object, ...]) -> StepSummary:
-    """A row of `STEP_COLUMNS`."""
-    values = list(row)
-    bad = values.pop()
-    assert isinstance(bad, int), "the column is an integer"
-    if bad & BAD_LOSS:
-        values[3] = float("nan")
-    if bad & BAD_NORM:
-        values[6] = float("nan")
-    return StepSummary(*values)  # type: ignore[arg-type]  # the columns are the fields, in order
-
-
 def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) -> list[Episode]:
     """The latest, those that are open, however old, and the members of incidents that are kept; oldest first."""
     rows = connection.execute(
@@ -216,7 +199,7 @@ def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) ->
                 last_time=seen,
                 is_open=bool(is_open),
                 worst=worst or (first if first.severity == severity else last),
-                told_step=first.step if told_step is None else told_step,
+                reported_step=first.step if told_step is None else told_step,
             )
         )
     return episodes
@@ -239,7 +222,7 @@ def _with_members(kept: list[tuple[list[int], Incident]], episodes: list[Episode
     for ids, incident in kept:
         members = tuple(known[i] for i in ids if i in known)
         if members:  # else the retention has taken its findings
-            yield msgspec.structs.replace(incident, members=members)
+            yield msgspec.structs.replace(incident, episodes=members)
 
 
 def _events(connection: sqlite3.Connection, number: int) -> list[Event]:
@@ -278,11 +261,11 @@ class HistoryReader:
         """The job's steps from `first` to `last` in about `points` buckets, so that no spike is lost."""
         return series(self.connection, job, points, first, last)
 
-    def closeup(self, job: str) -> dict[str, Any] | None:
-        """What the last closer look at a job's layers showed; None where there was none."""
-        if not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'closeups'").fetchone():
+    def latest_sample(self, job: str) -> dict[str, Any] | None:
+        """What the last sample at a job's layers showed; None where there was none."""
+        if not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'latest_samples'").fetchone():
             return None
-        query = "SELECT body FROM closeups JOIN jobs ON jobs.id = closeups.job WHERE jobs.name = ?"
+        query = "SELECT body FROM latest_samples JOIN jobs ON jobs.id = latest_samples.job WHERE jobs.name = ?"
         row = self.connection.execute(query, (job,)).fetchone()
         return None if row is None else msgspec.msgpack.decode(row[0], type=dict[str, Any])
 

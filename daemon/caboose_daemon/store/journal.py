@@ -9,9 +9,9 @@ could not write, within bounds, and tries again; watching goes on. Reads for the
 """
 
 import logging
-import math
 import sqlite3
 from collections import deque
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,19 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.jobs.layer_table import layer_table
+from caboose_daemon.jobs.pipeline import Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
+from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.samples.sample import Sample, pack
-from caboose_daemon.steps.summary import StepSummary
-from caboose_daemon.store import sample_retention
+from caboose_daemon.store import sample_retention, step_table
 from caboose_wire import Event
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 UPGRADES = {
     # It knew no incidents, and of an episode only its two ends.
     "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
@@ -42,17 +43,18 @@ UPGRADES = {
     "2": "ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT ''; "
     "ALTER TABLE attempts ADD COLUMN start_step INTEGER NOT NULL DEFAULT 0; "
     "UPDATE meta SET value = '3' WHERE key = 'schema';",
-    # It knew of a step's phases the wait for data only, and nothing of its samples.
-    "3": "ALTER TABLE steps ADD COLUMN forward_seconds REAL; ALTER TABLE steps ADD COLUMN backward_seconds REAL; "
-    "ALTER TABLE steps ADD COLUMN optimizer_seconds REAL; ALTER TABLE steps ADD COLUMN num_samples INTEGER; "
-    "ALTER TABLE steps ADD COLUMN num_tokens INTEGER; UPDATE meta SET value = '4' WHERE key = 'schema';",
+    # It had fewer columns of steps; missing ones are added when it is opened.
+    "3": "UPDATE meta SET value = '4' WHERE key = 'schema';",
     # It kept no totals: they begin with what it still has.
     "4": "UPDATE meta SET value = '5' WHERE key = 'schema';",
+    # Its tables of samples had other names.
+    "5": "UPDATE meta SET value = '6' WHERE key = 'schema';",
 }
-"""What takes a journal of each schema to the next; new tables come by themselves."""
-BAD_LOSS, BAD_NORM = 1, 2
+"""What takes a journal of each schema to the next; new tables and columns of steps are added when it is opened."""
+RENAMED = {"samples": "samples", "latest_samples": "latest_samples"}
+"""Tables by their names before schema 6."""
 MAX_WAITING = 200_000
-MAX_WAITING_LOOKS = 128
+MAX_WAITING_SAMPLES = 128
 """They are large; while the file cannot be written, more are lost."""
 SWEEP_EVERY = 20_000
 """Steps written between two looks at the retention."""
@@ -72,7 +74,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-class Journal:
+class Journal(Sink):
     """Writes what happens; implements the pipeline's Sink."""
 
     def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
@@ -86,8 +88,8 @@ class Journal:
         self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._num_since_sweep = 0
-        self._looked: dict[str, int] = {}
-        """How many looks wait, by job."""
+        self._waiting_samples: dict[str, int] = {}
+        """How many samples wait, by job."""
         try:
             self._connection = connect(path)
             self._connection.execute("PRAGMA journal_mode = WAL")
@@ -96,6 +98,9 @@ class Journal:
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._upgrade()
             self._connection.executescript((files("caboose_daemon.store") / "schema.sql").read_text())
+            self._connection.execute(step_table.CREATE)
+            for statement in step_table.missing(self._columns("steps")):
+                self._connection.execute(statement)
             self._check_version()
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
@@ -107,6 +112,13 @@ class Journal:
         for version, changes in UPGRADES.items():
             if self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (version,):
                 self._connection.executescript(f"BEGIN; {changes} COMMIT")
+        for old, new in RENAMED.items():
+            if self._columns(old) and not self._columns(new):
+                self._connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    def _columns(self, table: str) -> list[str]:
+        """The names of a table's columns; none where there is no such table."""
+        return [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
 
     def _check_version(self) -> None:
         self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
@@ -127,160 +139,134 @@ class Journal:
         sql = sql.replace("(?,", "((SELECT id FROM jobs WHERE name = ?),", 1)
         self._waiting.append((sql, (job.name, *values)))
 
+    def _put(self, job: Job, table: str, **values: Any) -> None:
+        """Writes a row, in the place of one with the same key."""
+        self._write(job, _insert(table, tuple(values)), *values.values())
+
     def attempt_began(self, job: Job) -> None:
         """Writes the attempt."""
         attempt = job.attempt
         assert attempt is not None, "it just began"
-        self._write(
+        self._put(
             job,
-            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            attempt.number,
-            attempt.began,
-            attempt.world,
-            attempt.launch,
-            attempt.agent_attempt,
-            attempt.reason,
-            attempt.start_step,
+            "attempts",
+            number=attempt.number,
+            began=attempt.began,
+            world=attempt.world,
+            launch=attempt.launch,
+            agent_attempt=attempt.agent_attempt,
+            reason=attempt.reason,
+            start_step=attempt.start_step,
         )
 
     def member_changed(self, job: Job, member: Member) -> None:
         """Writes who takes part, so that a restarted daemon knows its ranks again."""
         assert job.attempt is not None, "a member belongs to an attempt"
-        self._write(
+        self._put(
             job,
-            "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            job.attempt.number,
-            member.hello.rank,
-            member.hello.incarnation,
-            member.hello.host,
-            member.hello.pid,
-            member.state,
-            member.error,
-            member.step,
-            member.last_seen,
+            "members",
+            attempt=job.attempt.number,
+            rank=member.hello.rank,
+            incarnation=member.hello.incarnation,
+            host=member.hello.host,
+            pid=member.hello.pid,
+            state=member.state,
+            error=member.error,
+            step=member.step,
+            last_seen=member.last_seen,
         )
         if member.state == "live" and member.hello.rank == min(job.attempt.members):
-            sql = "INSERT OR REPLACE INTO descriptions VALUES (?, ?, ?)"
-            self._write(job, sql, job.attempt.number, msgspec.msgpack.encode(member.hello))
+            self._put(job, "descriptions", attempt=job.attempt.number, body=msgspec.msgpack.encode(member.hello))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
         """Writes a step."""
-        s = summary
-        bad = (BAD_LOSS if _is_nan(s.loss) else 0) | (BAD_NORM if _is_nan(s.grad_norm) else 0)
-        self._write(
-            job,
-            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            s.attempt,
-            s.step,
-            s.time,
-            s.loss,
-            s.loss_min,
-            s.loss_max,
-            s.grad_norm,
-            s.lr,
-            s.step_seconds,
-            s.data_seconds,
-            s.agent_seconds,
-            s.num_ranks,
-            bad,
-            s.forward_seconds,
-            s.backward_seconds,
-            s.optimizer_seconds,
-            s.num_samples,
-            s.num_tokens,
-        )
-        if job.meters.closeup is not None and job.meters.closeup.step == s.step:
-            body = msgspec.msgpack.encode(layer_table(job))
-            self._write(job, "INSERT OR REPLACE INTO closeups VALUES (?, ?)", body)
-        if job.meters.look is not None:
-            self._keep(job, job.meters.look, s.attempt)
+        self._write(job, step_table.INSERT, *step_table.to_row(summary))
+        if job.meters.latest is not None and job.meters.latest.step == summary.step:
+            self._put(job, "latest_samples", body=msgspec.msgpack.encode(layer_table(job)))
+        if job.meters.sample is not None:
+            self._keep(job, job.meters.sample, summary.attempt)
         self._num_since_sweep += 1
 
-    def _keep(self, job: Job, look: Sample, attempt: int) -> None:
-        if sum(self._looked.values()) >= MAX_WAITING_LOOKS:
+    def _keep(self, job: Job, sample: Sample, attempt: int) -> None:
+        if sum(self._waiting_samples.values()) >= MAX_WAITING_SAMPLES:
             self._state.journal_lost += 1
             return
-        self._looked[job.name] = self._looked.get(job.name, 0) + 1
+        self._waiting_samples[job.name] = self._waiting_samples.get(job.name, 0) + 1
         self._write(
             job,
-            "INSERT INTO looks VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM looks JOIN jobs ON id = job "
+            "INSERT INTO samples VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM samples JOIN jobs ON id = job "
             "WHERE name = ?), ?, ?, ?, ?, ?, ?)",
             job.name,
             attempt,
-            look.step,
-            look.time,
-            look.seen,
-            look.is_onset,
-            pack(look),
+            sample.step,
+            sample.time,
+            sample.seen,
+            sample.is_onset,
+            pack(sample),
         )
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
         """Writes an episode as it now stands."""
-        self._write(
+        is_worst_elsewhere = episode.worst not in (episode.first, episode.last)
+        self._put(
             job,
-            "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            episode.id,
-            episode.attempt,
-            str(episode.severity),
-            episode.num_findings,
-            episode.detected_time,
-            episode.last_time,
-            episode.is_open,
-            msgspec.msgpack.encode(episode.first),
-            msgspec.msgpack.encode(episode.last),
-            None if episode.worst in (episode.first, episode.last) else msgspec.msgpack.encode(episode.worst),
-            episode.told_step,
+            "episodes",
+            id=episode.id,
+            attempt=episode.attempt,
+            severity=str(episode.severity),
+            num_findings=episode.num_findings,
+            detected_time=episode.detected_time,
+            last_time=episode.last_time,
+            is_open=episode.is_open,
+            first=msgspec.msgpack.encode(episode.first),
+            last=msgspec.msgpack.encode(episode.last),
+            worst=msgspec.msgpack.encode(episode.worst) if is_worst_elsewhere else None,
+            told_step=episode.reported_step,
         )
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
         """Writes an incident as it now stands; its members are in the table of episodes."""
-        body = msgspec.structs.replace(incident, members=())
-        self._write(
+        body = msgspec.structs.replace(incident, episodes=())
+        self._put(
             job,
-            "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            incident.number,
-            incident.rule,
-            str(incident.worst),
-            incident.opened_time,
-            incident.closed_time,
-            msgspec.msgpack.encode([member.id for member in incident.members]),
-            msgspec.msgpack.encode(body),
+            "incidents",
+            number=incident.number,
+            rule=incident.rule,
+            worst=str(incident.worst),
+            opened_time=incident.opened_time,
+            closed_time=incident.closed_time,
+            members=msgspec.msgpack.encode([member.id for member in incident.episodes]),
+            body=msgspec.msgpack.encode(body),
         )
 
     def event_declared(self, job: Job, event: Event) -> None:
         """Writes an event."""
-        self._write(
+        self._put(
             job,
-            "INSERT INTO events (job, attempt, step, time, kind, fields) VALUES (?, ?, ?, ?, ?, ?)",
-            event.attempt,
-            event.step,
-            event.time,
-            event.kind,
-            msgspec.msgpack.encode(event.fields),
+            "events",
+            attempt=event.attempt,
+            step=event.step,
+            time=event.time,
+            kind=event.kind,
+            fields=msgspec.msgpack.encode(event.fields),
         )
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
         """Writes a decision as it now stands."""
-        self._write(
+        self._put(
             job,
-            "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)",
-            decision.number,
-            decision.time,
-            decision.state,
-            msgspec.msgpack.encode(decision),
+            "decisions",
+            number=decision.number,
+            time=decision.time,
+            state=decision.state,
+            body=msgspec.msgpack.encode(decision),
         )
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """Writes an entry of the ledger as it now stands; one that is gone leaves."""
         if entry.is_held:
-            self._write(
-                job,
-                "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
-                entry.kind,
-                entry.name,
-                entry.time,
-                msgspec.msgpack.encode(entry),
-            )
+            body = msgspec.msgpack.encode(entry)
+            self._put(job, "ledger", kind=entry.kind, name=entry.name, time=entry.time, body=body)
         else:
             sql = "DELETE FROM ledger WHERE (job, kind, name) = (?, ?, ?)"
             self._write(job, sql, entry.kind, entry.name)
@@ -300,7 +286,7 @@ class Journal:
                 "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?",
                 [(msgspec.msgpack.encode(JobTotals.of(job)), name) for name, job in self._changed.items()],
             )
-            sample_retention.thin(self._connection, self._looked)
+            sample_retention.thin(self._connection, self._waiting_samples)
             if self._num_since_sweep >= SWEEP_EVERY:
                 self._sweep(now)
             self._state.journal_bytes = self._size()
@@ -312,7 +298,7 @@ class Journal:
             return
         self._waiting.clear()
         self._changed.clear()
-        self._looked.clear()
+        self._waiting_samples.clear()
         self._known.update(self._new_jobs)
         self._new_jobs.clear()
         if self._state.journal_error:
@@ -329,7 +315,7 @@ class Journal:
                 (number, oldest, self._max_steps - 1),
             )
         self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
-        self._connection.execute("DELETE FROM looks WHERE time < ?", (oldest,))
+        self._connection.execute("DELETE FROM samples WHERE time < ?", (oldest,))
         self._connection.execute(
             "DELETE FROM jobs WHERE id NOT IN (SELECT job FROM steps) AND id NOT IN (SELECT job FROM attempts "
             "WHERE began >= ?)",
@@ -356,5 +342,7 @@ class Journal:
         self._connection.close()
 
 
-def _is_nan(value: float | None) -> bool:
-    return value is not None and math.isnan(value)
+@cache
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    names, places = ", ".join(columns), ", ".join("?" * len(columns))
+    return f"INSERT OR REPLACE INTO {table} (job, {names}) VALUES (?, {places})"  # noqa: S608 - names from this file

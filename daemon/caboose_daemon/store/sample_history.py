@@ -1,10 +1,10 @@
-"""Reads the history of looks back from a journal, with every column laid out by the newest attempt's layers.
+"""Reads the history of samples from a journal, every column laid out by the newest attempt's layers.
 
 Design
 ------
-A look holds numbers by position and no names; those are in the description of its attempt. A later attempt may be of
-another model: its looks are taken over by name, and what the newest model does not have is left out. A module list only
-grows within an attempt, so that a shorter column is filled up with nothing.
+A sample holds values by position. The names are in the description of its attempt. A later attempt may have another
+model: its samples are matched by name, and layers that the newest model lacks are left out. Within an attempt the list
+of modules only grows, so a shorter column is padded with unknown values.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.steps.reduce_ranks import UNSEEN
+from caboose_daemon.steps.masked import UNSEEN
 from caboose_daemon.steps.samples.sample import MAX_ROWS, unpack
 from caboose_daemon.steps.samples.stats import ORDER, STATS, Of
 from caboose_wire import Layer, Module
@@ -36,7 +36,7 @@ class Model(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One look, as far as it was asked for."""
+    """One sample, as far as it was asked for."""
 
     attempt: int
     step: int
@@ -46,12 +46,14 @@ class SampleRow:
 
 
 class SampleReader:
-    """Reads one job's looks, from a connection that somebody else opens and closes."""
+    """Reads one job's samples, from a connection that somebody else opens and closes."""
 
     def __init__(self, connection: sqlite3.Connection, job: str) -> None:
         self._connection = connection
         self._job = job
-        known = connection.execute("SELECT name FROM sqlite_master WHERE name IN ('looks', 'descriptions')").fetchall()
+        known = connection.execute(
+            "SELECT name FROM sqlite_master WHERE name IN ('samples', 'descriptions')"
+        ).fetchall()
         self._tables = {name for (name,) in known}
         self._newest, self.model = self._read_model("", ())
         """The newest attempt's."""
@@ -69,21 +71,21 @@ class SampleReader:
         return (0, Model()) if row is None else (row[0], msgspec.msgpack.decode(row[1], type=Model))
 
     def counts(self) -> dict[str, int]:
-        """How many looks show each statistic."""
-        if "looks" not in self._tables:
+        """How many samples show each statistic."""
+        if "samples" not in self._tables:
             return dict.fromkeys(STATS, 0)
         masks = self._connection.execute(
-            "SELECT seen, count(*) FROM looks JOIN jobs ON id = job WHERE name = ? GROUP BY seen", (self._job,)
+            "SELECT seen, count(*) FROM samples JOIN jobs ON id = job WHERE name = ? GROUP BY seen", (self._job,)
         ).fetchall()
         return {stat.name: sum(count for seen, count in masks if seen & stat.bit) for stat in STATS.values()}
 
-    def looks(self, stats: Iterable[str], first: int, last: int) -> list[SampleRow]:
+    def samples(self, stats: Iterable[str], first: int, last: int) -> list[SampleRow]:
         """The looks at steps from `first` to `last` that show any of these statistics, oldest first."""
-        if "looks" not in self._tables:
+        if "samples" not in self._tables:
             return []
         wanted = [STATS[name] for name in stats]
         rows = self._connection.execute(
-            "SELECT attempt, step, time, body FROM looks JOIN jobs ON id = job "
+            "SELECT attempt, step, time, body FROM samples JOIN jobs ON id = job "
             "WHERE name = ? AND seen & ? AND step BETWEEN ? AND ? ORDER BY number",
             (self._job, sum(stat.bit for stat in wanted), first, last),
         )
@@ -97,10 +99,10 @@ class SampleReader:
     def execution_order(self) -> list[int]:
         """The newest model's modules in the order in which they last ran; those that did not run come last."""
         rows = list(range(min(len(self.model.modules), MAX_ROWS)))
-        if "looks" not in self._tables:
+        if "samples" not in self._tables:
             return rows
         found = self._connection.execute(
-            "SELECT body FROM looks JOIN jobs ON id = job WHERE name = ? AND attempt = ? AND seen & ? "
+            "SELECT body FROM samples JOIN jobs ON id = job WHERE name = ? AND attempt = ? AND seen & ? "
             "ORDER BY number DESC LIMIT 1",
             (self._job, self._newest, STATS["activation_std"].bit),
         ).fetchone()

@@ -1,15 +1,14 @@
-"""How long a look is kept: the journal's part of the history, bounded in number and in bytes.
+"""How long a sample is kept in the journal: bounded in number and in bytes.
 
 Design
 ------
-The last 128 looks of a job are always there. Of the older ones every second, fourth, eighth, ... is kept, counted from
-the job's first, as far as they go into what is left: so that an old history is sparse but even, from the first look on,
-however long the run. (Halving only the oldest each time would leave a handful for the first nine tenths of a long run.)
-What is dropped is whole looks: a kept one is what was seen, never an average. The looks at which a gradient first was
-not finite are kept before others. Which go depends on their numbers alone, so that it comes out the same on any day.
+The last 128 samples of a job are always kept. Of the older ones every second, fourth, eighth, ... is kept, counted from
+the job's first sample, as many as fit: an old history is sparse but even, however long the run. (Halving only the
+oldest each time would leave a handful for the first nine tenths of a long run.) Whole samples are dropped; a kept one
+is never an average. Samples at which a gradient first was not finite are kept before others. The choice depends on the
+samples' numbers alone, so it is reproducible.
 
-`thin` runs after every new look in the same transaction; it reads no body, and deletes in lots: some 130 looks come and
-go between two of them.
+`thin` runs after every new sample in the same transaction. It reads no body and deletes in batches of about 130.
 """
 
 import sqlite3
@@ -32,14 +31,14 @@ def thin(connection: sqlite3.Connection, jobs: Iterable[str]) -> None:
     for job in jobs:
         found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
         rows = connection.execute(
-            "SELECT number, is_onset, length(body) FROM looks WHERE job = ? ORDER BY number", found or (None,)
+            "SELECT number, is_onset, length(body) FROM samples WHERE job = ? ORDER BY number", found or (None,)
         ).fetchall()
         gone = superfluous(rows)
-        connection.executemany("DELETE FROM looks WHERE job = ? AND number = ?", [(*found, n) for n in gone])
+        connection.executemany("DELETE FROM samples WHERE job = ? AND number = ?", [(*found, n) for n in gone])
 
 
 def superfluous(rows: Sequence[Row]) -> list[int]:
-    """The numbers of the looks that go, of these in their order."""
+    """The numbers of the samples that go, of these in their order."""
     if len(rows) <= MAX_LOOKS and _bytes(rows) <= MAX_BYTES:
         return []
     older, room = rows[:-NUM_NEWEST], MAX_BYTES - _bytes(rows[-NUM_NEWEST:])

@@ -1,5 +1,4 @@
--- The journal. NaN has no place in SQLite's REAL (it becomes NULL), so `bad` says which numbers were NaN:
--- 1 loss, 2 grad_norm.
+-- The journal's tables. NULL means not known.
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS jobs (
@@ -10,7 +9,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 CREATE TABLE IF NOT EXISTS totals (
     job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-    body BLOB NOT NULL -- Totals as msgpack: what was counted, also of what the retention has taken
+    body BLOB NOT NULL -- JobTotals as msgpack: counts since the job began, rows removed by the retention included
 );
 
 CREATE TABLE IF NOT EXISTS attempts (
@@ -46,45 +45,24 @@ CREATE TABLE IF NOT EXISTS descriptions (
     PRIMARY KEY (job, attempt)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS closeups (
+CREATE TABLE IF NOT EXISTS latest_samples (
     job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-    body BLOB NOT NULL -- the last closer look, as the API tells it, as msgpack
+    body BLOB NOT NULL -- layers and modules of the last sampled step, in the API's shape, as msgpack
 );
 
-CREATE TABLE IF NOT EXISTS looks (
+CREATE TABLE IF NOT EXISTS samples (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL, -- 1, 2, 3, ... as they came; which are thinned out goes by it
+    number INTEGER NOT NULL, -- 1, 2, 3, ... in order of arrival; thinning goes by it
     attempt INTEGER NOT NULL,
     step INTEGER NOT NULL,
     time REAL NOT NULL,
-    seen INTEGER NOT NULL, -- a mask of the statistics that it shows
+    seen INTEGER NOT NULL, -- a mask of the statistics that it has
     is_onset INTEGER NOT NULL,
     body BLOB NOT NULL, -- columns of numbers by name, as msgpack; the layers are in descriptions
     PRIMARY KEY (job, number)
 );
 
-CREATE TABLE IF NOT EXISTS steps (
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    attempt INTEGER NOT NULL,
-    step INTEGER NOT NULL,
-    time REAL NOT NULL,
-    loss REAL,
-    loss_min REAL,
-    loss_max REAL,
-    grad_norm REAL,
-    lr REAL,
-    step_seconds REAL,
-    data_seconds REAL,
-    agent_seconds REAL,
-    num_ranks INTEGER NOT NULL,
-    bad INTEGER NOT NULL,
-    forward_seconds REAL,
-    backward_seconds REAL,
-    optimizer_seconds REAL,
-    num_samples INTEGER,
-    num_tokens INTEGER,
-    PRIMARY KEY (job, attempt, step)
-) WITHOUT ROWID;
+-- The table `steps` is made from steps/columns.py (see step_table.py).
 
 CREATE TABLE IF NOT EXISTS episodes (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,

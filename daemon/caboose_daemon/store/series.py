@@ -15,51 +15,10 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from caboose_daemon.store.journal import BAD_LOSS
+from caboose_daemon.store.step_table import CONDENSED
 
-IS_BAD_LOSS = f"(bad & {BAD_LOSS} OR coalesce(abs(loss) = 9e999, 0))"
-IS_BAD = f"({IS_BAD_LOSS} OR bad != 0 OR coalesce(abs(grad_norm) = 9e999, 0))"
-"""NaN has a flag of its own in the table; infinity is stored as it is, and 9e999 is how SQLite spells it."""
-_LOSS = "CASE WHEN abs(loss) < 9e999 THEN loss END"
-_NORM = "CASE WHEN abs(grad_norm) < 9e999 THEN grad_norm END"
-
-
-def _rate(count: str, name: str) -> dict[str, str]:
-    each = f"{count} / step_seconds"
-    return {
-        name: f"sum({count}) FILTER (WHERE step_seconds > 0) / sum(step_seconds) FILTER (WHERE {count} IS NOT NULL)",
-        f"{name}_min": f"min({each})",
-        f"{name}_max": f"max({each})",
-    }
-
-
-COLUMNS = {
-    "attempt": "attempt",
-    "step": "max(step)",
-    "time": "max(time)",
-    "loss": f"avg({_LOSS})",
-    "loss_min": f"min(coalesce(loss_min, {_LOSS}))",
-    "loss_max": f"max(coalesce(loss_max, {_LOSS}))",
-    "grad_norm": f"avg({_NORM})",
-    "grad_norm_min": f"min({_NORM})",
-    "grad_norm_max": f"max({_NORM})",
-    "lr": "max(lr)",
-    "step_seconds": "avg(step_seconds)",
-    "step_seconds_max": "max(step_seconds)",
-    "data_seconds": "avg(data_seconds)",
-    "forward_seconds": "avg(forward_seconds)",
-    "backward_seconds": "avg(backward_seconds)",
-    "optimizer_seconds": "avg(optimizer_seconds)",
-    "agent_seconds": "avg(agent_seconds)",
-    **_rate("num_samples", "samples_per_second"),
-    **_rate("num_tokens", "tokens_per_second"),
-    "num_bad": f"sum({IS_BAD})",
-    "num_bad_losses": f"sum({IS_BAD_LOSS})",
-    "num_steps": "count(*)",
-}
-"""What a bucket has, and how it comes from its steps."""
 _BUCKET = (
-    f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in COLUMNS.items())} FROM steps "  # noqa: S608 - constants
+    f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in CONDENSED.items())} FROM steps "  # noqa: S608 - constants
     "WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4"
 )
 _LOWEST, _HIGHEST = 0, 2**63 - 1
@@ -76,7 +35,7 @@ def series(
     spans = list(_spans(connection, found[0], *window))
     width = max(1, -(-sum(high - low + 1 for _, low, high in spans) // points))
     return [
-        dict(zip(COLUMNS, values, strict=True))
+        dict(zip(CONDENSED, values, strict=True))
         for span in spans
         for values in _buckets(connection, found[0], *span, width)
         if values[0] is not None

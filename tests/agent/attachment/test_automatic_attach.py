@@ -14,6 +14,7 @@ import caboose
 from caboose.attachment.no_code import PATIENCE, AutoAttach
 from caboose_wire import StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def automatic(listening: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator
     placed = AutoAttach()
     placed.install()
     yield placed
-    placed.stand_aside()
+    placed.stop()
     if placed._monitor is not None:
         placed._monitor.close()
 
@@ -54,8 +55,8 @@ def test_torch_is_as_before_once_the_automatic_one_stands_aside(
     automatic: AutoAttach, network: torch.nn.Module
 ) -> None:
     torch.optim.SGD(network.parameters(), lr=0.1)
-    assert torch.nn.Module.__call__.__code__.co_filename.endswith("caboose/discovery.py")
-    automatic.stand_aside()
+    assert torch.nn.Module.__call__.__code__.co_filename.endswith("caboose/attachment/discovery.py")
+    automatic.stop()
     for function in (
         torch.nn.Module.__call__,
         torch.autograd.backward,
@@ -118,10 +119,10 @@ def test_a_scalers_scale_is_not_in_the_loss_and_a_skipped_step_is_a_step(
         expected.append(loss.item())
     assert losses(listening, 4) == pytest.approx(expected, rel=1e-6, nan_ok=True)
     first, second, third, _ = listening.reports
-    assert first.grad_norm is None, "the optimizer never saw these gradients"
-    assert second.grad_norm is not None
-    assert math.isfinite(second.grad_norm)
-    assert third.grad_norm is None
+    assert grad_norm(first) is None, "the optimizer never saw these gradients"
+    assert grad_norm(second) is not None
+    assert math.isfinite(grad_norm(second))
+    assert grad_norm(third) is None
 
 
 def test_scaled_and_divided_micro_batches_report_their_mean(network: torch.nn.Module, listening: Collector) -> None:
@@ -160,7 +161,7 @@ def test_a_step_without_a_backward_has_no_loss(network: torch.nn.Module, listeni
         parameter.grad = gradient
     optimizer.step()
     assert losses(listening, 1) == [None]
-    assert listening.reports[0].grad_norm == pytest.approx(float(torch.nn.utils.get_total_norm(gradients)), rel=1e-5)
+    assert grad_norm(listening.reports[0]) == pytest.approx(float(torch.nn.utils.get_total_norm(gradients)), rel=1e-5)
 
 
 def test_two_optimizers_of_one_model_make_one_step(network: torch.nn.Module, listening: Collector) -> None:
@@ -221,7 +222,7 @@ def test_the_inner_optimizer_of_a_wrapping_one_is_not_counted_twice(
     total = float(torch.nn.utils.get_total_norm([p.grad for p in network.parameters()]))
     optimizer.step()
     assert len(losses(listening, 1)) == 1
-    assert listening.reports[0].grad_norm == pytest.approx(total, rel=1e-5)
+    assert grad_norm(listening.reports[0]) == pytest.approx(total, rel=1e-5)
 
 
 def test_a_model_whose_methods_are_called_instead_of_itself_is_found_whole(listening: Collector) -> None:
@@ -287,7 +288,7 @@ def test_a_resumed_optimizer_says_where_it_continues(network: torch.nn.Module, l
         assert [r.step for r in listening.wait_for(StepReport)] == [4]
         assert listening.hellos[-1].start_step == 3
     finally:
-        again.stand_aside()
+        again.stop()
         assert again._monitor is not None
         again._monitor.close()
 
@@ -342,7 +343,7 @@ def test_a_failure_of_ours_is_logged_once_and_the_script_goes_on(
             a_loss(network).backward()
             optimizer.step()
     assert len(caplog.records) == 1
-    assert "automatic attach failed, training goes on without it" in caplog.text
+    assert "automatic attach failed, training continues without it" in caplog.text
 
 
 def test_an_optimizer_that_cannot_be_hashed_does_not_fail_the_script(

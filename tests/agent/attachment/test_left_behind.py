@@ -43,7 +43,7 @@ def test_what_an_interrupt_leaves_behind_goes_with_the_next_thing_done(
     inside_a_mode: bool, then: str, attach: Attach, listening: Collector
 ) -> None:
     model = Interrupted(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    monitor = attach(model, sgd(model), endpoint=listening.endpoint, sample_every=1)
+    monitor = attach(model, sgd(model), endpoint=listening.endpoint, sampling=1)
     with pytest.raises(KeyboardInterrupt), Quiet() if inside_a_mode else contextlib.nullcontext():
         model(torch.randn(2, 4))
     if then == "forward":
@@ -63,7 +63,7 @@ def test_what_an_interrupt_leaves_behind_goes_with_the_next_thing_done(
 
 def test_a_mode_entered_after_an_interrupt_stays(attach: Attach, listening: Collector) -> None:
     model = Interrupted(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    attach(model, sgd(model), endpoint=listening.endpoint, sample_every=1)
+    attach(model, sgd(model), endpoint=listening.endpoint, sampling=1)
     with pytest.raises(KeyboardInterrupt):
         model(torch.randn(2, 4))
     with Quiet() as own:
@@ -80,7 +80,7 @@ def test_a_loop_without_boundaries_holds_no_more_with_each_step(attach: Attach, 
     for _ in range(4):
         network(torch.randn(2, 4)).sum().backward()
         optimizer.step()
-        held.append(len(observer._pieces._values))
+        held.append(len(observer._vector._values))
     assert held == held[:1] * 4
 
 
@@ -88,6 +88,6 @@ def test_a_loop_without_boundaries_holds_no_more_with_each_step(attach: Attach, 
 def test_a_trace_of_an_attached_model_is_as_without_it(attach: Attach, network: torch.nn.Module) -> None:
     x = torch.randn(2, 4)
     bare = torch.jit.trace(network, x).code
-    monitor = attach(network, sgd(network), sample_every=1)
+    monitor = attach(network, sgd(network), sampling=1)
     assert torch.jit.trace(network, x).code == bare
     assert monitor.guard.num_failures == 0

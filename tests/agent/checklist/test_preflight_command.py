@@ -222,7 +222,7 @@ def test_what_another_rank_found_is_printed_in_its_words(tmp_path: Path) -> None
 def test_the_progress_bar_is_for_terminals_and_goes_when_it_is_done(is_shown: bool | None) -> None:
     stream = io.StringIO()
     with ProgressLine(4, is_shown=is_shown, stream=stream) as bar:
-        bar.tell("loss falls", 2)
+        bar.show("loss falls", 2)
     shown = stream.getvalue()
     assert ("[============            ]  50%  loss falls" in shown) is bool(is_shown)
     assert shown.endswith("\r\x1b[K") or not shown

@@ -20,7 +20,7 @@ import caboose
 from caboose.checkpoints import layout, manifest, plain
 from caboose.checkpoints.checkpointer import Checkpointer
 from caboose.checkpoints.errors import CheckpointFailed, CheckpointRefused
-from caboose.checkpoints.retention import superseded
+from caboose.checkpoints.writing import superseded
 from caboose_wire import Terms
 
 
@@ -174,11 +174,11 @@ def misled(path: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut short": (cut_short, r"__0_0\.distcp has \d+ bytes, \d+ were written"),
-    "a flipped bit": (flipped, r"__0_0\.distcp is damaged: its checksum is another"),
+    "a flipped bit": (flipped, r"__0_0\.distcp is damaged: its checksum does not match"),
     "a missing file": (lambda path: (path / layout.SHARED).unlink(), r"shared\.json is missing"),
     "no manifest": (without_manifest, r"it has no caboose\.json: it was not finished, or Caboose did not write it"),
     "an empty manifest": (lambda path: (path / layout.MANIFEST).write_bytes(b""), r"caboose\.json is damaged: .+"),
-    "an edited manifest": (edited, r"caboose\.json is damaged: its checksum is another"),
+    "an edited manifest": (edited, r"caboose\.json is damaged: its checksum does not match"),
     "a newer format": (rewritten(format=2), r"a newer Caboose wrote it \(format 2, this one reads up to 1\)"),
     "another world size": (rewritten(world=8), r"8 ranks wrote it and 1 would load it: each rank's own state \(random"),
     "an index that leads away": (misled, r"index\.json names '\.\./step-2/__0_0\.distcp', which is not part of it"),
@@ -405,11 +405,11 @@ def test_marks_on_disk_keep_checkpoints_from_going(directory: Path) -> None:
 
 def test_the_newest_that_is_proven_healthy_stays_until_a_newer_one_is(directory: Path) -> None:
     run = Run(directory, keep=1)
-    run.checkpointer.heed(Terms(healthy=2))
+    run.checkpointer.apply_terms(Terms(healthy=2))
     for step in (6, 8):
         run.checkpointer.save(step, step, raise_errors=True)
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-8"], "8 may turn out to be tainted"
-    run.checkpointer.heed(Terms(healthy=8))
+    run.checkpointer.apply_terms(Terms(healthy=8))
     run.checkpointer.save(10, 10, raise_errors=True)
     assert sorted(path.name for path in directory.iterdir()) == ["step-10", "step-8"]
 
@@ -425,7 +425,5 @@ def test_arguments_that_cannot_be_right_are_said_at_once(tmp_path: Path) -> None
     model = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match="InPieces keeps its state in pieces that only it can put together"):
         Checkpointer(tmp_path, model, [InPieces(model.parameters())])
-    with pytest.raises(ValueError, match="keep=0: at least one checkpoint is kept"):
-        Run(tmp_path, keep=0)
     with pytest.raises(ValueError, match="rank 1 of 2 is to be saved, but the process group says rank 0 of 1"):
         Run(tmp_path, rank=1, world=2)

@@ -116,7 +116,7 @@ def test_the_ledgers_order_and_advice_are_followed(tmp_path: Path, ledger: Calla
     assert [plan.skips(step) for step in (200, 201, 240, 241)] == [False, True, True, False]
     assert plan.explain().splitlines() == [
         f"Resume from {two}, after step 200, healthy by the daemon's ledger.",
-        "Leave out the batches of steps 201 to 240.",
+        "Skip the batches of steps 201 to 240.",
         "Multiply the learning rate by 0.5.",
         "The daemon: loss_spike at step 215",
     ]
@@ -160,12 +160,12 @@ def test_the_batches_to_leave_out_are_known_for_an_older_checkpoint_too(
     plan = caboose.resume_plan(tmp_path, job="train", endpoint=daemon.endpoint, world_size=2)
 
     assert plan.skips(120), "if that of step 300 turns out to be damaged, that of step 100 is loaded"
-    told = [line for line in plan.explain().splitlines() if line.startswith("Leave out")]
-    assert told == ["Leave out the batches of steps 301 to 330."]
+    told = [line for line in plan.explain().splitlines() if line.startswith("Skip")]
+    assert told == ["Skip the batches of steps 301 to 330."]
     (new / "__0_0.distcp").unlink()
     plan = caboose.resume_plan(tmp_path, job="train", endpoint=daemon.endpoint, world_size=2)
-    told = [line for line in plan.explain().splitlines() if line.startswith("Leave out")]
-    assert told == [f"Leave out the batches of steps {steps}." for steps in ("101 to 150", "297 to 330")]
+    told = [line for line in plan.explain().splitlines() if line.startswith("Skip")]
+    assert told == [f"Skip the batches of steps {steps}." for steps in ("101 to 150", "297 to 330")]
 
 
 def test_an_older_checkpoint_has_a_learning_rate_of_its_own(tmp_path: Path, ledger: Callable[..., Ledger]) -> None:
@@ -202,11 +202,13 @@ def test_without_a_daemon_it_is_the_newest_whole_one_that_bears_no_bad_mark(tmp_
     plan = caboose.resume_plan(tmp_path, job="train", endpoint=NOBODY, timeout=0.05)
     assert plan.checkpoint == str(one)
     assert plan.rejected == (
-        (str(three), "tainted: it bears the mark `tainted`"),
-        (str(two), "__0_0.distcp is damaged: its checksum is another"),
+        (str(three), "tainted: it is marked `tainted`"),
+        (str(two), "__0_0.distcp is damaged: its checksum does not match"),
     )
     why = f"no daemon at {NOBODY} within 0.05 s"
-    assert plan.explain().endswith(f"Without the daemon ({why}): the newest whole checkpoint on disk, healthy or not.")
+    assert plan.explain().endswith(
+        f"Without the daemon ({why}): the newest complete checkpoint on disk, healthy or not."
+    )
     quick = caboose.resume_plan(tmp_path, job="train", endpoint=NOBODY, timeout=0.05, verify=False)
     assert quick.checkpoint == str(two), "sizes alone do not show it"
 
@@ -219,7 +221,7 @@ def test_a_new_run_is_told_from_one_whose_checkpoints_may_not_be_used(
     (tmp_path / "step-5.incomplete").mkdir()
     plan = caboose.resume_plan(tmp_path)
     assert (plan.is_new_run, plan.step, plan.reason) == (True, 0, "CABOOSE_DISABLED is set")
-    assert plan.explain().startswith("There is no checkpoint: the run begins anew.")
+    assert plan.explain().startswith("There is no checkpoint: the run starts from the beginning.")
     assert caboose.load_checkpoint(plan, model, []) is None
     layout.set_mark(a_checkpoint(tmp_path, 4), "tainted")
     plan = caboose.resume_plan(tmp_path)

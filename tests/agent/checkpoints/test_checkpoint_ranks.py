@@ -51,7 +51,7 @@ def test_a_new_process_group_continues_bit_exactly(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_damage_that_one_rank_sees_is_refused_by_all_and_the_next_best_is_used(mode: str) -> None:
     for rank in ranks_of("resume"):
-        assert rank[mode]["refused"] == [f"{name} is damaged: its checksum is another" for name in DAMAGED.values()]
+        assert rank[mode]["refused"] == [f"{name} is damaged: its checksum does not match" for name in DAMAGED.values()]
 
 
 def test_all_ranks_get_the_plan_of_rank_0() -> None:

@@ -256,4 +256,4 @@ def test_a_bad_step_is_hunted_by_itself_once_and_told_to_the_daemon(attach: Atta
     (event,) = listening.wait_for(Event)
     assert event.fields["summary"] == "rank 0, step 7: input of batch 6 holds NaN or infinity, in sample 1 of 6"
     assert (event.fields["where"], event.fields["samples"], event.fields["batch"]) == ("input", "1", 6)
-    assert "spoiled" in str(event.fields["declined"]), "the update was made, and it says so"
+    assert "made the weights bad" in str(event.fields["declined"]), "the update was made, and it says so"

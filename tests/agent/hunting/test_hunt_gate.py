@@ -41,7 +41,8 @@ class Guarded:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.daemon, self.bad_step = daemon, bad_step
         self.losses: list[float] = []
-        options = {"rollback": "auto", "snapshot_every": 5, "overhead_budget": 1.0, "hunt": True, **options}
+        rollback = caboose.Rollback("auto", snapshots=caboose.Snapshots(every=5))
+        options = {"rollback": rollback, "sampling": caboose.Sampling(overhead_budget=1.0), "hunt": True, **options}
         self.monitor = attach(self.model, self.optimizer, endpoint=daemon.endpoint, **options)
 
     def train(self, num_steps: int) -> None:
@@ -66,7 +67,7 @@ class Guarded:
             "number": held.last_number + 1,
             "kind": "hunt",
             "world": 1,
-            "incarnation": held.group,
+            "group": held.group,
             "boundary": self.monitor.current_step + 4,
             "expires": time.time() + 60,
         }

@@ -52,7 +52,7 @@ class Run:
         np.random.seed(0)
         self.model = model or Restless()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.monitor = attach(self.model, self.optimizer, endpoint=NOWHERE, **{"sample_every": 2, **options})
+        self.monitor = attach(self.model, self.optimizer, endpoint=NOWHERE, **{"sampling": 2, **options})
         self.losses: list[float] = []
 
     def step(self, *bad: int, is_hunted: bool = False) -> Any:
@@ -123,7 +123,7 @@ def test_bad_steps_in_a_row_are_one_trouble_and_three_troubles_are_all(
     run = Run(attach, hunt=True)
     results: list[Any] = []
     assert run.monitor._hunter is not None
-    monkeypatch.setattr(run.monitor._hunter, "_tell", results.append)
+    monkeypatch.setattr(run.monitor._hunter, "_report", results.append)
     for _ in range(MAX_HUNTS + 2):
         run.step(1)
         run.step(2)
@@ -154,7 +154,7 @@ def test_numbers_that_come_late_off_a_device_still_find_the_batch_of_their_step(
     run = Run(attach, hunt=True)
     results: list[Any] = []
     assert run.monitor._hunter is not None
-    monkeypatch.setattr(run.monitor._hunter, "_tell", results.append)
+    monkeypatch.setattr(run.monitor._hunter, "_report", results.append)
     pack = step_vector.StepVector.pack
 
     def pack_late(self: step_vector.StepVector) -> Late | None:

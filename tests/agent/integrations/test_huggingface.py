@@ -12,6 +12,7 @@ import torch
 
 from caboose_wire import Bye, StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 transformers = pytest.importorskip("transformers", reason="the callback needs it")
 pytest.importorskip("accelerate", reason="the Trainer needs it")
@@ -128,7 +129,7 @@ def test_steps_losses_and_rates_are_the_ones_the_trainer_logs(
     assert [r.step for r in reports] == [1, 2, 3, 4]
     assert [r.loss for r in reports] == pytest.approx(logged(run), abs=1e-4), "the log rounds"
     assert [r.lr[0] for r in reports] == pytest.approx(logged(run, "learning_rate"))
-    assert all(r.grad_norm is not None and r.grad_norm > 0 for r in reports)
+    assert all(grad_norm(r) is not None and grad_norm(r) > 0 for r in reports)
     hello = listening.hellos[0]
     assert (hello.wrapper, hello.groups[0].optimizer) == ("GPT2LMHeadModel", "AdamW")
     assert hello.config["learning_rate"] == 0.01

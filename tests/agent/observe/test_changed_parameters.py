@@ -10,6 +10,7 @@ import torch
 import caboose
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 Attach = Callable[..., caboose.Monitor]
 
@@ -25,7 +26,7 @@ def one_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: 
 
 
 def norms_of(listening: Collector, num: int) -> list[float | None]:
-    return [report.grad_norm for report in listening.wait_for(StepReport, num)]
+    return [grad_norm(report) for report in listening.wait_for(StepReport, num)]
 
 
 def test_layers_that_are_unfrozen_into_a_new_group_are_read_from_their_first_step(
@@ -54,7 +55,7 @@ def test_layers_that_an_optimizer_held_all_along_are_told_as_unfrozen_on_the_nex
 ) -> None:
     network[0].requires_grad_(False)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0))
     listening.wait_for(Hello)
     one_step(network, optimizer, monitor)
     network[0].requires_grad_(True)
@@ -70,14 +71,16 @@ def test_a_head_that_is_replaced_by_its_like_is_read_as_the_same_layer(
     attach: Attach, network: torch.nn.Module, listening: Collector, sample_every: int
 ) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    monitor = attach(network, optimizer, endpoint=listening.endpoint, sample_every=sample_every, overhead_budget=1.0)
+    monitor = attach(
+        network, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(sample_every, overhead_budget=1.0)
+    )
     norms = [one_step(network, optimizer, monitor) for _ in range(2)]
     network[2] = torch.nn.Linear(8, 1)
     optimizer.param_groups[0]["params"] = list(network.parameters())
     norms += [one_step(network, optimizer, monitor) for _ in range(2)]
     assert norms_of(listening, 4) == pytest.approx(norms, rel=1e-5)
     if sample_every == 1:
-        assert (listening.reports[-1].arrays["activation_mean"] != -1).all(), "those of the new head too"
+        assert (listening.reports[-1].arrays["activation_std"] != -1).all(), "those of the new head too"
         np.testing.assert_array_less(-1, listening.reports[-1].arrays["weight_norm"])
     assert monitor.guard.num_failures == 0
 

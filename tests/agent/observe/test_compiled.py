@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import caboose
-from caboose.observe.observer import UNCALLED
+from caboose.observe.forward import UNCALLED
 from caboose_wire import StepReport
 from support.collector import Collector
 from support.processes import wait_until
@@ -57,7 +57,7 @@ def test_what_is_compiled_is_compiled_once_and_blindness_is_told(
     torch._dynamo.reset()
     model, call = build(what, lambda part: torch.compile(part, backend=backend, fullgraph=fullgraph))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=2, overhead_budget=1.0)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(2, overhead_budget=1.0))
     for _ in range(STEPS):
         loss = call(torch.randn(5, 4)).pow(2).mean()
         loss.backward()

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import caboose
-from caboose.observe.division import Division
 from caboose.observe.gradients import GradientReader
-from caboose.observe.layers import LayerTable
+from caboose.observe.layers import Division, LayerTable
 from caboose.observe.step_vector import StepVector
 from caboose_wire import StepReport
 from support.collector import Collector
@@ -76,7 +75,7 @@ class Spectral(torch.nn.Module):
 def test_complex_parameters_are_watched_as_any_others(attach: Attach, listening: Collector, dtype: torch.dtype) -> None:
     model = Spectral(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0))
     loss = model(torch.randn(2, 4)).square().mean()
     loss.backward()
     norms = [float(torch.linalg.vector_norm(p.grad)) for p in model.parameters()]

@@ -28,7 +28,12 @@ def test_ignored_parameters_are_in_no_fingerprint_and_no_norm_and_that_is_said(
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
     monitor = attach(
-        model, optimizer, endpoint=listening.endpoint, rank=0, world_size=2, sample_every=1, overhead_budget=1.0
+        model,
+        optimizer,
+        endpoint=listening.endpoint,
+        rank=0,
+        world_size=2,
+        sampling=caboose.Sampling(1, overhead_budget=1.0),
     )
     for own in (1.0, 2.0):
         with torch.no_grad():

@@ -83,7 +83,7 @@ def test_with_hunting_on_the_random_state_is_kept_as_well_and_nothing_of_the_bat
 @pytest.mark.parametrize("sample_every", [1, 50])
 def test_nothing_waits_for_a_device(attach: Callable[..., caboose.Monitor], sample_every: int) -> None:
     bare = train(None, 10)
-    watched = train(attach, 10, sample_every=sample_every, overhead_budget=1.0)
+    watched = train(attach, 10, sampling=caboose.Sampling(sample_every, overhead_budget=1.0))
     assert sum(w.num_syncs for w in watched) == sum(b.num_syncs for b in bare)
 
 
@@ -91,7 +91,7 @@ def test_a_sampled_step_takes_a_known_number_of_operations_and_small_temporaries
     attach: Callable[..., caboose.Monitor],
 ) -> None:
     bare = train(None, 3)[-1]
-    watched = train(attach, 3, sample_every=1, overhead_budget=1.0)[-1]
+    watched = train(attach, 3, sampling=caboose.Sampling(1, overhead_budget=1.0))[-1]
     num_added = watched.operations.total() - bare.operations.total()
     assert num_added < 1200, "about ten for each of 54 layers and 36 modules, and a few for all"
     assert watched.largest <= max(bare.largest, 4 * 2**20)

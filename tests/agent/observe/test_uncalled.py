@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 import caboose
-from caboose.observe.observer import MAX_UNCALLED, UNCALLED
+from caboose.observe.forward import MAX_UNCALLED, UNCALLED
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
 from support.processes import wait_until
@@ -40,11 +40,11 @@ def test_what_its_own_forward_would_show_is_blindness_after_some_steps_and_until
 ) -> None:
     model = Container()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = attach(model, optimizer, endpoint=listening.endpoint, sample_every=1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=1)
     for _ in range(MAX_UNCALLED - 1):
         step(model.net, optimizer, monitor)
     reports = listening.wait_for(StepReport, MAX_UNCALLED - 1)
-    assert all(report.mode is None and "activation_mean" not in report.arrays for report in reports)
+    assert all(report.mode is None and "activation_std" not in report.arrays for report in reports)
     assert [hello.blind for hello in listening.hellos] == [{}], "not before it is sure"
 
     step(model.net, optimizer, monitor)

@@ -14,6 +14,7 @@ from caboose.guard import MAX_FAILURES, left_out
 from caboose.observe.batches import BatchCounter
 from caboose_wire import StepReport
 from support.collector import Collector
+from support.norms import grad_norm
 
 Attach = Callable[..., caboose.Monitor]
 STEPS = 2 * MAX_FAILURES
@@ -31,7 +32,9 @@ class Loop:
         self.model = model
         self._listening = listening
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        self.monitor = attach(model, self._optimizer, endpoint=listening.endpoint, sample_every=1, overhead_budget=1.0)
+        self.monitor = attach(
+            model, self._optimizer, endpoint=listening.endpoint, sampling=caboose.Sampling(1, overhead_budget=1.0)
+        )
 
     def run(
         self,
@@ -49,7 +52,7 @@ class Loop:
             self.monitor.step(loss_of(loss), **more)
         found = self._listening.wait_for(StepReport, STEPS)
         assert [report.step for report in found] == list(range(1, STEPS + 1))
-        assert all(report.grad_norm is not None for report in found)
+        assert all(grad_norm(report) is not None for report in found)
         assert self.monitor.guard.num_failures == 0
         return found
 
@@ -147,7 +150,7 @@ def test_activations_inside_a_transform_are_left_out(loop: Loop, caplog: pytest.
         return torch.func.vmap(one)(x)
 
     with caplog.at_level(logging.WARNING, logger="caboose"):
-        assert "activation_mean" not in loop.run(forward=forward)[-1].arrays
+        assert "activation_std" not in loop.run(forward=forward)[-1].arrays
     assert said(caplog) == ["caboose: an activation inside a torch.func transform cannot be read and is left out"]
 
 
@@ -184,7 +187,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
     loop: Loop, listening: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed the current one, with all it held, and failed again at the next boundary."""
-    real = BatchCounter.look_closely
+    real = BatchCounter.add_to
     calls = []
 
     def fails_once(self: Any, pieces: Any) -> None:
@@ -193,7 +196,7 @@ def test_a_step_that_fails_to_be_told_is_over_all_the_same(
             raise RuntimeError("injected")
         real(self, pieces)
 
-    monkeypatch.setattr("caboose.observe.batches.BatchCounter.look_closely", fails_once)
+    monkeypatch.setattr("caboose.observe.batches.BatchCounter.add_to", fails_once)
     observer = loop.monitor._observer
     assert observer is not None
     for number in (1, 2):

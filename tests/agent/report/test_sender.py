@@ -61,9 +61,9 @@ def test_a_daemon_that_stops_reading_does_not_stop_the_loop(attach: Attach, netw
         for _ in range(20_000):
             monitor.step(loss)
         assert time.perf_counter() - begin < 10
-        assert monitor._sender is not None
-        assert wait_until(lambda: monitor._sender.num_dropped > 1000, 5)
-        assert len(monitor._sender._queue) <= 1000
+        assert monitor._session.sender is not None
+        assert wait_until(lambda: monitor._session.sender.num_dropped > 1000, 5)
+        assert len(monitor._session.sender._queue) <= 1000
         start = time.perf_counter()
         monitor.close()
         assert time.perf_counter() - start < 1.0

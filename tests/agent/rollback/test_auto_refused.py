@@ -38,14 +38,15 @@ class Keyless:
     load_state_dict = state_dict
 
 
+def skipping(**snapshots: Any) -> caboose.Rollback:
+    return caboose.Rollback("auto", skip_step="nonfinite", snapshots=caboose.Snapshots(**snapshots))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a wish that there is not": ({"skip_step": "nan"}, "skip_step='nan'"),
-    "no checkpoint to keep": ({"checkpoint_keep": 0}, "keep=0"),
     "an extra that cannot be saved": ({"extra": [3]}, r"extra\.0 is a int"),
     "an extra without its state": ({"extra": [Keyless()]}, "not yet"),
-    "too little memory": ({"max_host_gb": 1e-7}, "max_host_gb"),
-    "no snapshots": ({"snapshot_every": 0}, "snapshot_every=0"),
-    "nobody to share with": ({"snapshot_dedupe": True}, "snapshot_dedupe"),
+    "too little memory": ({"rollback": skipping(max_host_gb=1e-7)}, "max_host_gb"),
+    "nobody to share with": ({"rollback": skipping(dedupe=True)}, "dedupe"),
 }
 
 
@@ -57,7 +58,7 @@ def test_whatever_is_refused_leaves_nothing_behind(
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     threads, watching = set(threading.enumerate()), list(clipping._watching)
     with pytest.raises((ValueError, TypeError), match=reason):
-        auto(optimizer=optimizer, **{"skip_step": "nonfinite", "checkpoint_dir": tmp_path, **options})
+        auto(optimizer=optimizer, **{"rollback": skipping(), "checkpoints": tmp_path, **options})
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
     assert not network._forward_hooks
@@ -79,7 +80,7 @@ def test_ranks_that_cannot_meet_leave_nothing_behind(
     monkeypatch.setattr(enable, "open_group", no_port)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="no port"):
-        auto(optimizer=optimizer, skip_step="nonfinite")
+        auto(optimizer=optimizer, rollback=skipping())
     assert not optimizer._optimizer_step_pre_hooks
 
 
@@ -112,13 +113,7 @@ def test_an_optimizer_whose_ranks_come_and_go(auto: Attach, network: torch.nn.Mo
 
 def test_snapshots_that_do_not_fit_into_memory(auto: Attach) -> None:
     with pytest.raises(ValueError, match=r"GB.*max_host_gb"):
-        auto(max_host_gb=1e-7)
-
-
-@pytest.mark.parametrize("name", ["rollback_budget", "rollback_cooldown"])
-def test_a_limit_below_nothing(auto: Attach, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}=-1.*whole number"):
-        auto(**{name: -1})
+        auto(rollback=skipping(max_host_gb=1e-7))
 
 
 def test_something_extra_that_has_no_state(auto: Attach) -> None:

@@ -44,7 +44,7 @@ def test_it_goes_back_at_the_boundary_and_a_new_attempt_begins(guarded: Callable
     assert [(r.step, r.model_step) for r in later][:2] == [(command.boundary + 1, 11), (command.boundary + 2, 12)]
     place = run.daemon.messages.index
     assert place(run.daemon.reports[command.boundary - 1]) < place(hello) < place(later[0]), "in the order it happened"
-    after = run.holdings(lambda h: h.num_rollbacks == 1)
+    after = run.holdings(lambda h: h.last_number == 1 and h.budget_left < 3)
     assert max(s.step for s in after.snapshots) <= 10 or all(s.step > command.boundary for s in after.snapshots[2:])
     assert after.budget_left == held.budget_left - 1
 
@@ -79,7 +79,7 @@ def test_a_learning_rate_that_cannot_be_is_a_veto(guarded: Callable[..., Braked]
 
 
 def test_the_other_kinds_are_carried_out_too(guarded: Callable[..., Braked], tmp_path: Path) -> None:
-    run = guarded(checkpoint_dir=tmp_path)
+    run = guarded(checkpoints=tmp_path)
     run.train(12)
     rate = run.scheduler.base_lrs[0]
     assert run.tell(run.command(kind="scale_lr", lr_scale=0.25)) == "done"
@@ -149,7 +149,7 @@ def test_a_command_that_expires_while_the_loop_pauses_is_given_up(guarded: Calla
 
 
 def test_a_checkpoint_that_fails_is_no_success_and_no_end(guarded: Callable[..., Braked], tmp_path: Path) -> None:
-    run = guarded(checkpoint_dir=tmp_path / "kept")
+    run = guarded(checkpoints=tmp_path / "kept")
     run.train(12)
     (tmp_path / "kept").write_text("a file where the directory should be")
     assert run.tell(run.command(kind="checkpoint")) == "aborted"
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_fails_is_no_success_and_no_end(guarded: Callable[...,
 
 
 def test_what_the_ledger_knows_of_checkpoints_is_marked_on_disk(guarded: Callable[..., Braked], tmp_path: Path) -> None:
-    run = guarded(checkpoint_dir=tmp_path, checkpoint_keep=1)
+    run = guarded(checkpoints=caboose.Checkpoints(tmp_path, keep=1))
     run.holdings()
     for _ in range(3):
         run.train(1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import caboose
 from caboose_wire import Ack, Command, Holdings
 from support.collector import Collector
 from support.processes import wait_until
@@ -14,7 +15,10 @@ from support.processes import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
 ORDER_AT, BOUNDARY, TARGET = 12, 15, 5
-AUTO: dict[str, Any] = {"rollback": "auto", "snapshot_every": 5, "overhead_budget": 1.0}
+AUTO: dict[str, Any] = {
+    "rollback": caboose.Rollback("auto", snapshots=caboose.Snapshots(every=5)),
+    "sampling": caboose.Sampling(overhead_budget=1.0),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +39,7 @@ class Orders:
         if step == ORDER_AT:
             assert wait_until(lambda: self._holds(TARGET), 15)
             group = next(m.group for m in self._daemon.messages if isinstance(m, Holdings))
-            facts: dict[str, Any] = {"kind": "rollback", "incarnation": group, "world": 1, "expires": time.time() + 60}
-            self._daemon.say(Command(number=1, boundary=BOUNDARY, target=TARGET, lr="rewind", **facts))
-            assert wait_until(lambda: self.outcomes(1), 15) == ["refused"], "a schedule that cannot go back"
+            facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "expires": time.time() + 60}
             self._daemon.say(Command(number=2, boundary=BOUNDARY, target=TARGET, lr_scale=0.5, **facts))
             assert wait_until(lambda: self.outcomes(2), 15) == ["accepted"]
 

@@ -51,7 +51,11 @@ def test_of_several_schedulers_all_follow(
         torch.optim.lr_scheduler.ConstantLR(optimizers[1], factor=1.0),
     ]
     monitor = attach(
-        network, optimizers, scheduler=schedulers, rollback="auto", snapshot_every=1, endpoint=listening.endpoint
+        network,
+        optimizers,
+        scheduler=schedulers,
+        rollback=caboose.Rollback("auto", snapshots=caboose.Snapshots(every=1)),
+        endpoint=listening.endpoint,
     )
     assert monitor._brake is not None
     ring = monitor._brake._ring
@@ -64,7 +68,7 @@ def test_of_several_schedulers_all_follow(
 
 
 def test_a_daemon_gone_mad_cannot_scale_the_rate_away(guarded: Callable[..., Braked]) -> None:
-    run = guarded(rollback_cooldown=20)
+    run = guarded(limits={"cooldown_steps": 20})
     run.train(5)
     assert run.tell(run.command(kind="scale_lr", lr_scale=0.01)) == "done"
     hasty = run.command(kind="scale_lr", lr_scale=0.5)

@@ -14,7 +14,7 @@ from caboose.rollback.errors import RollbackFailed, RunStopped
 from caboose.rollback.group import open_group
 from caboose.rollback.register import Seal
 from caboose_wire import Ack, Command, sign
-from support.commands import PlainHands, a_command, a_register
+from support.commands import PlainActions, a_command, a_register
 from support.gates import Answers, Gates, go
 from support.processes import wait_until
 from support.stopwatch import seconds_of
@@ -33,16 +33,16 @@ def gates() -> Iterator[Gates]:
 
 def test_a_run_of_one_rank_needs_no_process_group(gates: Gates) -> None:
     group = open_group(0, 1)
-    hands = PlainHands()
+    actions = PlainActions()
     coordinator = Coordinator(
-        group.open_store, hands, rank=0, world=1, group=group.nonce, key=group.key, on_answer=gates.answers.append
+        group.open_store, actions, rank=0, world=1, group=group.nonce, key=group.key, on_answer=gates.answers.append
     )
     coordinator.start()
-    gates.arm(coordinator, incarnation=group.nonce)
+    gates.arm(coordinator, group=group.nonce)
     go(coordinator, 1, 12)
     coordinator.close()
 
-    assert hands.acted == [(1, 10)]
+    assert actions.acted == [(1, 10)]
     assert gates.answers.outcomes() == ["accepted", "done"]
     assert gates.answers[-1].step == 10
     assert gates.answers[-1].detail == "did 1"
@@ -60,29 +60,29 @@ def test_what_holdings_tell_of_the_agreement_follows_what_was_done(gates: Gates)
 
 def test_the_budget_is_the_ranks_own(gates: Gates) -> None:
     """Whatever the daemon asks for: the second rollback comes to nothing."""
-    hands = PlainHands()
-    coordinator = gates.build(hands, limits=Limits(max_rollbacks=1, cool_steps=0, cool_factor=0.0))
+    actions = PlainActions()
+    coordinator = gates.build(actions, limits=Limits(max_rollbacks=1, cool_steps=0, cool_factor=0.0))
     gates.arm(coordinator)
     go(coordinator, 1, 10)
     coordinator.offer(a_command(number=2, boundary=20))
     assert wait_until(lambda: "refused" in gates.answers.outcomes(), 5)
     go(coordinator, 11, 21)
 
-    assert hands.acted == [(1, 10)]
+    assert actions.acted == [(1, 10)]
     assert "the budget is spent" in gates.answers[-1].detail
 
 
 def test_a_rank_that_never_armed_never_waits(gates: Gates) -> None:
-    hands = PlainHands(refusal="no such snapshot")
-    coordinator = gates.build(hands)
+    actions = PlainActions(refusal="no such snapshot")
+    coordinator = gates.build(actions)
     coordinator.offer(a_command())
 
     assert seconds_of(lambda: go(coordinator, 1, 1000)) < 0.3
-    assert hands.acted == []
+    assert actions.acted == []
 
 
-class ThoughtfulHands(PlainHands):
-    """Hands that take a while to say that they are ready."""
+class ThoughtfulActions(PlainActions):
+    """Actions that take a while to say that they are ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,24 +95,24 @@ class ThoughtfulHands(PlainHands):
 
 
 def test_the_loop_cannot_pass_the_boundary_while_the_rank_makes_up_its_mind(gates: Gates) -> None:
-    hands = ThoughtfulHands()
-    coordinator = gates.build(hands)
+    actions = ThoughtfulActions()
+    coordinator = gates.build(actions)
     coordinator.offer(a_command())
-    assert hands.is_asked.wait(5)
+    assert actions.is_asked.wait(5)
     go(coordinator, 1, 12)
 
-    assert hands.acted == [(1, 10)]
+    assert actions.acted == [(1, 10)]
 
 
 def test_a_gate_is_left_when_the_others_do_not_come(gates: Gates) -> None:
-    hands = PlainHands()
-    coordinator = gates.build(hands, world=2)
+    actions = PlainActions()
+    coordinator = gates.build(actions, world=2)
     gates.arm(coordinator, world=2)
     go(coordinator, 1, 9)
 
     assert seconds_of(lambda: coordinator.pass_boundary(10)) < 1.3
-    assert hands.acted == []
-    assert hands.held == set()
+    assert actions.acted == []
+    assert actions.held == set()
     assert gates.answers[-1].outcome == "aborted"
     assert gates.answers[-1].seconds >= 0.3
     assert seconds_of(lambda: go(coordinator, 11, 100)) < 0.3
@@ -144,17 +144,17 @@ def test_of_two_commands_with_one_number_all_ranks_take_the_first(gates: Gates) 
     store = HashStore()
     first = a_command(boundary=20)
     a_register(store).publish(first)
-    hands = PlainHands()
-    coordinator = gates.build(hands, store=store)
+    actions = PlainActions()
+    coordinator = gates.build(actions, store=store)
     gates.arm(coordinator, boundary=10)
     go(coordinator, 1, 25)
 
-    assert hands.commands == [first]
+    assert actions.commands == [first]
 
 
 def test_a_command_told_twice_is_carried_out_once(gates: Gates) -> None:
-    hands = PlainHands()
-    coordinator = gates.build(hands)
+    actions = PlainActions()
+    coordinator = gates.build(actions)
     command = a_command()
     for _ in range(3):
         coordinator.offer(command)
@@ -165,7 +165,7 @@ def test_a_command_told_twice_is_carried_out_once(gates: Gates) -> None:
     assert wait_until(lambda: coordinator.last_number == 2, 5)
     go(coordinator, 11, 20)
 
-    assert hands.acted == [(1, 10), (2, 20)]
+    assert actions.acted == [(1, 10), (2, 20)]
 
 
 @pytest.mark.parametrize("number", [1, 1000])
@@ -205,25 +205,25 @@ def test_a_forged_command_in_the_register_is_vetoed(gates: Gates) -> None:
 
 def test_a_forged_commit_is_not_obeyed(gates: Gates) -> None:
     store = HashStore()
-    hands = PlainHands()
-    coordinator = gates.build(hands, store=store, world=2)
+    actions = PlainActions()
+    coordinator = gates.build(actions, store=store, world=2)
     gates.arm(coordinator, world=2)
     a_register(store, key=b"x" * 32).seal(1, Seal(True))
     go(coordinator, 1, 12)
 
-    assert hands.acted == []
+    assert actions.acted == []
     assert wait_until(lambda: "aborted" in gates.answers.outcomes(), 5)
 
 
 def test_a_loop_that_leaps_over_the_boundary_brings_it_to_nothing(gates: Gates) -> None:
-    hands = PlainHands()
-    coordinator = gates.build(hands)
+    actions = PlainActions()
+    coordinator = gates.build(actions)
     gates.arm(coordinator)
     coordinator.pass_boundary(9)
     coordinator.pass_boundary(11)
 
-    assert hands.acted == []
-    assert "leapt" in gates.answers[-1].detail
+    assert actions.acted == []
+    assert "jumped" in gates.answers[-1].detail
 
 
 def test_a_loop_that_leaps_over_a_boundary_at_which_the_others_acted_ends(gates: Gates) -> None:
@@ -232,12 +232,12 @@ def test_a_loop_that_leaps_over_a_boundary_at_which_the_others_acted_ends(gates:
     gates.arm(coordinator, world=2)
     a_register(store, rank=1, world=2).seal(1, Seal(True))
 
-    with pytest.raises(RollbackFailed, match="leapt over it to step 11"):
+    with pytest.raises(RollbackFailed, match="jumped over it to step 11"):
         coordinator.pass_boundary(11)
 
 
 def test_what_cannot_be_carried_out_ends_the_run_and_keeps_it_ended(gates: Gates) -> None:
-    coordinator = gates.build(PlainHands(failure=MemoryError("no room")))
+    coordinator = gates.build(PlainActions(failure=MemoryError("no room")))
     gates.arm(coordinator)
     go(coordinator, 1, 9)
     with pytest.raises(RollbackFailed, match="MemoryError: no room") as caught:
@@ -252,7 +252,7 @@ def test_what_cannot_be_carried_out_ends_the_run_and_keeps_it_ended(gates: Gates
 
 @pytest.mark.parametrize("failure", [None, RunStopped("stopped, resume from checkpoint 8")])
 def test_a_stop_ends_the_run_after_it_was_carried_out(gates: Gates, failure: RunStopped | None) -> None:
-    coordinator = gates.build(PlainHands(failure=failure))
+    coordinator = gates.build(PlainActions(failure=failure))
     gates.arm(coordinator, kind="stop")
     go(coordinator, 1, 9)
     with pytest.raises(RunStopped, match="stopped"):
@@ -263,8 +263,8 @@ def test_a_stop_ends_the_run_after_it_was_carried_out(gates: Gates, failure: Run
     assert gates.answers.outcomes() == ["accepted", "done"]
 
 
-class RottenHands(PlainHands):
-    """Hands with a fault in everything but `act`."""
+class RottenActions(PlainActions):
+    """Actions with a fault in everything but `act`."""
 
     def __init__(self, *, refuses_too: bool) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class RottenHands(PlainHands):
             raise ZeroDivisionError
         return ""
 
-    def let_go(self, command: Command) -> None:
+    def release(self, command: Command) -> None:
         raise ZeroDivisionError
 
 
@@ -286,8 +286,8 @@ def test_faults_of_the_agent_do_not_reach_the_loop(gates: Gates, refuses_too: bo
     def fail(ack: Ack) -> None:
         raise ZeroDivisionError
 
-    hands = RottenHands(refuses_too=refuses_too)
-    coordinator = gates.build(hands, store=store, world=2, on_answer=fail)
+    actions = RottenActions(refuses_too=refuses_too)
+    coordinator = gates.build(actions, store=store, world=2, on_answer=fail)
     coordinator.offer(a_command(world=2))
     assert wait_until(lambda: coordinator.last_number == 1, 5)
     go(coordinator, 1, 20)
@@ -314,13 +314,13 @@ def test_offers_never_block_and_are_bounded(gates: Gates) -> None:
 
 def test_closing_vetoes_what_is_pending(gates: Gates) -> None:
     store = HashStore()
-    hands = PlainHands()
-    coordinator = gates.build(hands, store=store, world=2)
+    actions = PlainActions()
+    coordinator = gates.build(actions, store=store, world=2)
     gates.arm(coordinator, world=2)
     coordinator.close()
 
     assert a_register(store, rank=1, world=2).decision(1) == Seal(False, "rank 0: it is leaving")
-    assert hands.held == set()
+    assert actions.held == set()
     assert seconds_of(lambda: go(coordinator, 1, 20)) < 0.3
 
 

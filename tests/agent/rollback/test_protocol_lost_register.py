@@ -14,7 +14,7 @@ from torch.distributed import HashStore
 
 from caboose.rollback.errors import RollbackInDoubt
 from caboose.rollback.group import connect, serve
-from support.commands import PlainHands, a_command
+from support.commands import PlainActions, a_command
 from support.gates import Gates, go
 from support.processes import wait_until
 from support.stopwatch import seconds_of
@@ -55,8 +55,8 @@ class RottenStore:
 
 def test_a_helper_that_dies_with_its_rank_armed_leaves_it_in_doubt_at_once(gates: Gates) -> None:
     store = RottenStore(HashStore())
-    hands = PlainHands()
-    coordinator = gates.build(hands, store=store, world=2)
+    actions = PlainActions()
+    coordinator = gates.build(actions, store=store, world=2)
     gates.arm(coordinator, world=2)
     store.is_rotten = True
     begun = time.monotonic()
@@ -64,7 +64,7 @@ def test_a_helper_that_dies_with_its_rank_armed_leaves_it_in_doubt_at_once(gates
         go(coordinator, 1, 10)
 
     assert time.monotonic() - begun < 5
-    assert hands.acted == []
+    assert actions.acted == []
 
 
 def test_a_connection_that_breaks_is_opened_anew(gates: Gates) -> None:
@@ -88,13 +88,13 @@ def test_a_connection_that_breaks_is_opened_anew(gates: Gates) -> None:
         num_opened += 1
         return BreakingStore()
 
-    hands = PlainHands()
-    coordinator = gates.build(hands, open_store=open_store)
+    actions = PlainActions()
+    coordinator = gates.build(actions, open_store=open_store)
     gates.arm(coordinator)
     go(coordinator, 1, 12)
 
     assert num_opened == 2
-    assert hands.acted == [(1, 10)]
+    assert actions.acted == [(1, 10)]
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def _state(task: Path) -> str:
 
 def test_a_frozen_register_leaves_the_rank_in_doubt(gates: Gates, server: tuple[int, int]) -> None:
     pid, port = server
-    hands = PlainHands()
-    coordinator = gates.build(hands, open_store=lambda: connect("127.0.0.1", port), doubt_seconds=1.0)
+    actions = PlainActions()
+    coordinator = gates.build(actions, open_store=lambda: connect("127.0.0.1", port), doubt_seconds=1.0)
     gates.arm(coordinator)
     go(coordinator, 1, 9)
     freeze(pid)
@@ -141,7 +141,7 @@ def test_a_frozen_register_leaves_the_rank_in_doubt(gates: Gates, server: tuple[
         coordinator.pass_boundary(10)
 
     assert 1.0 <= time.monotonic() - begun < 10
-    assert hands.acted == []
+    assert actions.acted == []
     assert gates.answers[-1].outcome == "failed"
     with pytest.raises(RollbackInDoubt):
         coordinator.pass_boundary(11)

@@ -17,7 +17,7 @@ from caboose.rollback.budget import Limits
 from caboose.rollback.negotiation import Negotiation, Pending
 from caboose.rollback.participant import Participant
 from caboose_wire import Ack, Command
-from support.commands import GROUP, PlainHands, a_command, a_register
+from support.commands import GROUP, PlainActions, a_command, a_register
 
 GATE_SECONDS = 1.0
 LIMITS = Limits(max_rollbacks=2, cool_steps=12, cool_factor=0.5, max_attempts=1000)
@@ -29,12 +29,12 @@ class SimulatedRank:
     """One rank: its loop, its negotiation, and what it has done."""
 
     def __init__(self, rank: int, world: int, store: HashStore) -> None:
-        self.hands = PlainHands()
+        self.actions = PlainActions()
         self.answers: list[Ack] = []
         self.participant = Participant(group=GROUP, world=world, secret=None, start_step=0, limits=LIMITS)
         self.negotiation = Negotiation(
             self.participant,
-            self.hands,
+            self.actions,
             rank=rank,
             gate_seconds=GATE_SECONDS,
             on_answer=self.answers.append,
@@ -82,7 +82,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(
         flaw=st.sampled_from(
-            [{"incarnation": "an-older-group"}, {"world": 7}, {"expires": NOW - 1}, {"number": 1}, {"target": 10**6}]
+            [{"group": "an-older-group"}, {"world": 7}, {"expires": NOW - 1}, {"number": 1}, {"target": 10**6}]
         )
     )
     def the_daemon_makes_a_bad_command(self, flaw: dict[str, object]) -> None:
@@ -97,13 +97,13 @@ class Agreement(RuleBasedStateMachine):
     def a_rank_hears_a_command_perhaps_an_old_one_or_again(self, i: int, which: int) -> None:
         rank = self._rank(i)
         if rank.is_helper_alive:
-            rank.negotiation.hear(self.issued[-1 - which % len(self.issued)])
+            rank.negotiation.receive(self.issued[-1 - which % len(self.issued)])
 
     @rule(i=RANK)
     def a_helper_looks(self, i: int) -> None:
         rank = self._rank(i)
         if rank.is_helper_alive:
-            rank.negotiation.look()
+            rank.negotiation.poll()
 
     @rule(i=RANK)
     def a_loop_ends_a_step(self, i: int) -> None:
@@ -115,7 +115,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(i=RANK, is_missing=st.sampled_from([False, False, True]))
     def a_snapshot_comes_or_goes(self, i: int, is_missing: bool) -> None:
-        self._rank(i).hands.refusal = "no such snapshot here" if is_missing else ""
+        self._rank(i).actions.refusal = "no such snapshot here" if is_missing else ""
 
     @rule(num_steps=st.integers(1, 4), order=st.permutations([0, 1, 2]))
     def the_run_goes_on(self, num_steps: int, order: list[int]) -> None:
@@ -141,25 +141,25 @@ class Agreement(RuleBasedStateMachine):
         acts: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for i, rank in enumerate(self.ranks):
             rank.note()
-            for command in rank.hands.commands:
-                assert (command.incarnation, command.world) == (GROUP, len(self.ranks)), "never what is for others"
+            for command in rank.actions.commands:
+                assert (command.group, command.world) == (GROUP, len(self.ranks)), "never what is for others"
                 assert command.expires > NOW, "never what has expired"
-            numbers = [number for number, _ in rank.hands.acted]
+            numbers = [number for number, _ in rank.actions.acted]
             assert numbers == sorted(set(numbers)), "at most once, and in order"
-            for number, step in rank.hands.acted:
+            for number, step in rank.actions.acted:
                 acts[number].append((i, step))
         for number, who in acts.items():
             boundary = who[0][1]
             assert {step for _, step in who} == {boundary}, "all at the same boundary"
             for rank in self.ranks:
                 assert rank.armed_at[number] < boundary, "all had armed before they came to it"
-                has_acted = any(done == number for done, _ in rank.hands.acted)
+                has_acted = any(done == number for done, _ in rank.actions.acted)
                 assert has_acted or rank.step < boundary, "nobody is past it without acting"
 
     @invariant()
     def no_rank_spends_more_than_its_budget(self) -> None:
         for rank in getattr(self, "ranks", []):
-            rollbacks = [command for command in rank.hands.commands if command.kind == "rollback"]
+            rollbacks = [command for command in rank.actions.commands if command.kind == "rollback"]
             assert len(rollbacks) <= LIMITS.max_rollbacks
             for earlier, later in itertools.pairwise(rollbacks):
                 assert later.boundary >= earlier.boundary + LIMITS.cool_steps
@@ -175,7 +175,7 @@ class Agreement(RuleBasedStateMachine):
     def nothing_is_kept_for_a_command_that_is_over(self) -> None:
         for rank in getattr(self, "ranks", []):
             pending = rank.negotiation.pending
-            assert rank.hands.held <= ({pending.command.number} if pending else set())
+            assert rank.actions.held <= ({pending.command.number} if pending else set())
 
     def teardown(self) -> None:
         """Whatever has happened: every loop comes to its end, unless a helper died with its rank armed."""
@@ -189,7 +189,7 @@ class Agreement(RuleBasedStateMachine):
         self.nobody_acts_alone_or_twice_or_elsewhere()
         if not self.is_stopped:
             assert all(rank.step == end for rank in self.ranks), "nobody waits for ever"
-            assert len({tuple(rank.hands.acted) for rank in self.ranks}) == 1, "all did the same"
+            assert len({tuple(rank.actions.acted) for rank in self.ranks}) == 1, "all did the same"
 
     def _issue(self, **fields: object) -> None:
         self.issued.append(a_command(**{"world": len(self.ranks), "expires": NOW + 60, **fields}))
@@ -218,7 +218,7 @@ class Agreement(RuleBasedStateMachine):
                 return
         assert gate.decision is not None
         if gate.decision.is_commit:
-            rank.hands.act(gate.command, gate.step)
+            rank.actions.act(gate.command, gate.step)
             rank.negotiation.carried_out()
         rank.gate = None
         rank.step += 1

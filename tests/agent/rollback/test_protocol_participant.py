@@ -38,7 +38,7 @@ def carry_out(participant: Participant, command: Command, now: float = NOW) -> N
 
 
 MISTAKES = {
-    "another group": (ask(incarnation="another-group"), "another group of processes"),
+    "another group": (ask(group="another-group"), "another group of processes"),
     "another world": (ask(world=2), "it is for 2 ranks; there are 3"),
 }
 
@@ -63,7 +63,7 @@ OBJECTIONS = {
     "expired": (ask(expires=NOW), "it expired 0 s ago"),
     "no expiry": (ask(expires=0.0), "expired"),
     "too far": (ask(boundary=20_006), "too far ahead"),
-    "bad target": (ask(target=10), "does not lie before the boundary"),
+    "bad target": (ask(target=10), "is not before the boundary"),
     "skips all": (ask(skip=100_001), "it would skip 100001 steps; 100000 are allowed"),
     "lr zero": (ask(lr_scale=0.0), "cannot be scaled by 0.0"),
     "lr nan": (ask(lr_scale=float("nan")), "cannot be scaled by nan"),

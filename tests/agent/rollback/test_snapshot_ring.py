@@ -349,9 +349,7 @@ def test_a_ring_that_switches_itself_off_still_honours_a_pin() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="snapshot_every=0"):
-        Ring(TrainingState(model, [optimizer]), every=0)
-    with pytest.raises(ValueError, match="snapshot_dedupe"):
+    with pytest.raises(ValueError, match="dedupe=True"):
         Ring(TrainingState(model, [optimizer]), dedupe=True)
     with pytest.raises(TypeError, match="element 1 is a int"):
         TrainingState(model, [optimizer], extra=[model, 3])

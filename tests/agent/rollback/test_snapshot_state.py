@@ -287,7 +287,7 @@ def test_a_scaled_learning_rate_is_not_undone_by_going_back(run: Run) -> None:
 def test_an_extra_that_cannot_take_its_state_back_fails_as_a_rollback_does(run: Run) -> None:
     run.take(1)
     run.counter.load_state_dict = lambda _: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(RollbackFailed, match="step 1 could not be put back: ZeroDivisionError"):
+    with pytest.raises(RollbackFailed, match="step 1 could not be restored: ZeroDivisionError"):
         run.ring.restore(1)
 
 

@@ -90,7 +90,13 @@ def test_a_flat_loss_has_an_eigenvalue_of_zero() -> None:
     model = torch.nn.Linear(3, 1)
     with Trial("sharpness", model, lambda model, batch: model(batch).mean()) as trial:
         found = top_eigenvalue(
-            trial, WeightSpace(trial), [torch.ones(2, 3)], num_iterations=3, tolerance=0.01, seed=0, tell=lambda _: None
+            trial,
+            WeightSpace(trial),
+            [torch.ones(2, 3)],
+            num_iterations=3,
+            tolerance=0.01,
+            seed=0,
+            report=lambda _: None,
         )
     assert found == Eigenvalue(0.0, 0.0, 1, "exact")
 

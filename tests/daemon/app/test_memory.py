@@ -56,7 +56,11 @@ def test_the_daemons_size_does_not_grow_with_the_run(lean_daemon: DaemonProcess,
                 sizes.append(process.memory_info().rss)
         wait_for_step(lean_daemon, num_steps)
         for rank in ranks:
-            rank.send(Bye(attempt=0, step=num_steps, time=time.time()))
+            rank.send(
+                Bye(
+                    step=num_steps,
+                )
+            )
         assert wait_until(lambda: lean_daemon.get("/api/v1/jobs/train")["state"] == "ended", 30)
     seconds = time.monotonic() - began
     half, full = median(sizes[45:55]), median(sizes[90:])  # an allocator's size trembles by a percent or two
@@ -84,7 +88,7 @@ def test_the_agents_size_does_not_grow_with_a_daemon_that_is_not_there(num_steps
                 half = process.memory_info().rss
         gc.collect()
         full = process.memory_info().rss
-        assert monitor._sender is not None
-        assert monitor._sender.num_dropped > 0
+        assert monitor._session.sender is not None
+        assert monitor._session.sender.num_dropped > 0
     print(f"\nresident {half / 2**20:.1f} -> {full / 2**20:.1f} MiB")
     assert full < half * GROWTH

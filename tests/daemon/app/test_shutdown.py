@@ -1,7 +1,6 @@
 """A daemon that was told to end stays until what it saw has been scraped, and no longer."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def test_ranks_that_were_killed_are_waited_for_until_the_rules_have_noticed() ->
 def test_it_serves_on_after_sigterm_and_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with running_daemon(tmp_path, "--linger", "100") as daemon:
         with simulated_ranks(daemon.endpoint, 1, {"job": "crashed"}) as (rank,):
-            rank.send(Bye(attempt=0, step=1, time=time.time(), error="RuntimeError: boom"))
+            rank.send(Bye(step=1, error="RuntimeError: boom"))
             assert wait_until(lambda: 'caboose_job_failed{training_job="crashed"} 1.0' in daemon.text("/metrics"), 10)
         daemon.process.send_signal(signal.SIGTERM)
         assert wait_until(lambda: "told to end" in daemon.log.read_text(), 10)

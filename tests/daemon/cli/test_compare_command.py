@@ -450,7 +450,7 @@ def test_a_job_that_a_journal_does_not_hold_is_answered_with_those_it_does(journ
 def test_the_page_fits_into_eighty_columns_however_many_runs_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caboose_daemon.cli.run_loading.PIPED_WIDTH", 80)
+    monkeypatch.setattr("caboose_daemon.cli.options.PIPED_WIDTH", 80)
     runs = [written(tmp_path, f"a-run-of-a-rather-long-name-{i}", falling(200, 1.0 + i), hidden=2**i) for i in range(7)]
 
     done = ran(*runs)

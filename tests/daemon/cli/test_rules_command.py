@@ -98,7 +98,7 @@ def test_the_file_is_found_as_the_daemon_finds_it(run_caboose: Run, nobody: str,
     assert json.loads(ended.stdout)["file"] == name
     ratio = rows(ended.stdout)["loss_spike"]["thresholds"]["ratio"]
     assert (ratio["value"], ratio["default"], ratio["from"]) == (2.0, 1.25, "file")
-    assert ratio["doc"].startswith("How many times the level")
+    assert ratio["doc"].startswith("Loss over its level")
 
 
 def test_without_a_daemon_there_is_no_state(run_caboose: Run, nobody: str) -> None:
@@ -182,7 +182,7 @@ def test_something_else_at_the_address_is_one_line(run_caboose: Run) -> None:
         ended = run_caboose("rules", "--daemon", f"127.0.0.1:{server.server_port}")
 
     assert ended.returncode == 2
-    assert ended.stderr == f"caboose: http://127.0.0.1:{server.server_port} does not answer as a daemon does\n"
+    assert ended.stderr == f"caboose: http://127.0.0.1:{server.server_port} answers, but not as a Caboose daemon\n"
 
 
 @pytest.mark.parametrize("address", ["ftp://host:1", "http://", "nowhere", "host:99999"])
@@ -219,9 +219,9 @@ def test_a_page_tells_why_with_which_thresholds_and_when(run_caboose: Run, nobod
 
     page = " ".join(run_caboose("rules", "show", "loss_spike", "--config", "other.toml").stdout.split())
 
-    assert "How it judges, and what it is not fooled by" in page
-    assert re.search(r"ratio 2 How many times the level .* \(file; the default is 1.25\)", page)
-    assert "needs loss; without it, it abstains" in page
+    assert "Why it works this way" in page
+    assert re.search(r"ratio 2 Loss over its level .* \(file; the default is 1.25\)", page)
+    assert "needs loss; abstains without it" in page
     assert "starts over after batch ramp, data switch, resume" in page
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from caboose_daemon.cli import caboose
+from caboose_daemon.cli import NAMES, caboose, options
 from caboose_daemon.cli import command as named
 from caboose_daemon.jobs.job import Job
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Phases
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
@@ -113,8 +114,8 @@ def test_a_moment_without_a_change_is_no_help_and_a_young_one_cannot_be_judged(w
     assert nothing.exit_code in (1, 3), nothing.output
     assert json.loads(nothing.stdout)["verdict"] in ("same", "unknown")
     assert young.exit_code == 3, young.output
-    assert "cannot tell" in young.stdout
-    assert "ask again in about" in young.stdout
+    assert "undecided" in young.stdout
+    assert "run it again in about" in young.stdout
 
 
 def test_a_run_without_a_declared_change_says_how_to_declare_one(where: tuple[str, ...]) -> None:
@@ -135,11 +136,11 @@ def test_a_note_is_in_the_runs_record_with_what_was_set(watched: DaemonProcess, 
     assert event in watched.get("/api/v1/jobs/broken")["events"]
 
 
-def test_an_incident_is_taken_in_hand_and_given_back(watched: DaemonProcess, writing: tuple[str, ...]) -> None:
+def test_an_incident_is_acknowledged_and_withdrawn(watched: DaemonProcess, writing: tuple[str, ...]) -> None:
     name = first_incident(watched)["id"]
 
     taken = run("ack", name, "--reason", "bad shard", "--by", "ada", *writing)
-    assert (taken.exit_code, taken.stdout) == (0, f"{name} (non_finite) is in the hands of ada: bad shard\n")
+    assert (taken.exit_code, taken.stdout) == (0, f"{name} (non_finite) acknowledged by ada: bad shard\n")
     assert first_incident(watched)["state"] == "acknowledged"
     back = run("ack", name, "--undo", "--json", *writing)
     assert (back.exit_code, json.loads(back.stdout)["state"]) == (0, "open")
@@ -228,7 +229,7 @@ def test_what_was_noted_while_an_incident_was_open_is_what_resolved_it(daemon: D
     (row,) = answer["incidents"]
     assert row["resolved_by"] == ["note: clamped the logarithm"]
     assert "+ note: clamped the logarithm" in shown
-    assert "1 after something was done" in shown
+    assert "1 after a declared change" in shown
 
 
 def test_a_note_before_an_attempts_first_step_belongs_to_where_it_began() -> None:
@@ -285,9 +286,33 @@ def test_every_flag_of_the_terminals_commands_is_in_its_page(command: str) -> No
 
     assert f"## caboose {command}\n" in text
     assert [option for option in options if option not in text] == []
-    shown = run(command, "--help").stdout
-    assert "Example:" in shown
-    assert "Exit codes:" in shown
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    for name in NAMES:
+        found = named(name)
+        yield (name,)
+        if isinstance(found, click.Group):
+            yield from ((name, inner) for inner in found.commands)
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_the_help_of_every_command_names_its_exit_codes_and_ends_with_an_example(words: tuple[str, ...]) -> None:
+    shown = run(*words, "--help").stdout
+
+    end = shown.rstrip().rpartition("\n\n")[2].splitlines()
+    assert end[0].strip() == "Example:"
+    assert all(line.strip().startswith(("caboose ", "torchrun ")) for line in end[1:])
+    is_group = words in (("grafana",), ("keys",), ("stack",))
+    assert ("Exit codes:" in shown) != is_group
+    assert ("--json" in shown) != (is_group or words in (("daemon",), ("demo",))), "what is printed can be read"
+
+
+def test_every_exit_code_is_in_the_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    codes = [value for name, value in vars(options).items() if name.startswith("EXIT_")]
+
+    assert [code for code in codes if f"| {code} |" not in text] == []
 
 
 def test_a_command_that_is_nearly_one_of_ours_gets_it_suggested() -> None:

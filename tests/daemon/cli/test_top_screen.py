@@ -21,6 +21,7 @@ from caboose_daemon.cli.jobs import jobs_table
 from caboose_daemon.cli.keyboard import Keyboard
 from caboose_daemon.cli.top_pages import screen
 from caboose_daemon.cli.top_view import View
+from caboose_daemon.offline.runs.source import DaemonSource
 from caboose_daemon.out.api.client import Client
 from support.processes import DaemonProcess, caboose_command, clean_environment, end, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
@@ -128,8 +129,8 @@ def drawn(view: View, width: int, height: int) -> list[str]:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
 def test_a_screen_fits_into_the_terminal(watched: DaemonProcess, width: int, height: int) -> None:
     for job in (None, "gpt"):
-        view = View(Client(watched.url), job)
-        view.look()
+        view = View(DaemonSource(Client(watched.url)), job)
+        view.refresh()
         lines = drawn(view, width, height)
 
         assert len(lines) <= height
@@ -138,10 +139,10 @@ def test_a_screen_fits_into_the_terminal(watched: DaemonProcess, width: int, hei
 
 
 def test_a_daemon_that_goes_away_leaves_what_was_known_and_says_so(watched: DaemonProcess) -> None:
-    view = View(Client(watched.url), "gpt")
-    view.look()
-    view.client = Client("127.0.0.1:1")
-    view.look()
+    view = View(DaemonSource(Client(watched.url)), "gpt")
+    view.refresh()
+    view.source = DaemonSource(Client("127.0.0.1:1"))
+    view.refresh()
 
     text = "\n".join(drawn(view, 100, 30))
 
@@ -154,7 +155,7 @@ def a_view(**changes: Any) -> View:
     detail = {"state": "running", "health": "ok", "attempt": 1, "num_live": 4096, "world": 4096, "rollback": "off"}
     detail |= {"step": 3, "loss": 2.0, "last": None, "step_seconds": 0.1, "agent_share": None}
     detail |= {"ranks": [{**rank, "rank": number} for number in range(4096)]}
-    return View(Client("127.0.0.1:1"), "huge", detail=detail, **changes)
+    return View(DaemonSource(Client("127.0.0.1:1")), "huge", detail=detail, **changes)
 
 
 def test_of_thousands_of_ranks_the_worst_are_shown() -> None:
@@ -201,7 +202,7 @@ def test_the_name_of_a_job_is_readable_at_any_width(width: int, shown: set[str],
     console = Console(width=width, height=30, record=True, file=io.StringIO())
 
     if is_top:
-        view = View(Client("http://127.0.0.1:9"))
+        view = View(DaemonSource(Client("http://127.0.0.1:9")))
         view.jobs = rows
         console.print(screen(view, console))
     else:

@@ -35,15 +35,15 @@ def healed(case: Case, step: int) -> Case:
     """The same case, all of it over at this step."""
     members = tuple(
         replace(m, is_open=False, last=msgspec.structs.replace(m.last, step=step, state="resolved"))
-        for m in case.incident.members
+        for m in case.incident.episodes
     )
-    return replace(case, incident=msgspec.structs.replace(case.incident, members=members))
+    return replace(case, incident=msgspec.structs.replace(case.incident, episodes=members))
 
 
 def lasting(case: Case, step: int) -> Case:
     """The same case, all of it seen last at this step."""
-    members = tuple(replace(m, last=msgspec.structs.replace(m.last, step=step)) for m in case.incident.members)
-    return replace(case, incident=msgspec.structs.replace(case.incident, members=members))
+    members = tuple(replace(m, last=msgspec.structs.replace(m.last, step=step)) for m in case.incident.episodes)
+    return replace(case, incident=msgspec.structs.replace(case.incident, episodes=members))
 
 
 def says(diagnosis: Diagnosis, cause: str, *numbers: str) -> None:

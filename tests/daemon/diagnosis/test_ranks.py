@@ -44,9 +44,9 @@ def on(case: Case, host: str, *ranks: int) -> Case:
 
 def heard_again(case: Case) -> Case:
     """The same, after the silence is over."""
-    (member,) = case.incident.members
+    (member,) = case.incident.episodes
     last = changed(member.last, state="resolved", severity=Severity.INFO, summary="every rank is heard again")
-    return replace(case, incident=changed(case.incident, members=(replace(member, is_open=False, last=last),)))
+    return replace(case, incident=changed(case.incident, episodes=(replace(member, is_open=False, last=last),)))
 
 
 def an_outlier(**changes: Any) -> Finding:

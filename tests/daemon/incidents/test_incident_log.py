@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from caboose_daemon.incidents.causal_links import BRINGS_ABOUT, SAYS_THE_SAME, WARNS_OF, are_kin
+from caboose_daemon.incidents.causal_links import CONFIRMED_BY, CONSEQUENCES, WARNS_OF, can_share_cause
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
-from caboose_daemon.incidents.incident_log import MAX_KEPT, MAX_MEMBERS, IncidentLog, Moment
+from caboose_daemon.incidents.incident_log import MAX_EPISODES, MAX_KEPT, IncidentLog, Moment
 from caboose_daemon.rules import RULES, config_advice
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from support.scenario import JournaledCore
@@ -47,7 +47,7 @@ def an_episode(rule: str, onset: int = 100, *, id_: int = 0, **changes: Any) -> 
             "last_time": float(finding.step),
             "is_open": True,
             "worst": finding,
-            "told_step": told,
+            "reported_step": told,
             **changes,
         }
     )
@@ -71,15 +71,15 @@ def at(step: int, attempt: int = 1, **changes: Any) -> Moment:
 
 
 def taken(log: IncidentLog, *episodes: Episode, step: int) -> list[Incident]:
-    return log.take(episodes, at(step))
+    return log.update(episodes, at(step))
 
 
 # Joining
 
 
 def test_every_rule_of_the_catalogue_has_its_place_among_kin() -> None:
-    assert set(BRINGS_ABOUT) == {rule.name for rule in RULES}
-    assert {rule for effects in BRINGS_ABOUT.values() for rule in effects} <= set(BRINGS_ABOUT)
+    assert set(CONSEQUENCES) == {rule.name for rule in RULES}
+    assert {rule for effects in CONSEQUENCES.values() for rule in effects} <= set(CONSEQUENCES)
 
 
 def test_findings_of_one_step_are_one_incident_led_by_the_one_nearest_to_a_cause() -> None:
@@ -90,7 +90,7 @@ def test_findings_of_one_step_are_one_incident_led_by_the_one_nearest_to_a_cause
     )
 
     assert incident.rule == "lr_schedule"
-    assert {member.rule for member in incident.members} == {"lr_schedule", "loss_spike", "gradient_explosion"}
+    assert {member.rule for member in incident.episodes} == {"lr_schedule", "loss_spike", "gradient_explosion"}
     assert (incident.id, incident.onset_step, incident.state) == ("train/1", 100, "open")
 
 
@@ -143,7 +143,7 @@ def test_two_ranks_with_the_same_trouble_are_two_incidents() -> None:
     ],
 )
 def test_kin_are_those_whose_rules_and_times_fit(known: Episode, new: Episode, is_kin: bool) -> None:
-    assert are_kin(known, new, 100) is is_kin
+    assert can_share_cause(known, new, 100) is is_kin
 
 
 def schedule(kind: str, onset: int = 300, **changes: Any) -> Episode:
@@ -181,14 +181,14 @@ def schedule(kind: str, onset: int = 300, **changes: Any) -> Episode:
 def test_a_break_is_laid_to_what_can_have_caused_it_and_not_to_whatever_lasts(
     known: Episode, new: Episode, is_kin: bool
 ) -> None:
-    assert are_kin(known, new, 100) is is_kin
+    assert can_share_cause(known, new, 100) is is_kin
 
 
 def test_a_break_is_laid_to_what_got_worse_shortly_before() -> None:
     begun = an_episode("activation_collapse", 300)
     worse = replace(begun, severity=Severity.CRITICAL, worst=msgspec.structs.replace(begun.worst, step=3950))
 
-    assert are_kin(worse, an_episode("divergence", 4000), 100)
+    assert can_share_cause(worse, an_episode("divergence", 4000), 100)
 
 
 def advice(*names: str, told: int = 1) -> Episode:
@@ -226,13 +226,13 @@ def advice(*names: str, told: int = 1) -> Episode:
     ],
 )
 def test_advice_and_standstill_have_kin_too_while_the_times_fit(known: Episode, new: Episode, is_kin: bool) -> None:
-    assert are_kin(known, new, 100) is is_kin
+    assert can_share_cause(known, new, 100) is is_kin
 
 
 def test_every_piece_of_advice_that_warns_of_something_is_one_the_rule_gives() -> None:
     given = set(re.findall(r'\("(\w+)", Severity', inspect.getsource(config_advice)))
 
-    assert set(WARNS_OF) | set(SAYS_THE_SAME) <= given
+    assert set(WARNS_OF) | set(CONFIRMED_BY) <= given
 
 
 def test_advice_yields_the_lead_to_what_comes_of_it() -> None:
@@ -260,8 +260,8 @@ def test_a_finding_that_explains_two_incidents_makes_them_one() -> None:
     merged, kept = taken(other, an_episode("lr_too_high", 390, told=460), step=460)
 
     assert (merged.number, merged.state) == (2, "resolved")
-    assert merged.reason == "it has the same cause as train/1, and goes on there"
-    assert {member.rule for member in kept.members} == {"clipping", "saturation", "lr_too_high"}
+    assert merged.merged_into == 1
+    assert {member.rule for member in kept.episodes} == {"clipping", "saturation", "lr_too_high"}
     assert [i.number for i in other.open] == [1]
 
 
@@ -273,10 +273,10 @@ def test_the_one_that_is_critical_already_takes_the_others_in() -> None:
 
     merged, kept = taken(log, an_episode("gradient_explosion", 445, told=455), step=455)
 
-    assert (merged.number, merged.state, merged.is_taken_in) == (1, "resolved", True)
-    assert merged.reason == "it has the same cause as train/2, and goes on there"
+    assert (merged.number, merged.state, merged.is_merged) == (1, "resolved", True)
+    assert merged.merged_into == 2
     assert (kept.number, kept.rule, kept.critical_time) == (2, "non_finite", 450.0), "nobody is called again"
-    assert {member.rule for member in kept.members} == {"saturation", "non_finite", "gradient_explosion"}
+    assert {member.rule for member in kept.episodes} == {"saturation", "non_finite", "gradient_explosion"}
     assert kept.onset_step == 400
 
 
@@ -308,7 +308,7 @@ def test_a_fault_on_another_rank_does_not_join_through_what_names_none() -> None
     taken(log, an_episode("non_finite", 110, ranks=(5,)), step=110)
     taken(log, an_episode("bad_batch", 112, ranks=(3,)), step=112)
 
-    assert [(i.number, {m.rule for m in i.members}) for i in sorted(log.open, key=lambda i: i.number)] == [
+    assert [(i.number, {m.rule for m in i.episodes}) for i in sorted(log.open, key=lambda i: i.number)] == [
         (1, {"rank_outlier", "loss_spike", "bad_batch"}),
         (2, {"non_finite"}),
     ]
@@ -336,6 +336,20 @@ def test_a_finding_that_names_the_ranks_of_two_incidents_makes_them_one() -> Non
     assert [i.number for i in log.open] == [1]
 
 
+def test_a_journal_without_the_field_has_the_merge_in_its_reason() -> None:
+    log = IncidentLog("train")
+    (opened,) = taken(log, an_episode("saturation", 400), step=400)
+    old = "it has the same cause as train/2, and goes on there"
+    merged = msgspec.structs.replace(opened, state="resolved", reason=old)
+
+    again = IncidentLog("train")
+    again.restore([merged], merged.episodes)
+
+    (restored,) = again
+    assert restored.merged_into == 2
+    assert restored.is_merged
+
+
 def test_what_was_taken_in_stays_so_over_a_restart() -> None:
     log = IncidentLog("train")
     episodes = [
@@ -344,11 +358,11 @@ def test_what_was_taken_in_stays_so_over_a_restart() -> None:
         an_episode("gradient_explosion", 445, told=455, id_=3),
     ]
     for episode in episodes:
-        taken(log, episode, step=episode.told_step)
+        taken(log, episode, step=episode.reported_step)
     again = IncidentLog("train")
     again.restore(sorted(log, key=lambda i: i.number), episodes)
 
-    assert [(i.number, i.is_open, i.is_taken_in) for i in again] == [(2, True, False), (1, False, True)]
+    assert [(i.number, i.is_open, i.is_merged) for i in again] == [(2, True, False), (1, False, True)]
     (kept,) = taken(again, over(episodes[1], 470), step=470)
     assert kept.number == 2
     assert kept.is_open, "the others go on"
@@ -382,8 +396,8 @@ def test_what_is_over_is_one_with_what_is_open_when_a_finding_has_kin_in_both() 
 
     (incident,) = log.open
     assert incident.number == 2, "the one that people know of takes the other in"
-    assert {member.rule for member in incident.members} == {"loss_spike", "dead_units", "oscillation"}
-    assert [i.is_taken_in for i in log if i.number == 1] == [True]
+    assert {member.rule for member in incident.episodes} == {"loss_spike", "dead_units", "oscillation"}
+    assert [i.is_merged for i in log if i.number == 1] == [True]
 
 
 def test_what_was_over_too_long_ago_stays_over() -> None:
@@ -404,7 +418,7 @@ def test_what_is_for_the_record_opens_nothing_but_joins_what_it_belongs_to() -> 
     (incident,) = taken(log, an_episode("loss_spike", 101), step=101)
 
     assert (incident.rule, incident.onset_step) == ("loss_spike", 101)
-    assert [m.rule for m in incident.members] == ["loss_spike", "gradient_explosion"]
+    assert [m.rule for m in incident.episodes] == ["loss_spike", "gradient_explosion"]
 
 
 def test_what_merely_goes_on_is_no_news() -> None:
@@ -483,13 +497,13 @@ def test_what_comes_back_in_the_next_attempt_is_the_same_incident() -> None:
     log = IncidentLog("train")
     nan = an_episode("non_finite", ranks=(3,))
     taken(log, nan, step=100)
-    log.take([over(nan, 110)], at(110), reason="attempt 2 began", is_cut=True)
+    log.update([over(nan, 110)], at(110), reason="attempt 2 began", is_cut=True)
 
-    (incident,) = log.take([an_episode("non_finite", ranks=(3,), attempt=2)], at(100, 2))
+    (incident,) = log.update([an_episode("non_finite", ranks=(3,), attempt=2)], at(100, 2))
     assert (incident.number, incident.num_reopened) == (1, 1)
 
-    log.take([over(incident.members[-1], 120)], at(120, 2))  # the rule saw it end: that was it
-    assert log.take([an_episode("non_finite", 101, ranks=(3,), attempt=3)], at(101, 3))[0].number == 2
+    log.update([over(incident.episodes[-1], 120)], at(120, 2))  # the rule saw it end: that was it
+    assert log.update([an_episode("non_finite", 101, ranks=(3,), attempt=3)], at(101, 3))[0].number == 2
 
 
 def test_of_what_a_journal_kept_open_that_has_nothing_open_in_it_is_over() -> None:
@@ -499,11 +513,11 @@ def test_of_what_a_journal_kept_open_that_has_nothing_open_in_it_is_over() -> No
     ended = over(nan, 130, "all numbers are finite again")
 
     restored = IncidentLog("train")
-    restored.restore([msgspec.structs.replace(incident, members=(ended, ended))], [ended])
+    restored.restore([msgspec.structs.replace(incident, episodes=(ended, ended))], [ended])
 
     (healed,) = restored
     assert (healed.state, healed.reason, healed.closed_step) == ("resolved", "all numbers are finite again", 130)
-    assert len(healed.members) == 1
+    assert len(healed.episodes) == 1
 
 
 def test_an_episode_that_ends_after_its_incident_opens_nothing() -> None:
@@ -515,7 +529,7 @@ def test_an_episode_that_ends_after_its_incident_opens_nothing() -> None:
     assert taken(log, over(nan, 110), step=110) == []
     (incident,) = log
     assert (incident.state, incident.num_reopened) == ("resolved", 0)
-    assert [member.is_open for member in incident.members] == [False]
+    assert [member.is_open for member in incident.episodes] == [False]
 
 
 def test_acknowledged_until_it_is_over_and_not_when_it_comes_back() -> None:
@@ -575,8 +589,8 @@ def test_memory_is_bounded_however_long_a_rule_flutters() -> None:
         taken(log, nan, step=10_000 * number)
         taken(log, over(nan, 10_000 * number), step=10_000 * number)
 
-    assert len(log.open[0].members) == MAX_MEMBERS
-    assert log.open[0].members[0].rule == "divergence"
+    assert len(log.open[0].episodes) == MAX_EPISODES
+    assert log.open[0].episodes[0].rule == "divergence"
     assert len(list(log)) == MAX_KEPT + 1
 
 
@@ -586,7 +600,7 @@ def test_memory_is_bounded_however_long_a_rule_flutters() -> None:
 def test_the_first_witness_is_the_earliest_sign_that_names_a_place() -> None:
     log = IncidentLog("train")
 
-    (incident,) = log.take(
+    (incident,) = log.update(
         [an_episode("loss_spike", 104), an_episode("gradient_explosion", 100, layers=("h.3.weight",), ranks=(5,))],
         at(104, host_of=lambda rank: f"node{rank}", regimes=frozenset({"warmup"})),
     )

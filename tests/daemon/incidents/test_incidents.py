@@ -43,7 +43,7 @@ def test_a_spike_and_its_gradient_are_one_incident() -> None:
     story = scenario().loss_spike(at=60, height=4.0, steps=5, grad_height=50.0).healthy(60)
 
     incident = one(story)
-    assert {member.rule for member in incident.told} >= {"loss_spike", "gradient_explosion"}
+    assert {member.rule for member in incident.reportable} >= {"loss_spike", "gradient_explosion"}
     assert incident.state == "resolved"
     assert incident.diagnosis is not None
     assert sum(c.confidence for c in incident.diagnosis.causes) + incident.diagnosis.unknown == pytest.approx(1.0)
@@ -51,7 +51,7 @@ def test_a_spike_and_its_gradient_are_one_incident() -> None:
 
 def told_of(story: Scenario) -> list[set[str]]:
     """The rules worth a ticket of each incident, the oldest first."""
-    return [{m.rule for m in i.told} for i in sorted(story.job.incidents, key=lambda i: i.number)]
+    return [{m.rule for m in i.reportable} for i in sorted(story.job.incidents, key=lambda i: i.number)]
 
 
 def trained(curve: Sequence[float], lr: Callable[[int], float], updates: float = 1.0, **settings: Any) -> Scenario:
@@ -160,7 +160,7 @@ def test_what_was_open_at_a_clean_end_stays_over_in_the_next_launch(pause: float
 
     assert again.job.num_attempts == 2
     assert (one(again).state, one(again).reason, one(again).num_reopened) == ("resolved", "the run ended", 0)
-    assert [(member.id, member.is_open) for member in one(again).members] == [(1, False)]
+    assert [(member.id, member.is_open) for member in one(again).episodes] == [(1, False)]
     assert (again.job.health, again.job.episodes.open) == ("ok", [])
 
 
@@ -204,7 +204,7 @@ def test_closes_when_nobody_has_been_heard_for_an_hour_and_opens_again_with_the_
 
     story.wait(200.0)
     assert one(story).state == "resolved"
-    assert one(story).reason == "no rank has been heard for 1.0 h: it was cancelled or killed"
+    assert one(story).reason == "no message from any rank for 1.0 h: it was cancelled or killed"
     assert story.job.num_missing(story.now) == 0, "nobody waits for them"
     assert story.job.state == "lost"
 

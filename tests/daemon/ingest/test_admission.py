@@ -17,7 +17,13 @@ def launched(core: Core, *, name: str = "a", now: float = 0.0, **changes: object
 
 def beats(core: Core, name: str, now: float) -> None:
     for rank in range(2):
-        core.say(f"{name}{rank}".encode(), Heartbeat(attempt=0, step=0, time=now), now)
+        core.say(
+            f"{name}{rank}".encode(),
+            Heartbeat(
+                step=0,
+            ),
+            now,
+        )
 
 
 def reasons(replies: list[Reply]) -> list[str]:
@@ -90,7 +96,13 @@ def test_a_new_launch_after_a_clean_end_begins_at_once() -> None:
     core = Core()
     launched(core)
     for peer in (b"a0", b"a1"):
-        core.say(peer, Bye(attempt=0, step=5, time=1.0), 1.0)
+        core.say(
+            peer,
+            Bye(
+                step=5,
+            ),
+            1.0,
+        )
 
     launched(core, name="b", launch="run-2", now=1.1)
 
@@ -174,7 +186,13 @@ def test_a_newcomer_takes_its_place_when_the_old_launch_says_goodbye() -> None:
     launched(core, name="b", launch="run-2", now=1.0)
     core.say(b"b0", a_report(1), 1.1)
     for peer in (b"a0", b"a1"):
-        core.say(peer, Bye(attempt=0, step=5, time=3.0), 3.0)
+        core.say(
+            peer,
+            Bye(
+                step=5,
+            ),
+            3.0,
+        )
 
     assert core.pass_time(3.1) == []
     assert core.state.jobs["train"].num_attempts == 2
@@ -204,7 +222,13 @@ def test_a_late_rank_of_the_same_launch_joins_at_any_time() -> None:
 def test_a_rank_that_comes_back_after_its_goodbye_is_live_again() -> None:
     core = Core()
     hellos = launched(core)
-    core.say(b"a1", Bye(attempt=0, step=5, time=1.0), 1.0)
+    core.say(
+        b"a1",
+        Bye(
+            step=5,
+        ),
+        1.0,
+    )
 
     core.say(b"a1", hellos[1], 2.0)
 

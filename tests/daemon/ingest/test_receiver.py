@@ -55,7 +55,7 @@ def test_an_unknown_peer_is_not_asked_at_every_message() -> None:
 
 def test_a_goodbye_that_overtakes_the_hello_is_applied_after_it() -> None:
     core = Core()
-    core.say(b"r0", Bye(attempt=0, step=1, time=1.0, error="boom"), 0.0)
+    core.say(b"r0", Bye(step=1, error="boom"), 0.0)
 
     core.say(b"r0", a_hello(rank=0, world=1), 0.1)
 
@@ -87,7 +87,7 @@ def test_gaps_in_the_sequence_are_counted_as_missed_reports() -> None:
 def test_what_an_agent_dropped_is_shown_as_it_says() -> None:
     core = a_job()
     core.say(b"r0", a_report(1, num_dropped=3), 1.0)
-    core.say(b"r1", Heartbeat(attempt=0, step=1, time=1.0, num_dropped=8, num_failures=2, state="disabled"), 1.0)
+    core.say(b"r1", Heartbeat(step=1, num_dropped=8, num_failures=2, state="disabled"), 1.0)
 
     attempt = core.state.jobs["train"].attempt
     assert attempt is not None
@@ -151,7 +151,7 @@ def test_a_layer_table_that_changes_while_a_step_is_open_stops_nobody() -> None:
 def test_what_only_the_daemon_may_say_is_refused() -> None:
     core = a_job()
 
-    replies = core.say(b"r0", Command(number=1, kind="stop", incarnation="12345678"), 1.0)
+    replies = core.say(b"r0", Command(number=1, kind="stop", group="12345678"), 1.0)
 
     assert kinds(replies) == ["type"]
     assert kinds(core.say(b"r0", HelloRequest(), 1.0)) == ["type"]
@@ -160,7 +160,13 @@ def test_what_only_the_daemon_may_say_is_refused() -> None:
 def test_accepted_messages_are_counted_by_type() -> None:
     core = a_job()
     core.say(b"r0", a_report(1), 1.0)
-    core.say(b"r0", Heartbeat(attempt=0, step=1, time=1.0), 1.0)
+    core.say(
+        b"r0",
+        Heartbeat(
+            step=1,
+        ),
+        1.0,
+    )
     core.say(b"r0", Ack(command=1, outcome="done"), 1.0)
 
     assert core.state.num_frames == {"Hello": 2, "StepReport": 1, "Heartbeat": 1, "Ack": 1}
@@ -295,7 +301,13 @@ def test_the_job_that_was_silent_for_longest_makes_room_for_a_new_one(monkeypatc
     core = Core()
     core.say(b"a", a_hello(job="old", world=1), 0.0)
     core.say(b"b", a_hello(job="ended", world=1, incarnation="incarnation-b"), 5.0)
-    core.say(b"b", Bye(attempt=0, step=0, time=5.0), 95.0)
+    core.say(
+        b"b",
+        Bye(
+            step=0,
+        ),
+        95.0,
+    )
 
     assert core.say(b"c", a_hello(job="new", world=1, incarnation="incarnation-c"), 100.0) == []
 
@@ -306,7 +318,7 @@ def test_the_job_that_was_silent_for_longest_makes_room_for_a_new_one(monkeypatc
 def test_jobs_that_are_alive_make_room_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "MAX_JOBS", 1)
     core = a_job()
-    core.say(b"r1", Bye(attempt=0, step=0, time=1.0, error="boom"), 1.0)
+    core.say(b"r1", Bye(step=0, error="boom"), 1.0)
 
     assert kinds(core.say(b"c", a_hello(job="new"), 1.0)) == ["capacity"]
     assert set(core.state.jobs) == {"train"}
@@ -324,7 +336,13 @@ def test_a_rank_may_wait_for_a_job_that_makes_room_meanwhile(monkeypatch: pytest
 def test_peers_of_jobs_that_are_over_are_forgotten_after_a_while() -> None:
     core = a_job()
     for rank in range(2):
-        core.say(f"r{rank}".encode(), Bye(attempt=0, step=0, time=1.0), 1.0)
+        core.say(
+            f"r{rank}".encode(),
+            Bye(
+                step=0,
+            ),
+            1.0,
+        )
     assert core.state.num_peers == 2
 
     core.pass_time(1.0)

@@ -1,17 +1,19 @@
 """The engine keeps rules apart: one that fails, is switched off or cannot see stops no other."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 
 from caboose_daemon.config import Config
+from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.loss_spike import LossSpikeConfig
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.rule import Rule, RuleConfig, Trigger
 from caboose_daemon.steps.regimes import STARTUP_STEPS
 from caboose_daemon.steps.view import JobView
 from support.curves import flat, views
@@ -39,9 +41,8 @@ class Broken(Rule[BrokenConfig]):
 
 
 @pytest.fixture
-def core_with_broken_rule(monkeypatch: pytest.MonkeyPatch) -> Core:
-    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Broken, *RULES))
-    return Core(Config(rules={"broken": BrokenConfig(), **Config().rules}))
+def core_with_broken_rule() -> Core:
+    return Core(Config(rules={"broken": BrokenConfig(), **Config().rules}), rules=(Broken, *RULES))
 
 
 def test_a_rule_that_raises_stops_no_other_and_is_counted(core_with_broken_rule: Core) -> None:
@@ -69,7 +70,7 @@ def test_a_rule_that_is_switched_off_is_not_run() -> None:
 
 
 def test_rules_that_cannot_see_are_listed_with_what_they_miss() -> None:
-    engine = Engine(Config().rules, {})
+    engine = Engine(RULES, Config().rules, {}, EpisodeLog())
 
     everything = frozenset(need for rule in RULES for need in rule.needs)
     assert engine.abstaining(everything) == {}
@@ -126,10 +127,28 @@ class Counting(Rule[CountingConfig]):
         self.onset = finding.onset_step
 
 
+class Watched(Engine):
+    """An engine with one rule, whose findings go into its episodes, as in the pipeline."""
+
+    def __init__(self, episodes: EpisodeLog) -> None:
+        self.episodes = episodes
+        super().__init__((Counting,), {"counting": CountingConfig()}, {}, episodes)
+
+    def run(self, view: JobView, trigger: Trigger) -> list[Finding]:
+        return self._kept(super().run(view, trigger))
+
+    def configure(self, configs: Mapping[str, RuleConfig]) -> list[Finding]:
+        return self._kept(super().configure(configs))
+
+    def _kept(self, findings: list[Finding]) -> list[Finding]:
+        for finding in findings:
+            self.episodes.add(finding, 1, 0.0)
+        return findings
+
+
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr("caboose_daemon.jobs.engine.RULES", (Counting,))
-    return Engine({"counting": CountingConfig()}, {})
+def counting() -> Watched:
+    return Watched(EpisodeLog())
 
 
 def run(engine: Engine, *, declared: dict[int, str] | None = None, steps: int = 40) -> list[Finding]:
@@ -185,10 +204,10 @@ def test_a_rule_that_is_switched_off_ends_what_it_had_open_and_is_new_when_switc
     assert run(counting)[0].values["seen"] == 1
 
 
-def test_an_episode_taken_up_after_a_restart_ends_like_any_other(counting: Engine) -> None:
+def test_an_episode_taken_up_after_a_restart_ends_like_any_other(counting: Watched) -> None:
     (last,) = run(counting, steps=STARTUP_STEPS + 1)
-    restarted = Engine({"counting": CountingConfig()}, {})
-    restarted.resume([last])
+    restarted = Watched(counting.episodes)
+    restarted.resume()
 
     assert run(restarted)[0].onset_step == last.onset_step
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
-from caboose_daemon.incidents.causal_links import BRINGS_ABOUT
+from caboose_daemon.incidents.causal_links import CONSEQUENCES
 from caboose_daemon.offline.guided.questions import QUESTIONS
 from caboose_daemon.offline.guided.symptoms import SYMPTOMS
 from support.scenario import JournaledCore, scenario
@@ -119,7 +119,7 @@ def test_a_conversation_that_is_broken_off_ends_cleanly() -> None:
 
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert "broken off; nothing was kept" in done.stderr
+    assert "interrupted; nothing was kept" in done.stderr
     assert "Traceback" not in done.output
 
 
@@ -134,14 +134,14 @@ def test_one_conversation_is_about_one_run() -> None:
     done = CliRunner().invoke(caboose, ["diagnose", "--guided", "one", "two"])
 
     assert done.exit_code == 2
-    assert "--guided is about one run" in done.stderr
+    assert "--guided takes one run" in done.stderr
 
 
 @pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.name)
 def test_every_symptom_has_rules_questions_and_causes(symptom: Any) -> None:
-    assert symptom.rules <= BRINGS_ABOUT.keys()
+    assert symptom.rules <= CONSEQUENCES.keys()
     asked = [question for question in QUESTIONS if symptom.name in question.symptoms]
     assert asked
-    assert all(question.rule in BRINGS_ABOUT for question in asked if question.rule)
+    assert all(question.rule in CONSEQUENCES for question in asked if question.rule)
     assert len({question.key for question in asked}) == len(asked)
     assert causes(told(symptom.name, "100"))

@@ -1,4 +1,4 @@
-"""`caboose doctor` finds what is broken between a run and its people, and says how to mend it."""
+"""`caboose doctor` finds what is broken between a run and its users, and prints the fix."""
 
 import json
 import socket
@@ -86,7 +86,7 @@ def test_a_wrong_token_and_a_wrong_endpoint_are_crosses(watched: DaemonProcess, 
 
     assert checks["token"]["state"] == "cross"
     assert checks["reports"]["state"] == "cross"
-    assert "nobody listens at tcp://127.0.0.1:1" in checks["reports"]["text"]
+    assert "no connection to tcp://127.0.0.1:1" in checks["reports"]["text"]
 
 
 def test_without_a_daemon_ports_and_directory_are_looked_at() -> None:
@@ -133,14 +133,14 @@ def test_keys_that_are_not_the_daemons_are_found_out(tmp_path: Path, monkeypatch
         monkeypatch.setenv("CABOOSE_AGENT_KEY", "short")
         short = examine(*where)[1]["keys"]
 
-    assert (without["state"], "wants keys" in without["text"]) == ("cross", True)
+    assert (without["state"], "needs keys" in without["text"]) == ("cross", True)
     assert (wrong["state"], "not the daemon's" in wrong["text"]) == ("cross", True)
     assert (right["reports"]["state"], right["keys"]["state"]) == ("ok", "ok")
     assert "CABOOSE_AGENT_KEY has 5 characters" in short["text"]
 
 
 def judged(watched: DaemonProcess, **changes: Any) -> dict[str, str]:
-    """What is said of a daemon that tells this of itself."""
+    """The states of the checks on a daemon with this status."""
     about = watched.get("/api/v1/daemon") | changes
     return {check.name: check.state for check in check_daemon(Client(watched.url), about, 0.01)}
 
@@ -170,18 +170,18 @@ def a_job(**changes: Any) -> dict[str, Any]:
 
 def test_a_job_that_was_killed_is_not_one_whose_ranks_are_missing() -> None:
     killed = check_agents([a_job(num_live=0, silent_seconds=45.0)])
-    assert (killed.state, killed.text) == ("cross", "nothing heard of gpt for 45 s")
-    assert "a job that was killed never says good-bye" in killed.fix
+    assert (killed.state, killed.text) == ("cross", "no report from gpt for 45 s")
+    assert "caboose diagnose gpt" in killed.fix
 
     short = check_agents([a_job(num_live=3)])
-    assert (short.state, short.text) == ("cross", "not all are heard: gpt: 3 of 4 ranks")
+    assert (short.state, short.text) == ("cross", "ranks missing: gpt: 3 of 4 ranks")
     assert "CABOOSE_ENDPOINT" in short.fix
 
 
 def test_a_job_that_is_lost_runs_no_more() -> None:
     lost = a_job(job="old", state="lost", num_live=0, silent_seconds=14 * 86_400.0)
 
-    assert check_agents([lost]).text == "1 job known, none is running"
+    assert check_agents([lost]).text == "1 job known, none running"
     assert check_agents([lost, a_job()]).state == "ok"
 
 
@@ -190,5 +190,5 @@ def test_the_page_for_people_ends_with_what_there_is_to_do(where: tuple[str, ...
 
     assert ended.exit_code == 1
     assert "✗  agents" in ended.stdout
-    assert "→ look for the missing ranks with `caboose top gpt`" in ended.stdout
-    assert ended.stdout.rstrip().endswith("crosses to mend")
+    assert "→ find them with `caboose top gpt`" in ended.stdout
+    assert ended.stdout.rstrip().endswith("problems to fix")

@@ -25,7 +25,7 @@ def an_incident(*causes: str, rule: str = "loss_spike", onset: int = 105, **witn
     return {
         "rule": "another",
         "onset_step": onset,
-        "reason": "",
+        "merged_into": None,
         "members": [{"rule": rule, "severity": "warning", "detected_step": onset}],
         "witness": witness,
         "diagnosis": {"causes": [{"id": cause} for cause in causes], "unknown": 0.2},
@@ -109,7 +109,7 @@ def test_the_cause_is_looked_for_in_the_first_incident_since_the_fault_that_hold
 def test_a_fault_that_is_told_as_several_incidents_has_failed_the_seed() -> None:
     drill = a_drill(companions=("divergence",))
     once = [an_incident(), an_incident(rule="straggler"), an_incident(onset=99)]
-    merged = {**an_incident(rule="divergence"), "reason": "it has the same cause as train/1, and goes on there"}
+    merged = {**an_incident(rule="divergence"), "merged_into": 1}
     aside = an_incident(rule="divergence")
     aside["members"][0]["severity"] = "info"
 
@@ -202,7 +202,7 @@ def test_the_page_counts_in_how_many_seeds_each_rule_spoke() -> None:
     assert tables.matrix([result]) == [["drill", "loss_spike", "plateau"], ["spike (3)", "**2**", "1"]]
     page = tables.markdown([result], "make drills")
     assert "| spike (3) | **2** | 1 |" in page
-    assert "- MISSED: found under its own name" in page
+    assert "- MISSED: found by its own rule" in page
 
 
 def test_names_are_chosen_in_the_order_of_the_catalogue() -> None:
@@ -210,5 +210,5 @@ def test_names_are_chosen_in_the_order_of_the_catalogue() -> None:
     assert [drill.name for drill in known.named(("b", "a"))] == ["a", "b"]
     assert [drill.name for drill in known.named(("healthy", "b"))] == ["b", "h"]
     assert [drill.name for drill in known.named(("all",))] == ["a", "b"]
-    with pytest.raises(ValueError, match="no drill 'c'; there are a, b, h, and all and healthy"):
+    with pytest.raises(ValueError, match="no drill 'c'; known: a, b, h, all, healthy"):
         known.named(("c",))

@@ -82,7 +82,7 @@ def test_the_first_push_makes_everything_and_the_second_changes_nothing(push: Pu
     second = push()
 
     assert second.exit_code == 0
-    assert second.stdout.startswith("Nothing to change: all 4 things are in ")
+    assert second.stdout.startswith("Nothing to change: all 4 objects in ")
     assert grafana.requests
     assert grafana.writes == []
 
@@ -92,7 +92,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(push: Push, grafan
 
     assert ended.exit_code == 0
     assert ended.stdout.count("would be created") == 4
-    assert ended.stdout.splitlines()[-1].startswith("Would change 4 of 4 things in ")
+    assert ended.stdout.splitlines()[-1].startswith("Would change 4 of 4 objects in ")
     assert grafana.writes == []
 
 
@@ -140,7 +140,7 @@ def test_without_an_address_a_prometheus_that_grafana_knows_is_left_alone(push: 
 def test_without_any_prometheus_it_asks_where_there_is_one(push: Push, grafana: StandIn) -> None:
     line = the_line(push("--prometheus", ""), 1)
 
-    assert line.endswith("has no Prometheus data source; say where Prometheus is: --prometheus URL")
+    assert line.endswith("has no Prometheus data source; give its address: --prometheus URL")
     assert grafana.writes == []
 
 
@@ -174,7 +174,7 @@ def test_a_daemon_that_is_not_there_is_a_word_or_an_error_if_it_was_asked_for(pu
 
     assert line == f"no daemon answers at http://{nobody}: Connection refused"
     assert unasked.exit_code == 0
-    assert unasked.stderr == f"caboose: {line}; no incidents are pushed\n"
+    assert unasked.stderr == f"caboose: {line}; no incidents pushed\n"
 
 
 def test_a_grafana_under_a_sub_path_is_found(push: Push) -> None:
@@ -218,7 +218,7 @@ def test_what_cannot_be_right_is_one_line_and_2(push: Push, tmp_path: Path) -> N
     assert the_line(push("--token-file", "empty"), 2) == "Grafana's token: empty is empty"
     assert the_line(push("--token-file", "prose"), 2) == "Grafana's token: prose holds something that is no token"
     assert the_line(push("--url", "grafana:3000"), 2) == "'grafana:3000' is not of the form http://host:port/path"
-    assert the_line(push("--url", ""), 2).startswith("where is Grafana? Say --url URL")
+    assert the_line(push("--url", ""), 2).startswith("where is Grafana? Give --url URL")
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:x", "http://a?b=c", "http://a#b", "http://a:99999"])
@@ -268,7 +268,7 @@ FAILURES: dict[str, tuple[str, int, Any, str]] = {
         "POST /api/folders",
         500,
         {"message": "db locked"},
-        " failed (500, making folders); look at its log, or try",
+        " failed (500, creating folders); look at its log, or try",
     ),
     "502 of a proxy": (
         "GET /api/frontend/settings",

@@ -143,16 +143,16 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
     assert job.attempt is not None
     for minute in range(10, 24 * 60, 10):  # the state is what a scrape reads: no need to send 4,096 messages each time
         now = 60.0 * minute
-        closeup = job.meters.closeup
-        assert closeup is not None
-        for values in (*closeup.layers.values(), *closeup.modules.values()):
-            values[:] = random.lognormal(0.0, 2.0, len(values))
+        latest = job.meters.latest
+        assert latest is not None
+        for found in (*latest.layers.values(), *latest.modules.values()):
+            found.values[:] = random.lognormal(0.0, 2.0, len(found))
         assert job.last is not None
-        job.last.layer_grad_norm[:] = random.lognormal(0.0, 2.0, 500)
+        job.last.layer_grad_norm.values[:] = random.lognormal(0.0, 2.0, 500)
         if minute % 20 == 0:
             for member in job.attempt.members.values():
-                member.loss, member.last_seen = float(random.lognormal()), now - float(random.random())
-                member.step_seconds, member.step = float(random.random()), int(random.integers(1000))
+                member.numbers.loss, member.last_seen = float(random.lognormal()), now - float(random.random())
+                member.numbers.step_seconds, member.step = float(random.random()), int(random.integers(1000))
         assert len(of_job(prometheus.scrape(now), "train")) < 4000
 
     ever = len(of_job(prometheus.ever, "train"))
@@ -171,7 +171,13 @@ def test_new_job_names_without_end_are_capped_and_counted() -> None:
     for number in range(3000):
         peer, now = b"%d" % number, 0.1 * number
         core.say(peer, a_hello(job=f"job-{number}", world=1, incarnation=f"incarnation-{number}"), now)
-        core.say(peer, Bye(attempt=0, step=0, time=now), now)
+        core.say(
+            peer,
+            Bye(
+                step=0,
+            ),
+            now,
+        )
         if number % 100 == 99:
             core.pass_time(now)
             series = prometheus.scrape(now)
@@ -211,12 +217,24 @@ def test_a_job_in_trouble_has_a_place_before_one_that_runs_and_that_before_one_t
     prometheus.scrape(0.0)
     for name, now in (("ended", 60.0), ("running", 60.0)):
         core.say(name.encode(), a_hello(job=name, world=1, incarnation=f"incarnation-{name}"), now)
-    core.say(b"ended", Bye(attempt=0, step=0, time=60.0), 60.0)
+    core.say(
+        b"ended",
+        Bye(
+            step=0,
+        ),
+        60.0,
+    )
     assert of_job(prometheus.scrape(60.0), "running"), "the others are silent"
     assert not of_job(prometheus.scrape(60.0), "ended")
 
     for number in range(MAX_JOBS):
-        core.say(b"%d" % number, Heartbeat(attempt=0, step=0, time=61.0), 61.0)
+        core.say(
+            b"%d" % number,
+            Heartbeat(
+                step=0,
+            ),
+            61.0,
+        )
     core.say(b"ill", a_hello(job="ill", world=1, incarnation="incarnation-ill"), 61.0)
     for step in range(1, 8):
         core.say(b"ill", a_report(step, loss=float("nan")), 61.0 + step)

@@ -71,13 +71,30 @@ def a_full_state() -> tuple[State, float]:
     story.says(0, a_report(32, lr=(1e-3, 5e-4), num_dropped=3, num_samples=32, num_tokens=4096)).wait(3.0)
     core.receiver.handle(b"peer-0", [b"garbage"], story.now)
     core.say(b"ended", a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e"), story.now)
-    core.say(b"ended", Bye(attempt=0, step=0, time=1.0), story.now)
+    core.say(
+        b"ended",
+        Bye(
+            step=0,
+        ),
+        story.now,
+    )
     core.say(b"other", a_hello(job="llama-7b", launch="run-2", incarnation="incarnation-o"), story.now)
     story.now += 2.0
-    core.say(b"peer-0", Heartbeat(attempt=0, step=32, time=1.0, num_dropped=3), story.now)
+    core.say(b"peer-0", Heartbeat(step=32, num_dropped=3, utilization=0.9375), story.now)
     core.pass_time(story.now)
     story.says(0, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
-    story.says(1, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
+    story.says(
+        1,
+        a_report(
+            33,
+            seq=40,
+            device_bytes=2**34,
+            clipping=Clipping(0.5),
+            scaler=Scaler(2.0**15),
+            num_samples=32,
+            num_tokens=4096,
+        ),
+    )
     core.pass_time(story.now)
     core.state.started = 900.0
     core.state.turn_seconds, core.state.lag_seconds, core.state.scrape_seconds = 0.001, 0.25, 0.125
@@ -95,9 +112,6 @@ def _roll_back(story: Scenario) -> None:
     for rank in range(2):
         snapshots = (Held(10, 10, 1.0), Held(20, 20, 2.0), Held(25, 25, 3.0, is_ready=False))
         holdings = Holdings(
-            attempt=0,
-            step=26,
-            time=3.0,
             group="group-of-these-ranks",
             snapshots=snapshots,
             snapshot_every=10,
@@ -208,6 +222,8 @@ FROZEN = {
     "caboose_non_finite_steps_total": {"training_job"},
     "caboose_peers_connected": set(),
     "caboose_phase_seconds": {"training_job", "phase"},
+    "caboose_rank_device_memory_bytes": {"training_job", "rank", "host"},
+    "caboose_rank_device_utilization_ratio": {"training_job", "rank", "host"},
     "caboose_rank_loss": {"training_job", "rank", "host"},
     "caboose_rank_silent_seconds": {"training_job", "rank", "host"},
     "caboose_rank_step": {"training_job", "rank", "host"},
@@ -413,33 +429,34 @@ def series_of(ranks: int) -> list[str]:
     for rank in range(ranks):
         core.say(b"%d" % rank, a_hello(rank=rank, world=ranks), 0.0)
     for rank in range(ranks):
-        core.say(b"%d" % rank, a_report(1), 0.0)
+        core.say(b"%d" % rank, a_report(1, device_bytes=2**30), 0.0)
+        core.say(b"%d" % rank, Heartbeat(step=1, utilization=0.5), 0.0)
     core.pass_time(0.0)
     return [line for line in scrape(core.state).splitlines() if not line.startswith("#")]
 
 
-def test_each_rank_has_four_series_up_to_the_limit() -> None:
+def test_each_rank_on_a_gpu_has_six_series_up_to_the_limit() -> None:
     few, full = series_of(1), series_of(MAX_RANKS)
 
-    assert len(full) - len(few) == 4 * (MAX_RANKS - 1)
+    assert len(full) - len(few) == 6 * (MAX_RANKS - 1)
 
 
 def test_beyond_the_limit_only_the_ten_worst_ranks_have_series() -> None:
     many = series_of(MAX_RANKS + 1)
 
-    assert len([line for line in many if 'rank="' in line and line.startswith("caboose_rank_")]) == 4 * 10
+    assert len([line for line in many if 'rank="' in line and line.startswith("caboose_rank_")]) == 6 * 10
     assert f'caboose_job_live_ranks{{training_job="train"}} {MAX_RANKS + 1}.0' in many
 
 
 def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_ever() -> None:
     story = scenario(ranks=1).healthy(3)
     for step in range(4, 8):
-        story.says(0, a_report(step, arrays={}, grad_norm=None))
+        story.says(0, a_report(step, arrays={}))
     story.wait(3.0)
     assert "caboose_gradient_norm{" in scrape(story.core.state)
 
     for step in range(8, 60):
-        story.says(0, a_report(step, arrays={}, grad_norm=None))
+        story.says(0, a_report(step, arrays={}))
     story.wait(3.0)
     assert "caboose_gradient_norm{" not in scrape(story.core.state)
 
@@ -507,7 +524,12 @@ def test_a_job_that_was_killed_does_not_stay_up() -> None:
 def test_a_job_that_ended_misses_nobody() -> None:
     story = scenario(ranks=2).healthy(5)
     for rank in range(2):
-        story.says(rank, Bye(attempt=0, step=5, time=1.0))
+        story.says(
+            rank,
+            Bye(
+                step=5,
+            ),
+        )
 
     assert of_fleet(story) == {"up": 0, "live_ranks": 0, "missing_ranks": 0, "world_ranks": 2}
 

@@ -143,12 +143,19 @@ def test_a_wrong_number_of_points_is_explained(client: httpx.Client, points: str
     assert "give a whole number from 1 to 5000" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["", "/series", "/findings"])
-def test_an_unknown_job_is_answered_with_the_known_ones(client: httpx.Client, path: str) -> None:
-    answer = client.get(f"/api/v1/jobs/trian{path}")
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "",
+        *("/series", "/sample", "/findings", "/incidents", "/diagnosis", "/decisions", "/ledger", "/events", "/layers"),
+        *("/layers/0", "/steps?attempt=1&step=1"),
+    ],
+)
+def test_an_unknown_job_gets_the_same_reply_from_every_endpoint(client: httpx.Client, tail: str) -> None:
+    answer = client.get(f"/api/v1/jobs/trian{tail}")
 
     assert answer.status_code == 404
-    assert answer.json() == {"error": "no job 'trian'; known: train"}
+    assert answer.json() == {"error": "no job 'trian'; known: train", "known_jobs": ["train"]}
 
 
 def test_an_unknown_path_points_to_the_api(client: httpx.Client) -> None:

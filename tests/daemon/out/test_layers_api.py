@@ -47,8 +47,8 @@ def test_the_map_of_a_statistic_is_depth_by_looks(client: httpx.Client) -> None:
     answer = client.get("train/layers").json()
 
     assert (answer["job"], answer["stat"], answer["of"]) == ("train", "grad_norm", "layer")
-    assert (answer["num_layers"], answer["num_rows"], answer["num_looks"]) == (6, 6, 3)
-    assert answer["looks"] == {
+    assert (answer["num_layers"], answer["num_rows"], answer["num_sampled"]) == (6, 6, 3)
+    assert answer["samples"] == {
         "attempt": [1, 1, 1],
         "first_step": [10, 20, 30],
         "step": [10, 20, 30],
@@ -66,7 +66,7 @@ def test_it_fits_into_the_rows_points_and_steps_that_are_asked_for(client: httpx
     asked: dict[str, Any] = {"stat": "weight_norm", "rows": 4, "points": 1, "from": 15, "names": True}
     answer = client.get("train/layers", params=asked).json()
 
-    assert answer["looks"]["first_step"] == [20]
+    assert answer["samples"]["first_step"] == [20]
     assert answer["rows"]["num"] == [1, 2, 1, 2]
     assert answer["rows"]["last_name"][1] == "blocks.2.weight"
     assert answer["rows"]["members"][1] == ["blocks.1.weight", "blocks.2.weight"]
@@ -82,7 +82,7 @@ def test_what_was_never_seen_says_why(client: httpx.Client) -> None:
     assert "tanh or sigmoid" in reasons["saturated"]
     assert "window" in reasons["dead"]
     assert {row["stat"]: row["reason"] for row in of_new["stats"]}["dead"] == "compiled"
-    assert (of_new["values"], of_new["num_looks"], of_new["sample_every"]) == ([], 0, 100)
+    assert (of_new["values"], of_new["num_sampled"], of_new["sample_every"]) == ([], 0, 100)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_one_layer_has_all_its_statistics(client: httpx.Client) -> None:
     answer = client.get("train/layers/blocks.2.weight", params={"to": 25}).json()
 
     assert answer["layer"]["numel"] == 300
-    assert answer["looks"]["step"] == [10, 20]
+    assert answer["samples"]["step"] == [10, 20]
     assert answer["stats"]["weight_norm"] == [13.0, 23.0]
     assert answer["stats"]["update_ratio"] == [None, None]
     assert "activation_std" not in answer["stats"]
@@ -124,7 +124,7 @@ def test_one_layer_has_all_its_statistics(client: httpx.Client) -> None:
         ("train/layers?from=x", 400, "from"),
         ("train/layers?keep=middle", 400, "middle"),
         ("other/layers", 404, "known: new, train"),
-        ("train/layers/blocks.9.weight", 404, "/api/v1/jobs/train/closeup"),
+        ("train/layers/blocks.9.weight", 404, "/api/v1/jobs/train/sample"),
         ("train/layers/blocks.0.weight?points=3", 400, "points"),
         ("other/layers/0", 404, "known: new, train"),
     ],

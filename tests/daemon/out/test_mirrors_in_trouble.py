@@ -170,12 +170,12 @@ def test_histograms_of_a_step_that_was_taken_back_are_none() -> None:
     story = scenario(ranks=2).sampled(grad_histogram=[SHARES] * 4)
     item = Curves(1, 0.0).pick(story.job, story.job.recent[-1])
     assert item is not None
-    assert item.look is not None
-    assert item.look.histograms is not None
-    counts = histograms(item.look.histograms)
+    assert item.sample is not None
+    assert item.sample.histograms is not None
+    counts = histograms(item.sample.histograms)
     assert counts is not None
     assert all(len(count) == len(EDGES) - 1 for count in counts.values())
 
-    item.look.histograms.step = None
+    item.sample.histograms.step = None
 
-    assert histograms(item.look.histograms) is None
+    assert histograms(item.sample.histograms) is None

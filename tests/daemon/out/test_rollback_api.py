@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_written_down(
         status, answer = daemon.post(f"/api/v1/jobs/train/{path}", body)
         assert (status, answer["error"][: len(error)]) == (400, error)
     status, answer = daemon.post("/api/v1/jobs/train/commands", {"kind": "checkpoint"})
-    assert (status, answer["error"]) == (409, "the run has no checkpoint directory (attach(..., checkpoint_dir=...))")
+    assert (status, answer["error"]) == (409, "the run has no checkpoint directory (attach(..., checkpoints=...))")
     assert daemon.post("/api/v1/jobs/nobody/rollback", {})[0] == 404
     assert httpx.post(f"{daemon.url}api/v1/jobs/train/rollback", json={}).status_code == 401, "writes need the token"
     assert len(job.commands) == num_commands

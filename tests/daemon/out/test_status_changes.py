@@ -17,6 +17,7 @@ from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.rank_columns import FIELDS, LATELY_SECONDS, RankColumns, Row
 from caboose_daemon.out.web.status import MAX_KEPT, StatusBoard
 from caboose_daemon.out.web.stream import Stream
+from caboose_daemon.steps.columns import RANK_COLUMNS
 from caboose_daemon.store.history import HistoryReader
 from caboose_wire import Bye, Event
 from support.ranks import a_hello, a_report
@@ -37,6 +38,7 @@ def a_row(rank: int = 0, **changes: Any) -> Row:
         "agent_state": "training",
         "agent_failures": 0,
         "error": "",
+        **{column.name: None for column in RANK_COLUMNS},
         "loss": 2.0,
         "step_seconds": 0.4,
         "heard": 100.0,
@@ -143,7 +145,7 @@ class Watched:
         attempt = self.core.state.jobs["train"].attempt
         assert attempt is not None
         members = sorted(attempt.members.items())
-        return [(rank, m.state, m.step, m.loss, m.num_missed, m.error) for rank, m in members]
+        return [(rank, m.state, m.step, m.numbers.loss, m.num_missed, m.error) for rank, m in members]
 
 
 def test_changes_put_together_are_the_truth_whatever_happens() -> None:
@@ -156,7 +158,7 @@ def test_changes_put_together_are_the_truth_whatever_happens() -> None:
         if second == 4:
             watched.say(0, Event(attempt=0, step=4, time=1.0, kind="data_switch"))
         if second == 9:
-            watched.say(2, Bye(attempt=0, step=9, time=1.0, error="killed"))
+            watched.say(2, Bye(step=9, error="killed"))
         known, text = watched.board.tell("train", known)
         reader.take(text)
         told = [(r["rank"], r["state"], r["step"], r["loss"], r["num_missed"], r["error"]) for r in reader.ranks]
@@ -209,7 +211,7 @@ def test_of_all_jobs_only_those_that_changed_are_told_and_those_that_are_gone() 
     assert "silent_seconds" not in text, "it changes all the time"
 
     watched.now += 1.0
-    watched.say(9, Bye(attempt=0, step=0, time=1.0, error=""))
+    watched.say(9, Bye(step=0, error=""))
     known, text = watched.board.tell(None, known)
     told = json.loads(text)
     assert [(job["job"], job["state"]) for job in told["jobs"]] == [("other", "ended")]

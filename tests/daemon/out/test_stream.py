@@ -145,4 +145,4 @@ def test_a_closer_look_is_announced_by_its_step_alone(daemon: DaemonProcess, ran
         rank.send(a_report(1))
         rank.send(a_report(2, is_sampled=True))
 
-        assert messages.next("closeup") == {"job": "train", "attempt": 1, "step": 2}
+        assert messages.next("sample") == {"job": "train", "attempt": 1, "step": 2}

@@ -19,10 +19,10 @@ def a_job(*spans: tuple[int, int | None]) -> Job:
             is_open=ended is None,
             last=a_finding("loss_spike", onset=began, step=began + 5 if ended is None else ended),
         )
-        for member, (began, ended) in zip(incident.members, spans, strict=True)
+        for member, (began, ended) in zip(incident.episodes, spans, strict=True)
     )
     job = Job(name="train", created=0.0, num_attempts=1)
-    job.incidents.restore([replace(incident, members=members)], members)
+    job.incidents.restore([replace(incident, episodes=members)], members)
     return job
 
 

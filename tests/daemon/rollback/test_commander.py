@@ -235,7 +235,11 @@ def test_a_run_that_was_stopped_is_still_exhausted_when_the_daemon_comes_back(tm
     run.daemon_restarts()
 
     assert "budget of rollbacks is spent" in run.job.rollback.exhausted
-    plan = run.core.policy.plan(PlanRequest(job="train", world=2))
+    plan = run.core.policy.plan(
+        PlanRequest(
+            job="train",
+        )
+    )
     assert (plan.checkpoints[0].path, plan.lr_scale) == ("/c/5", 0.5)
     _close(run)
 

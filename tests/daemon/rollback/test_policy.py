@@ -230,7 +230,7 @@ def test_without_a_common_snapshot_it_is_refused_once_and_done_when_there_is_one
         held = everywhere(rank)
         if rank:
             return held
-        return Holdings(attempt=held.attempt, step=held.step, time=held.time, group=held.group, budget_left=3)
+        return Holdings(group=held.group, budget_left=3)
 
     run.holdings = ragged
     lost(run.healthy(100))
@@ -429,7 +429,11 @@ def test_where_the_owner_wants_it_the_run_is_stopped_for_a_restart_from_a_health
     assert decision.why == (
         "the ranks' own budget of rollbacks is spent; stop, and resume from the checkpoint of step 5 (/c/5)",
     )
-    plan = run.core.policy.plan(PlanRequest(job="train", world=2))
+    plan = run.core.policy.plan(
+        PlanRequest(
+            job="train",
+        )
+    )
     assert [checkpoint.path for checkpoint in plan.checkpoints] == ["/c/5"]
     assert plan.skip == ((146, 162),)
     assert plan.lr_scale == 0.5
@@ -439,12 +443,23 @@ def test_a_resume_is_slowed_down_only_if_its_checkpoint_is_older_than_the_rollba
     run = with_checkpoint(guarded(keep=8), 5).healthy(100)
     lost(lost(run, 8).healthy(40), 12).healthy(30)
     assert [decision.lr_scale for decision in run.committed] == [1.0, 0.5, 0.5]
-    assert run.core.policy.plan(PlanRequest(job="train", world=2)).lr_scale == 0.25
+    assert (
+        run.core.policy.plan(
+            PlanRequest(
+                job="train",
+            )
+        ).lr_scale
+        == 0.25
+    )
 
     again = {"path": "/c/again", "step": run.step}
     run.says(0, Event(attempt=0, step=run.step, time=run.now, kind="checkpoint", fields=again))
 
-    plan = run.core.policy.plan(PlanRequest(job="train", world=2))
+    plan = run.core.policy.plan(
+        PlanRequest(
+            job="train",
+        )
+    )
     assert (plan.checkpoints[0].path, plan.lr_scale) == ("/c/again", 1.0)
 
 
@@ -460,7 +475,11 @@ def test_a_run_is_told_which_checkpoint_is_proven_healthy() -> None:
 
 
 def scale_of_plan(run: Guarded) -> float:
-    return run.core.policy.plan(PlanRequest(job="train", world=2)).lr_scale
+    return run.core.policy.plan(
+        PlanRequest(
+            job="train",
+        )
+    ).lr_scale
 
 
 def asked_for(run: Guarded, **about: Any) -> None:

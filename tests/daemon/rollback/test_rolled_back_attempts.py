@@ -128,7 +128,7 @@ def test_the_terms_are_told_after_each_hello_of_a_run_that_wants_them_and_when_t
 
 def test_holdings_that_come_before_the_daemon_knows_the_peer_are_not_lost() -> None:
     core = Core()
-    held = Holdings(attempt=0, step=5, time=0.0, group="group-of-these-ranks")
+    held = Holdings(group="group-of-these-ranks")
     core.say(b"p0", held, 0.0)
 
     core.say(b"p0", a_hello(rollback="auto"), 0.1)
@@ -139,7 +139,13 @@ def test_holdings_that_come_before_the_daemon_knows_the_peer_are_not_lost() -> N
 def test_a_plan_is_given_to_who_has_not_said_who_it_is() -> None:
     core = Core()
 
-    ((peer, plan),) = core.say(b"somebody", PlanRequest(job="unheard-of", world=2), 0.0)
+    ((peer, plan),) = core.say(
+        b"somebody",
+        PlanRequest(
+            job="unheard-of",
+        ),
+        0.0,
+    )
 
     assert peer == b"somebody"
     assert plan == Plan(job="unheard-of", reason="this daemon does not know the job")

@@ -3,7 +3,7 @@
 import pytest
 
 from caboose_daemon.rollback.target import MAX_NOTICE, MIN_NOTICE, ahead, choose, common, held_on, notice, pace, stride
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 
 GROUP = "group-of-these-ranks"
@@ -11,7 +11,7 @@ GROUP = "group-of-these-ranks"
 
 def holdings(*steps: int, waiting: tuple[int, ...] = ()) -> Holdings:
     held = [Held(step, step, float(step), is_ready=step not in waiting) for step in (*steps, *waiting)]
-    return Holdings(attempt=0, step=500, time=0.0, group=GROUP, snapshots=tuple(held))
+    return Holdings(group=GROUP, snapshots=tuple(held))
 
 
 def test_the_newest_that_is_ready_on_every_rank_is_taken() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, look
 from caboose_daemon.rollback_state.triage import Losses, LossLevel
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 
 BEFORE = LossLevel(2.0, 0.05, 64)
 

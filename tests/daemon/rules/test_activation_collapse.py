@@ -61,16 +61,16 @@ def test_ends_when_the_spread_is_back() -> None:
 
 
 def test_a_restarted_daemon_says_nothing_until_it_knows_the_level_again() -> None:
-    last = look(a_net(), 5, 0.0, 1.0, 5.0).only("activation_collapse").last
+    episode = look(a_net(), 5, 0.0, 1.0, 5.0).only("activation_collapse")
     story = a_net(0)
     assert story.job.attempt is not None
-    story.job.attempt.engine.resume([last])
+    story.job.episodes.restore([episode])
+    story.job.attempt.engine.resume()
     look(story, 4, 0.001, 1.0, 5.0)
-    assert story.is_silent
+    assert story.job.episodes.open == [episode], "no new finding"
 
-    assert story.job.attempt.engine._open
     look(story, 1, 0.001, 1.0, 5.0)
-    assert not story.job.attempt.engine._open
+    assert story.job.episodes.open == []
 
 
 def test_one_odd_batch_is_nothing() -> None:

@@ -177,7 +177,7 @@ def resumed(before: Schedule, after: Schedule, at: int = 500) -> Scenario:
     hello = a_hello(rank=0, world=1, attempt=1, start_step=at, incarnation="incarnation-b")
     story.says(0, hello)
     story.step = at
-    return plays(story, after, 60)
+    return plays(story, after, 60, attempt=1)
 
 
 def test_a_resume_with_the_same_schedule_is_silent() -> None:

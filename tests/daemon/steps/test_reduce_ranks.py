@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
-from caboose_daemon.steps.summary import summarize
+from caboose_daemon.steps.columns import summarize
+from caboose_daemon.steps.masked import LayerValues
 from caboose_wire import Batch, Layer, Mode, Phases, Scaler, StepReport
 from support.ranks import a_report
 
@@ -28,6 +29,12 @@ def combined(*reports: StepReport, placements: tuple[str, ...] = ("replicated",)
 
 def norms(*values: float, **changes: Any) -> StepReport:
     return a_report(arrays={"grad_norm": np.array(values, dtype=np.float32)}, **changes)
+
+
+def shown(found: LayerValues) -> list[float | str]:
+    """Each layer's value, or why there is none."""
+    rows = zip(found.values.tolist(), found.has.tolist(), found.is_absent.tolist(), strict=True)
+    return [value if has else "absent" if is_absent else "unseen" for value, has, is_absent in rows]
 
 
 # Loss
@@ -63,6 +70,7 @@ def test_a_rank_that_reports_no_loss_does_not_count() -> None:
 def test_a_loss_that_is_not_finite_passes_and_names_its_rank(value: float) -> None:
     step = combined(norms(loss=1.0), norms(loss=value, num_samples=0), norms(loss=2.0))
 
+    assert step.mean_loss is not None
     assert not math.isfinite(step.mean_loss)
     assert step.bad_loss_ranks == (1,)
 
@@ -77,12 +85,12 @@ def test_losses_too_large_to_add_are_infinite_and_raise_nothing() -> None:
 def test_a_replicated_layer_counts_once_however_many_ranks_report_it() -> None:
     step = combined(norms(3.0, 4.0), norms(3.0, 4.0), norms(3.0, 4.0))
 
-    assert step.layer_grad_norm.tolist() == [3.0, 4.0]
+    assert shown(step.layer_grad_norm) == [3.0, 4.0]
     assert step.grad_norm == pytest.approx(5.0)
 
 
 def test_when_replicas_disagree_the_largest_is_shown() -> None:
-    assert combined(norms(3.0, 4.0), norms(3.5, 4.0)).layer_grad_norm.tolist() == [3.5, 4.0]
+    assert shown(combined(norms(3.0, 4.0), norms(3.5, 4.0)).layer_grad_norm) == [3.5, 4.0]
 
 
 def test_ranks_may_divide_the_layers_among_them() -> None:
@@ -91,15 +99,15 @@ def test_ranks_may_divide_the_layers_among_them() -> None:
 
     step = combined(even, odd, placements=("replicated",) * 3)
 
-    assert step.layer_grad_norm.tolist() == [1.0, 2.0, 3.0]
+    assert shown(step.layer_grad_norm) == [1.0, 2.0, 3.0]
     assert step.grad_norm == pytest.approx(math.sqrt(14))
 
 
 def test_a_slice_nobody_reported_is_not_a_zero() -> None:
     step = combined(norms(1.0, 3.0, slices={"grad_norm": (0, 2)}), a_report(arrays={}), placements=("replicated",) * 3)
 
-    assert step.layer_grad_norm.tolist() == [1.0, -2.0, 3.0]
-    assert (step.num_unseen_layers, step.has_grad_norm) == (1, False)
+    assert shown(step.layer_grad_norm) == [1.0, "unseen", 3.0]
+    assert (step.num_unseen_layers, step.grad_norm) == (1, None)
 
 
 # Gradients of sharded layers
@@ -108,7 +116,7 @@ def test_a_slice_nobody_reported_is_not_a_zero() -> None:
 def test_the_squares_of_a_sharded_layer_add_up() -> None:
     step = combined(norms(3.0, 1.0), norms(4.0, 1.0), placements=("sharded", "replicated"))
 
-    assert step.layer_grad_norm.tolist() == [5.0, 1.0]
+    assert shown(step.layer_grad_norm) == [5.0, 1.0]
     assert step.grad_norm == pytest.approx(math.sqrt(26))
 
 
@@ -122,7 +130,7 @@ def test_a_sharded_norm_equals_the_norm_of_the_whole() -> None:
 
 
 def test_a_rank_without_a_gradient_adds_nothing_to_a_sharded_layer() -> None:
-    assert combined(norms(3.0), norms(-1.0), placements=("sharded",)).layer_grad_norm.tolist() == [3.0]
+    assert shown(combined(norms(3.0), norms(-1.0), placements=("sharded",)).layer_grad_norm) == [3.0]
 
 
 # Absence and damage
@@ -131,16 +139,15 @@ def test_a_rank_without_a_gradient_adds_nothing_to_a_sharded_layer() -> None:
 def test_a_layer_without_gradient_stays_minus_one_and_out_of_the_norm() -> None:
     step = combined(norms(-1.0, 2.0), norms(-1.0, 2.0))
 
-    assert step.layer_grad_norm.tolist() == [-1.0, 2.0]
+    assert shown(step.layer_grad_norm) == ["absent", 2.0]
     assert step.grad_norm == pytest.approx(2.0)
-    assert combined(norms(-1.0), placements=("sharded",)).layer_grad_norm.tolist() == [-1.0]
+    assert shown(combined(norms(-1.0), placements=("sharded",)).layer_grad_norm) == ["absent"]
 
 
 def test_when_nobody_reports_gradients_there_is_no_norm() -> None:
     step = combined(a_report(arrays={}), a_report(arrays={}))
 
-    assert not step.has_grad_norm
-    assert math.isnan(step.grad_norm)
+    assert step.grad_norm is None
     assert summarize(step).grad_norm is None
 
 
@@ -149,9 +156,8 @@ def test_when_nobody_reports_gradients_there_is_no_norm() -> None:
 def test_one_ranks_bad_gradient_passes(placement: str, value: float) -> None:
     step = combined(norms(1.0, 1.0), norms(1.0, value), norms(1.0, 1.0), placements=(placement, placement))
 
-    assert np.isfinite(step.layer_grad_norm).tolist() == [True, False]
-    assert step.has_grad_norm
-    assert not math.isfinite(step.grad_norm)
+    assert step.layer_grad_norm.is_bad.tolist() == [False, True]
+    assert step.has_bad_grad_norm
 
 
 def test_norms_too_large_to_square_in_float32_are_kept() -> None:
@@ -161,7 +167,7 @@ def test_norms_too_large_to_square_in_float32_are_kept() -> None:
 def test_the_norms_of_another_layer_table_are_left_out() -> None:
     step = combined(norms(3.0, 4.0), norms(1.0, 1.0, 1.0, 1.0), norms(9.0, 9.0, 9.0))
 
-    assert step.layer_grad_norm.tolist() == [3.0, 4.0]
+    assert shown(step.layer_grad_norm) == [3.0, 4.0]
 
 
 def test_local_gradients_are_kept_by_rank() -> None:
@@ -180,7 +186,7 @@ def test_a_rank_that_is_missing_is_absent_and_not_zero() -> None:
     step = combine({2: norms(loss=5.0)}, attempt=1, step=9, world=4, layers=layers("replicated", "replicated"))
 
     assert step.present.tolist() == [False, False, True, False]
-    assert np.isnan(step.loss).tolist() == [True, True, False, True]
+    assert step.has_loss.tolist() == [False, False, True, False]
     assert step.mean_loss == 5.0
 
 
@@ -189,7 +195,7 @@ def test_phases_are_averaged_over_the_ranks_that_saw_them() -> None:
 
     assert step.phase_seconds("total") == pytest.approx(2.0)
     assert step.phase_seconds("data") == pytest.approx(0.2)
-    assert math.isnan(step.phase_seconds("forward"))
+    assert step.phase_seconds("forward") is None
 
 
 def test_the_step_ends_when_its_last_rank_does() -> None:
@@ -236,5 +242,5 @@ def test_shares_of_a_sharded_layer_are_means_over_the_ranks_that_have_one() -> N
 
     merged = step.layer_values("update_ratio")
     assert merged is not None
-    assert merged.tolist() == pytest.approx([0.3, 0.6])
+    assert merged.values.tolist() == pytest.approx([0.3, 0.6])
     assert step.layer_values("update_ratio") is merged

@@ -27,4 +27,4 @@ def test_no_rule_fails_on_junk_in_the_users_configuration(junk: Scalar) -> None:
     story = scenario(ranks=1, config=told, noise=0.01).healthy(620)
 
     assert {name: stats.failures for name, stats in story.core.state.rule_stats.items() if stats.failures} == {}
-    assert "not_learning" in {member.rule for incident in story.job.incidents for member in incident.members}
+    assert "not_learning" in {member.rule for incident in story.job.incidents for member in incident.episodes}

@@ -169,7 +169,7 @@ def test_a_file_of_another_schema_is_left_alone(journaled: Make, tmp_path: Path)
     core = journaled()
     core.journal._connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
 
-    with pytest.raises(JournalError, match=r"schema 99, this one reads 5\); choose another --data-dir"):
+    with pytest.raises(JournalError, match=r"schema 99, this one reads 6\); choose another --data-dir"):
         Journal(tmp_path / "journal.sqlite", State(rule_configs={}, started=0.0), max_steps=1, retention_days=1.0)
 
 

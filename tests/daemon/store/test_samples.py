@@ -1,4 +1,4 @@
-"""The history of closer looks: what is kept of each, for how long, and the map that is read from it."""
+"""The history of samples: what is kept of each, for how long, and the map that is read from it."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def a_map(path: Path, stat: str = "grad_norm", **changes: Any) -> dict[str, Any]
 def looked_at(path: Path) -> list[tuple[int, int, int]]:
     """Attempt, step, and whether it is an onset."""
     with closing(sqlite3.connect(path / "journal.sqlite")) as connection:
-        return connection.execute("SELECT attempt, step, is_onset FROM looks ORDER BY number").fetchall()
+        return connection.execute("SELECT attempt, step, is_onset FROM samples ORDER BY number").fetchall()
 
 
 def a_story(core: JournaledCore, **settings: Any) -> Scenario:
@@ -67,10 +67,10 @@ def test_every_look_is_kept_with_what_its_own_step_showed(journaled: Make, tmp_p
 
     norms, weights, ratios = (a_map(tmp_path, stat) for stat in ("grad_norm", "weight_norm", "update_ratio"))
 
-    assert norms["looks"]["step"] == [4, 8]
+    assert norms["samples"]["step"] == [4, 8]
     assert [row[1] for row in norms["values"]] == [1.0, 2.0, 3.0, 4.0]
     assert weights["values"] == [[1.0, None], [2.0, 2.5], [3.0, 3.5], [4.0, 4.5]]
-    assert ratios["looks"]["step"] == [4], "the second look did not show it, and nothing is carried over"
+    assert ratios["samples"]["step"] == [4], "the second sample did not show it, and nothing is carried over"
     assert norms["rows"]["name"] == [layer.name for layer in LAYERS]
 
 
@@ -123,7 +123,7 @@ def test_dead_units_of_the_last_window_stand_until_the_next(journaled: Make, tmp
 
     assert seen["rows"]["name"] == ["blocks.0.act"]
     assert seen["values"] == [[0.5, 0.5, 0.5, 0.75]]
-    assert seen["looks"]["step"] == [2, 3, 4, 5]
+    assert seen["samples"]["step"] == [2, 3, 4, 5]
 
 
 # For how long
@@ -142,7 +142,7 @@ def test_the_last_looks_are_all_there_and_older_ones_are_even_from_the_first_on(
     assert numbers[0] == 1
     assert 1234 in numbers, "where a gradient went bad is kept"
     gaps = np.diff([number for number in numbers[:200] if number != 1234])
-    assert max(gaps) <= 32, "no part of the run is left to a few looks"
+    assert max(gaps) <= 32, "no part of the run is left to a few samples"
 
 
 def test_a_look_of_a_large_model_counts_by_its_bytes() -> None:
@@ -188,7 +188,7 @@ def test_looks_older_than_the_retention_go_with_the_steps(
 def test_a_full_disk_keeps_few_looks_waiting_and_counts_the_others(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_WAITING_LOOKS", 5)
+    monkeypatch.setattr(journal_module, "MAX_WAITING_SAMPLES", 5)
     core = journaled()
     story = a_story(core, about="none").sampled(2)
     (pages,) = core.journal._connection.execute("PRAGMA page_count").fetchone()
@@ -205,10 +205,10 @@ def test_a_full_disk_keeps_few_looks_waiting_and_counts_the_others(
 def test_a_journal_without_the_history_is_read_and_reported_as_before(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
     a_story(core).healthy(30).sampled(weight_norm=[1.0] * 4).healthy(5)
-    core.journal._connection.execute("DROP TABLE looks")
+    core.journal._connection.execute("DROP TABLE samples")
 
     with reading(tmp_path) as reader:
-        assert reader.looks(STATS, *EVER) == []
+        assert reader.samples(STATS, *EVER) == []
         assert not any(reader.counts().values())
     target = tmp_path / "report.html"
     done = CliRunner().invoke(caboose, ["report", str(tmp_path / "journal.sqlite"), "-o", str(target)])
@@ -234,7 +234,7 @@ def test_a_look_costs_no_more_than_its_numbers(journaled: Make, tmp_path: Path) 
     )
 
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
-        (size,) = connection.execute("SELECT length(body) FROM looks").fetchone()
+        (size,) = connection.execute("SELECT length(body) FROM samples").fetchone()
 
     assert 30_000 < size < 45_000
 
@@ -257,9 +257,9 @@ def test_neighbouring_looks_and_layers_share_a_cell_that_shows_the_most_extreme(
     seen = a_map(tmp_path, "update_ratio", points=5, rows=2)
 
     assert seen["values"] == [[0.1, "NaN", 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 5.0, 0.1]]
-    assert seen["looks"]["first_step"] == [1, 3, 5, 7, 9]
-    assert seen["looks"]["step"] == [2, 4, 6, 8, 10]
-    assert seen["looks"]["num"] == [2] * 5
+    assert seen["samples"]["first_step"] == [1, 3, 5, 7, 9]
+    assert seen["samples"]["step"] == [2, 4, 6, 8, 10]
+    assert seen["samples"]["num"] == [2] * 5
     assert (seen["rows"]["name"], seen["rows"]["last_name"]) == (
         ["blocks.0.weight", "blocks.2.weight"],
         ["blocks.1.weight", "blocks.3.weight"],
@@ -284,7 +284,7 @@ def test_attempts_are_told_apart_and_never_share_a_column(journaled: Make, tmp_p
     a_story(core, about="none").sampled(5).leaves(0, 1)
     again(core).sampled(3)
 
-    seen = a_map(tmp_path, points=4)["looks"]
+    seen = a_map(tmp_path, points=4)["samples"]
 
     assert (seen["attempt"], seen["num"], seen["step"]) == ([1, 1, 2], [3, 2, 3], [3, 5, 3])
 
@@ -309,7 +309,7 @@ def test_one_layer_shows_all_its_numbers_with_those_of_its_module(journaled: Mak
     with reading(tmp_path) as reader:
         found = layer_history(reader, 0, 0, *EVER)
 
-    assert found["looks"]["step"] == [1, 5]
+    assert found["samples"]["step"] == [1, 5]
     assert found["stats"]["weight_norm"] == [1.23456, None]
     assert found["stats"]["grad_norm"] == [0.1, "NaN"]
     assert found["stats"]["activation_std"] == [0.5, None]

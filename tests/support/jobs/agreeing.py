@@ -77,7 +77,7 @@ SCENARIOS = {
     "slow_rank": Scenario((Offer(5, ROLLBACK),), slow=1),
     "next_boundary": Scenario((Offer(5, {**ROLLBACK, "boundary": 6}),)),
     "late": Scenario((Offer(5, {**ROLLBACK, "boundary": 5}),)),
-    "stale_incarnation": Scenario((Offer(5, {**ROLLBACK, "incarnation": "an-older-attempt"}),)),
+    "stale_incarnation": Scenario((Offer(5, {**ROLLBACK, "group": "an-older-attempt"}),)),
     "missing_snapshot": Scenario((Offer(5, ROLLBACK),), without_snapshots=1),
     "bad_target": Scenario((Offer(5, {**ROLLBACK, "target": 3}),)),
     "dead_agent": Scenario((Offer(5, ROLLBACK),), without_helper=2),
@@ -91,7 +91,7 @@ SCENARIOS = {
 }
 
 
-class CloneHands:
+class CloneActions:
     """Snapshots are clones of the parameters and of the optimizer's momentum, every second step."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scenario: Scenario) -> None:
@@ -121,7 +121,7 @@ class CloneHands:
         self.pinned = command.target
         return ""
 
-    def let_go(self, command: Command) -> None:
+    def release(self, command: Command) -> None:
         self.pinned = None
 
     @torch.no_grad()
@@ -160,14 +160,14 @@ class Run:
         if self.scenario.was_apart == RANK:
             with torch.no_grad():
                 next(self.model.parameters()).add_(1.0)
-        self.hands = CloneHands(self.model, self.optimizer, self.scenario)
+        self.actions = CloneActions(self.model, self.optimizer, self.scenario)
         self.group = open_group(RANK, WORLD)
 
     def coordinator(self, **changes: Any) -> Coordinator:
         options = {"gate_seconds": GATE_SECONDS, "poll_seconds": POLL_SECONDS, "on_answer": self.answers.append}
         made = Coordinator(
             self.group.open_store,
-            self.hands,
+            self.actions,
             rank=RANK,
             world=WORLD,
             group=self.group.nonce,
@@ -179,7 +179,7 @@ class Run:
         return made
 
     def command(self, **fields: Any) -> Command:
-        made = {"number": 1, "incarnation": self.group.nonce, "world": WORLD, "expires": FAR_FUTURE}
+        made = {"number": 1, "group": self.group.nonce, "world": WORLD, "expires": FAR_FUTURE}
         return Command(**{**made, **fields})
 
     def train(self, step: int) -> None:
@@ -193,12 +193,12 @@ class Run:
         begun = time.monotonic()
         coordinator.pass_boundary(step)
         self.longest = max(self.longest, time.monotonic() - begun)
-        self.hands.keep(step)
+        self.actions.keep(step)
 
     def result(self) -> dict[str, Any]:
         return {
-            "hash": self.hands.fingerprint(),
-            "done": self.hands.done,
+            "hash": self.actions.fingerprint(),
+            "done": self.actions.done,
             "answers": [(ack.command, ack.outcome, ack.detail) for ack in self.answers],
             "longest": self.longest,
             "error": self.error,

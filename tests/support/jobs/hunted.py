@@ -46,7 +46,8 @@ def main() -> None:
         inner[1] = torch.nn.LayerNorm(32)
     model: Any = DistributedDataParallel(inner) if options.way == "ddp" else fully_shard(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    guarding: dict[str, Any] = {"rollback": "auto", "hunt": True, "snapshot_every": 20, "rollback_cooldown": 5}
+    rollback = caboose.Rollback("auto", cooldown_steps=5, snapshots=caboose.Snapshots(every=20))
+    guarding: dict[str, Any] = {"rollback": rollback, "hunt": True}
     monitor = caboose.attach(model, optimizer, **guarding if options.guarded else {})
     draw = torch.Generator().manual_seed(100 + rank)
     torch.manual_seed(1 + rank)

@@ -108,12 +108,12 @@ class Run:
 
     def pointers(self) -> list[int]:
         """Where everything lies."""
-        tensors = self.state.look().parts.tensors
+        tensors = self.state.capture().parts.tensors
         return [tensor.data_ptr() for name, tensor in sorted(tensors.items()) if not name.startswith("scheduler")]
 
     def contents(self) -> list[Any]:
         """All numbers that should be the same again."""
-        tensors = self.state.look().parts.tensors
+        tensors = self.state.capture().parts.tensors
         return [(name, tensor.tolist()) for name, tensor in sorted(tensors.items())]
 
     def ema_output(self) -> list[float]:

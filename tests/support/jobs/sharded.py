@@ -112,7 +112,9 @@ def train(mode: str) -> dict[str, Any]:
     middle = 1 if mode == "two_optimizers" else len(parameters)
     optimizers = [torch.optim.SGD(some, lr=0.05) for some in (parameters[:middle], parameters[middle:]) if some]
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if mode == "amp" else None
-    monitor = caboose.attach(model, optimizers, scaler=scaler, job=mode, sample_every=2, overhead_budget=1.0)
+    monitor = caboose.attach(
+        model, optimizers, scaler=scaler, job=mode, sampling=caboose.Sampling(2, overhead_budget=1.0)
+    )
     draw = torch.Generator().manual_seed(5)
     seen = []
     counter = CountCollectives()

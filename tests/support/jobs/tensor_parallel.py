@@ -52,7 +52,7 @@ def train(layout: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     # As when the governor has stretched one rank, or one alone saw a number that is not finite.
     every = 2 if dist.get_rank() == 0 else 3
-    monitor = caboose.attach(model, optimizer, job=layout, sample_every=every, overhead_budget=1.0)
+    monitor = caboose.attach(model, optimizer, job=layout, sampling=caboose.Sampling(every, overhead_budget=1.0))
     counter = CommDebugMode()
     losses, norms, num_collectives = [], [], 0
     for step in range(STEPS):

@@ -56,7 +56,7 @@ def main() -> None:
     )
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monitor = caboose.attach(model, optimizer, sample_every=options.sample_every, overhead_budget=1.0)
+    monitor = caboose.attach(model, optimizer, sampling=caboose.Sampling(options.sample_every, overhead_budget=1.0))
     draw = torch.Generator().manual_seed(100 + rank)
     torch.manual_seed(1 + rank)
     losses, norms, local = [], [], {}

@@ -34,7 +34,7 @@ class BadInit(Cause):
             elif 0 < low < SMALL:
                 is_off = True
                 yield supports(FAIR, f"initial weights as small as {low:.2g}x those of He initialisation")
-        inside = [member for rule in INSIDE if (member := case.member(rule)) is not None]
+        inside = [member for rule in INSIDE if (member := case.episode(rule)) is not None]
         if inside and "resume" not in case.incident.regimes:
             first = min(inside, key=lambda member: member.first.onset_step)
             place = first.worst.layers[0] if first.worst.layers else "a layer"

@@ -19,7 +19,7 @@ class BadShard(Cause):
     explains = BREAKS | {"rank_outlier", "bad_batch"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        member = case.member("rank_outlier")
+        member = case.episode("rank_outlier")
         if member is None:
             if case.world > 2 and case.is_quiet("rank_outlier"):
                 yield opposes(STRONG, "no rank is an outlier")

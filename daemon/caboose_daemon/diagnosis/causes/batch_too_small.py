@@ -22,7 +22,7 @@ class BatchTooSmall(Cause):
         of = "batch" if batch is None else f"batch of {batch:,.0f}"
         if ratio is not None and ratio > 1:
             yield supports(STRONG, f"gradient noise scale is {ratio:.3g}x the {of}")
-            if "batch_size" in case.told_rules:
+            if "batch_size" in case.reportable_rules:
                 yield supports(FAIR, "loss no longer falls: the steps are mostly noise")
         elif ratio is not None:
             yield opposes(STRONG, f"{of} is {1 / max(ratio, 1e-9):.3g}x the gradient noise scale")

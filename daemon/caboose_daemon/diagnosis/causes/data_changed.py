@@ -57,7 +57,7 @@ class DataChanged(Cause):
                 yield supports(FAIR, f"new level is chance ({chance:.3g}): labels no longer match the inputs")
         if case.found("dead_units", "activation_collapse", "saturation"):
             yield opposes(FAIR, "layers died or saturated: data alone seldom causes that")
-        spike = case.member("loss_spike")
+        spike = case.episode("loss_spike")
         if spike is not None and not spike.is_open and not case.found("divergence") and spike.last.state == "resolved":
             yield opposes(FAIR, "the loss recovered without a change")
         if case.found("lr_schedule"):

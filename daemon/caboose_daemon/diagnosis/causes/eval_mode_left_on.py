@@ -16,7 +16,7 @@ class EvalModeLeftOn(Cause):
     explains = STANDS_STILL | {"eval_mode", "overfitting", "metric_divergence"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        member = case.member("eval_mode")
+        member = case.episode("eval_mode")
         if member is None:
             is_seen = case.is_quiet("eval_mode") and case.sees("modes")
             yield opposes(STRONG, "all training steps ran in train mode" if is_seen else "no step in eval mode seen")

@@ -35,7 +35,7 @@ class ExplodingGradients(Cause):
     }
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        explosion = case.member("gradient_explosion")
+        explosion = case.episode("gradient_explosion")
         norms = case.before("grad_norm", 100)
         grown, growing = _growth(norms), curves.growth_before_nan(case)
         if explosion is not None:
@@ -71,7 +71,7 @@ class ExplodingGradients(Cause):
         if grown is not None and grown < SUDDEN:
             yield opposes(FAIR, "gradient norm jumped within one step, without growth before")
             return
-        later = [m for rule in ("loss_spike", "divergence", "non_finite") if (m := case.member(rule)) is not None]
+        later = [m for rule in ("loss_spike", "divergence", "non_finite") if (m := case.episode(rule)) is not None]
         first = min((m.first.onset_step for m in later), default=None)
         if first is not None and first > explosion.first.onset_step:
             ahead = first - explosion.first.onset_step

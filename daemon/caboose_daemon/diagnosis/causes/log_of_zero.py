@@ -51,8 +51,8 @@ class LogOfZero(Cause):
         if largest is not None and np.isfinite(largest) and largest < model_facts.HALF_MAX / 10:
             yield supports(SLIGHT, f"largest activation {largest:.3g} at the last sample: far from overflow")
         norms = case.before("grad_norm")
-        broken = [m for rule in ("gradient_explosion", "divergence") if (m := case.member(rule)) is not None]
-        first = min(m.first.onset_step for m in case.incident.members if m.rule == "non_finite")
+        broken = [m for rule in ("gradient_explosion", "divergence") if (m := case.episode(rule)) is not None]
+        first = min(m.first.onset_step for m in case.incident.episodes if m.rule == "non_finite")
         growing = curves.growth_before_nan(case)
         if growing is not None:
             yield opposes(STRONG, growing.text)

@@ -105,7 +105,7 @@ class LrTooHigh(Cause):
                 yield opposes(SLIGHT, "gradient norm was usual just before")
         elif (growing := curves.growth_before_nan(case)) is not None:
             yield supports(STRONG if case.began_early else FAIR, growing.text)
-        num = sum(member.rule == "loss_spike" for member in case.incident.told)
+        num = sum(member.rule == "loss_spike" for member in case.incident.reportable)
         if num >= MANY:
             yield supports(FAIR, f"loss spiked {num} times: more than one batch")
 

@@ -59,5 +59,7 @@ def _inequality(case: Case) -> float | None:
     ratios = None if case.sampled is None else case.sampled.layer_values("update_ratio")
     if ratios is None or len(ratios) != len(case.layers):
         return None
-    of_matrices = np.array([r for r, layer in zip(ratios, case.layers, strict=True) if is_matrix(layer) and r > 0])
+    of_matrices = np.array(
+        [r for r, layer in zip(ratios.values, case.layers, strict=True) if is_matrix(layer) and r > 0]
+    )
     return float(of_matrices.max() / of_matrices.min()) if len(of_matrices) >= 3 else None

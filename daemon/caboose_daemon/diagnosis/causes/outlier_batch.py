@@ -23,8 +23,8 @@ class OutlierBatch(Cause):
     explains = frozenset({"loss_spike", "gradient_explosion", "bad_batch", "rank_outlier", "divergence"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        spike = next((m for m in case.incident.told if m.rule in ("loss_spike", "gradient_explosion")), None)
-        away = case.member("divergence")
+        spike = next((m for m in case.incident.reportable if m.rule in ("loss_spike", "gradient_explosion")), None)
+        away = case.episode("divergence")
         if away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
             yield opposes(STRONG, f"loss stayed high for {num:,} points: longer than one batch explains")
         if case.found("bad_batch"):
@@ -35,7 +35,7 @@ class OutlierBatch(Cause):
                 yield supports(FAIR, f"over after {points} points")
             elif points > 2 * SHORT:
                 yield opposes(FAIR, f"lasts for {points:,} points: longer than one batch explains")
-            num = sum(member.rule == spike.rule for member in case.incident.told)
+            num = sum(member.rule == spike.rule for member in case.incident.reportable)
             if num >= MANY:
                 yield opposes(FAIR, f"{num} times within this incident")
         if case.regained is not None and case.regained > RECOVERS and not case.found("divergence"):

@@ -23,7 +23,7 @@ class RankHung(Cause):
     explains = frozenset({"job_stalled", "rank_silent", "throughput_regression"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        stalled, silent = case.finding("job_stalled"), case.member("rank_silent")
+        stalled, silent = case.finding("job_stalled"), case.episode("rank_silent")
         if stalled is not None:
             seconds = case.value("job_stalled", "seconds") or 0.0
             yield supports(FAIR, f"no step for {seconds:.0f} s, while every rank sent heartbeats")

@@ -18,7 +18,7 @@ class RankKilled(Cause):
     explains = frozenset({"rank_silent", "job_stalled", "throughput_regression"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        member = case.member("rank_silent")
+        member = case.episode("rank_silent")
         if member is None:
             if case.is_quiet("rank_silent"):
                 yield opposes(STRONG, "every rank sends heartbeats")

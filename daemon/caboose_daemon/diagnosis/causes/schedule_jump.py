@@ -21,7 +21,7 @@ class ScheduleJump(Cause):
     rarity = 1.0
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         if member is None:
             if case.is_quiet("lr_schedule") and case.sees("lr"):
                 yield opposes(DECISIVE, "the learning rate did not jump")
@@ -31,7 +31,9 @@ class ScheduleJump(Cause):
         if "jump" in values and before > 0:
             at = member.first.onset_step
             yield supports(STRONG, f"learning rate jumped {lr / before:.2g}x ({before:.3g} to {lr:.3g}) at step {at:,}")
-            after = [m.first.onset_step for m in case.incident.told if m.rule in BREAKS and m.first.onset_step >= at]
+            after = [
+                m.first.onset_step for m in case.incident.reportable if m.rule in BREAKS and m.first.onset_step >= at
+            ]
             if after:
                 yield supports(FAIR, f"loss or gradients broke {min(after) - at:,} steps later")
             else:
@@ -40,7 +42,7 @@ class ScheduleJump(Cause):
             yield opposes(STRONG, "the learning rate did not jump within the run")
 
     def advise(self, case: Case) -> Advice:
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         values = {} if member is None else member.worst.values
         before, at = values.get("before", 0.0), case.onset if member is None else member.first.onset_step
         name = case.fact("scheduler") or "the scheduler"

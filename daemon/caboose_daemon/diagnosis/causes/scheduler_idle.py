@@ -17,7 +17,7 @@ class SchedulerIdle(Cause):
     rarity = 1.0
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        member = case.member("lr_schedule")
+        member = case.episode("lr_schedule")
         if member is None:
             if case.is_quiet("lr_schedule") and case.sees("lr"):
                 yield opposes(DECISIVE, "the learning rate follows its schedule, or has none")

@@ -17,7 +17,7 @@ import msgspec
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.weighing import diagnose
 from caboose_daemon.incidents.episodes import Episode
-from caboose_daemon.incidents.incident import Incident, settle
+from caboose_daemon.incidents.incident import Incident, with_derived_fields
 from caboose_daemon.offline.guided.known import case_of, declared, fitting, level, sign
 from caboose_daemon.offline.guided.questions import LEVEL, QUESTIONS, Answer, Question
 from caboose_daemon.offline.guided.symptoms import SYMPTOMS, Symptom, find
@@ -117,8 +117,8 @@ def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
     if not question.rule:
         return _with_setting(case, question.setting, answer)
     if question.amend is not None:
-        members = tuple(_amended(m, question, answer) for m in case.incident.members)
-        return dataclasses.replace(case, incident=msgspec.structs.replace(case.incident, members=members))
+        members = tuple(_amended(m, question, answer) for m in case.incident.episodes)
+        return dataclasses.replace(case, incident=msgspec.structs.replace(case.incident, episodes=members))
     if answer in (False, 0.0):  # somebody looked, and it is not so: as good as a rule that is quiet
         return dataclasses.replace(
             case, abstaining={rule: why for rule, why in case.abstaining.items() if rule != question.rule}
@@ -127,8 +127,8 @@ def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
     text = question.says.format(f"{answer:.0%}" if share else f"{answer:g}" if isinstance(answer, float) else answer)
     values = question.values(answer)
     found = sign(question.rule, case.onset, text, number=number, values=values, phase=question.phase)
-    grown = msgspec.structs.replace(case.incident, members=(*case.incident.members, found))
-    return dataclasses.replace(case, incident=settle(grown, lambda rank: ""))
+    grown = msgspec.structs.replace(case.incident, episodes=(*case.incident.episodes, found))
+    return dataclasses.replace(case, incident=with_derived_fields(grown, lambda rank: ""))
 
 
 def _amended(member: Episode, question: Question, answer: Answer) -> Episode:

@@ -9,12 +9,12 @@ from caboose_daemon.config import Config
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
-from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job import RECENT_STEPS
 from caboose_daemon.offline.guided.symptoms import Symptom
 from caboose_daemon.offline.runs.run import Run
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
 
 VISIBLE = {"loss": "loss", "grad_norm": "gradients", "lr": "lr", "step_seconds": "phases"}
@@ -31,7 +31,7 @@ FIRST_ID = 1_000_000
 
 def fitting(run: Run | None, symptom: Symptom) -> Incident | None:
     """The incident of the run that shows the symptom: an open one before a past one, the last before earlier ones."""
-    shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.told} & symptom.rules]
+    shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.reportable} & symptom.rules]
     return max(shown, key=lambda i: (i.is_open, i.number), default=None)
 
 
@@ -39,7 +39,7 @@ def declared(symptom: Symptom, step: int, name: str) -> Incident:
     """An incident on the user's word alone."""
     member = sign(symptom.rule, step, f"as you say: {symptom.text}", number=0)
     return Incident(
-        job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, members=(member,)
+        job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, episodes=(member,)
     )
 
 
@@ -67,7 +67,7 @@ def sign(
         last_time=0.0,
         is_open=True,
         worst=finding,
-        told_step=step,
+        reported_step=step,
     )
 
 
@@ -77,13 +77,13 @@ def case_of(run: Run | None, incident: Incident) -> Case:
     if run is None:
         return Case(incident=incident, recent=(), is_live=False, abstaining=dict.fromkeys(rules, ("a run",)))
     detail = run.detail
-    attempt = max(member.attempt for member in incident.members)
+    attempt = max(member.attempt for member in incident.episodes)
     if not (run.attempts == attempt).any():
         attempt = int(run.attempts[-1]) if len(run.attempts) else 1
     visible = {VISIBLE[name] for name in run.curves if name in VISIBLE}
     if detail is not None:
         visible |= set(detail["visible"])
-    abstaining: dict[str, Sequence[str]] = dict(Engine(rules, {}).abstaining(frozenset(visible)))
+    abstaining: dict[str, Sequence[str]] = {r.name: sorted(r.needs - visible) for r in RULES if r.needs - visible}
     if detail is None:
         abstaining |= {rule: ("the agent",) for rule in rules if rule not in OF_CURVES}
     settings = dict(run.settings) if detail is None else dict(detail["config"])

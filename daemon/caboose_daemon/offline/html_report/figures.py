@@ -30,7 +30,7 @@ def figures(run: Run) -> dict[str, Any]:
         "validations": [[step, _plain(value)] for step, value, _ in run.validations if np.isfinite(value)],
         "incidents": [_incident(incident, run.last_step) for incident in run.incidents[-MAX_MARKS:]],
         "rollbacks": [_decision(d) for d in run.decisions if d["kind"] == "rollback" and d["state"] == "committed"],
-        "layers": run.closeup,
+        "layers": run.latest_sample,
     }
 
 

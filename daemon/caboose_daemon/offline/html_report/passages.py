@@ -154,12 +154,12 @@ def decisions(run: Run) -> str:
 
 def layers(run: Run) -> str:
     """The place of the charts of layers, or why there are none."""
-    if run.closeup is None:
-        why = "a log holds no layers" if run.source == "log" else "no closer look was taken yet, or it was not kept"
+    if run.latest_sample is None:
+        why = "a log holds no layers" if run.source == "log" else "no sample was taken yet, or it was not kept"
         return f"<p class='empty'>Nothing to show: {why}.</p>"
-    step, num = run.closeup["step"], run.closeup["num_layers"]
+    step, num = run.latest_sample["step"], run.latest_sample["num_layers"]
     return (
-        f"<p class='about'>{num:,} parameter tensors from input to output, as the closer look at step {step:,} showed "
+        f"<p class='about'>{num:,} parameter tensors from input to output, as the sample at step {step:,} showed "
         "them. Point at one for its name.</p>"
         "<div class='pair'><div><h3>gradient norm</h3><div class='chart' data-chart='layer:grad_norm'></div></div>"
         "<div><h3>update over weight, in a step</h3><div class='chart' data-chart='layer:update_ratio'></div></div>"

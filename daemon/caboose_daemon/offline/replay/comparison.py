@@ -17,7 +17,7 @@ from caboose_daemon.offline.replay.report import as_row, num_pages
 
 @dataclass
 class Difference:
-    """How the other configuration did on one log."""
+    """How the two configurations differ on one log."""
 
     file: str
     pages_before: int
@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def is_none(self) -> bool:
-        """Whether both say the same."""
+        """Whether both find the same."""
         return not (self.gained or self.lost or self.louder or any(self.leads))
 
     def as_object(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def compare(before: Judged, after: Judged) -> Difference:
 
 def _same(one: Incident, other: Incident) -> bool:
     overlaps = one.onset_step <= other.last_step and other.onset_step <= one.last_step
-    shares = {member.rule for member in one.told} & {member.rule for member in other.told}
+    shares = {member.rule for member in one.reportable} & {member.rule for member in other.reportable}
     return bool(shares) and one.attempt == other.attempt and overlaps
 
 

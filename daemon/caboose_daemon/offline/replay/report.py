@@ -17,7 +17,7 @@ MAX_SHOWN = 20
 
 
 def num_pages(judged: Judged) -> int:
-    """How often somebody would have been woken."""
+    """How many incidents would have paged."""
     return sum(incident.worst is Severity.CRITICAL for incident in judged.incidents)
 
 
@@ -41,7 +41,7 @@ def as_row(incident: Incident) -> dict[str, Any]:
         "state": incident.state,
         "cause": cause_of(incident),
         "summary": incident.summary,
-        "rules": list(dict.fromkeys(member.rule for member in incident.told)),
+        "rules": list(dict.fromkeys(member.rule for member in incident.reportable)),
     }
 
 
@@ -52,7 +52,7 @@ def cause_of(incident: Incident) -> str | None:
 
 
 def as_text(judged: Judged) -> Group:
-    """For a terminal: the file's verdict, then what was found, in the order it would have been told."""
+    """For a terminal: the file's verdict, then its incidents, in the order in which they opened."""
     incidents = judged.incidents
     pages = num_pages(judged)
     points = f"{judged.num_points:,} points"
@@ -69,16 +69,16 @@ def as_text(judged: Judged) -> Group:
             incident.rule,
             str(incident.onset_step),
             str(incident.opened_step),
-            Group(Text(incident.summary), *_asides(incident)),
+            Group(Text(incident.summary), *_details(incident)),
         )
     rest = len(incidents) - MAX_SHOWN
     more = [Text(f"    and {rest} more; --json has them all", "dim")] if rest > 0 else []
     return Group(head, table, *more)
 
 
-def _asides(incident: Incident) -> list[Text]:
-    """What else was seen of it, and why it may have been."""
-    others = dict.fromkeys(member.rule for member in incident.told if member.rule != incident.rule)
+def _details(incident: Incident) -> list[Text]:
+    """The other rules of the incident, and its likely cause."""
+    others = dict.fromkeys(member.rule for member in incident.reportable if member.rule != incident.rule)
     best = None if incident.diagnosis is None else incident.diagnosis.best
     lines = []
     if others:

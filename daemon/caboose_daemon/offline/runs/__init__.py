@@ -1,1 +1,1 @@
-"""A run, wherever it is known from: a running daemon, a journal, or anyone's log."""
+"""Runs, read from a running daemon, a journal or a log of another tool."""

@@ -1,31 +1,33 @@
-"""Makes a run of what the API's shapes say of a job: the same for a daemon that answers and a journal that is read."""
+"""Makes a `Run` of a job, from what a daemon or a journal answers in the API's shapes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from caboose_daemon.offline.runs.run import CURVES, Json, Run, Source, numbers
+from caboose_daemon.offline.runs.run import CURVES, Json, Run, numbers
+from caboose_daemon.offline.runs.source import RunSource
 from caboose_wire.fields import Scalar
 
 NOT_SETTINGS = frozenset({"lr", "initial_lr", "params", "foreach", "fused", "capturable", "differentiable", "maximize"})
 """Of a parameter group: what a schedule moves, and what changes no result."""
 
 
-def run_of_job(detail: Json, series: Sequence[Json], *, name: str, source: Source, where: str, **more: Any) -> Run:
-    """The run; `detail` and `series` as the API gives them."""
+def run_of_job(source: RunSource, job: str) -> Run:
+    """The run as the source knows it now; RunError where it does not."""
+    detail, series = source.detail(job), source.series(job, source.max_points)
+    incidents = source.incidents(job)
     columns = {key: numbers([row.get(key) for row in series]) for key in CURVES}
     rows = np.array([[row["attempt"], row["step"], row["num_bad"], row["num_steps"]] for row in series], dtype=np.int64)
     rows = rows.reshape(-1, 4)
-    num_bad_losses = [row.get("num_bad_losses", row["num_bad"]) for row in series]  # not told by older daemons
+    num_bad_losses = [row.get("num_bad_losses", row["num_bad"]) for row in series]  # older daemons do not report it
     blind = [f"{what}: {why}" for what, why in detail["blind"].items()]
     blind += [f"the rule {rule} could not judge: no {', '.join(what)}" for rule, what in detail["abstaining"].items()]
     if not detail["groups"]:
         blind.append("settings: the journal was written before they were kept, or no rank has introduced itself")
     return Run(
-        name=name,
-        source=source,
-        where=where,
+        name=job,
+        source=source.kind,
+        where=source.where,
         attempts=rows[:, 0],
         steps=rows[:, 1],
         num_bad=rows[:, 2],
@@ -37,7 +39,11 @@ def run_of_job(detail: Json, series: Sequence[Json], *, name: str, source: Sourc
         state=detail["state"],
         detail=detail,
         cannot_see=tuple(blind),
-        **more,
+        found=tuple(source.found(job, incidents)),
+        incidents=tuple(sorted(incidents, key=lambda incident: incident["number"])),
+        decisions=tuple(reversed(source.decisions(job))),
+        ledger=tuple(source.ledger(job)),
+        latest_sample=source.latest_sample(job),
     )
 
 
@@ -52,7 +58,7 @@ def validations(events: Sequence[Json]) -> list[tuple[int, float, Mapping[str, f
 
 
 def settings(detail: Json) -> dict[str, Scalar]:
-    """Facts, hyper-parameters of the optimizer and the user's own config under one roof; the user's word comes last."""
+    """Facts, the optimizer's hyper-parameters and the user's own config, which wins."""
     result: dict[str, Scalar] = {"world": detail["world"]} if detail["world"] else {}
     if detail["wrapper"]:
         result["wrapper"] = detail["wrapper"]

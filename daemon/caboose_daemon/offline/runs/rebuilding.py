@@ -22,13 +22,14 @@ def rebuilt(job: str, incidents: Sequence[Json], episodes: Sequence[Json]) -> It
                 opened_step=row["opened_step"],
                 opened_time=row["opened_time"],
                 regimes=tuple(row["regimes"]),
-                members=members,
+                episodes=members,
                 state=row["state"],
                 severity=Severity(row["severity"]),
                 worst=Severity(row["worst"]),
                 closed_step=row["closed_step"],
                 closed_time=row["closed_time"],
                 reason=row["reason"],
+                merged_into=row.get("merged_into"),
                 num_reopened=row["num_reopened"],
             )
 
@@ -47,7 +48,7 @@ def _episode(row: Json) -> Episode:
         last_time=row["last_time"],
         is_open=row["is_open"],
         worst=first if first.severity == severity else last,
-        told_step=row["told_step"],
+        reported_step=row["told_step"],
     )
 
 

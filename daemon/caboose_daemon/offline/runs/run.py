@@ -75,7 +75,7 @@ class Run:
     """All the API says of the job; None for a log."""
     decisions: tuple[Json, ...] = ()
     ledger: tuple[Json, ...] = ()
-    closeup: Json | None = None
+    latest_sample: Json | None = None
     cannot_see: tuple[str, ...] = ()
 
     @cached_property

@@ -1,1 +1,1 @@
-"""`caboose demo`: a daemon, a real two-rank run with a fault in it, and a terminal that shows both."""
+"""`caboose demo`: a daemon, a two-rank run with a fault, and the terminal output."""

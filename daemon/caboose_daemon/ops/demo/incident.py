@@ -1,4 +1,4 @@
-"""An incident of the API in the demo's words: what was found, the likeliest cause, the first fix."""
+"""An incident of the API as text: what was found, the likeliest cause, the first fix."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ Json = dict[str, Any]
 
 
 def headline(incident: Json) -> str:
-    """Its name, what leads it and how it stands."""
+    """Id, rule, severity and state."""
     return f"{incident['id']} · {incident['rule']} · {incident['severity']} · {incident['state']}"
 
 
@@ -16,35 +16,35 @@ def found_by(incident: Json) -> str:
 
 
 def first_cause(incident: Json) -> Json | None:
-    """The likeliest cause, if any is known that explains what was found."""
+    """The likeliest cause; None without one."""
     causes = (incident["diagnosis"] or {}).get("causes", ())
     return causes[0] if causes else None
 
 
 def cause_in_words(incident: Json) -> str:
-    """The likeliest cause with its confidence; says so where not knowing is likelier."""
+    """The likeliest cause with its confidence; "unknown" first where that is likelier."""
     cause = first_cause(incident)
     if cause is None:
-        return "not known: no cause explains what was found"
+        return "unknown: no known cause fits"
     likeliest = f"{cause['title']}, {cause['confidence']:.0%}"
     unknown = incident["diagnosis"]["unknown"]
-    return likeliest if cause["confidence"] >= unknown else f"not known ({unknown:.0%}); the likeliest: {likeliest}"
+    return likeliest if cause["confidence"] >= unknown else f"unknown ({unknown:.0%}); likeliest: {likeliest}"
 
 
 def fix_in_words(incident: Json) -> str:
-    """The first fix with the line to change; empty where there is none."""
+    """The first fix with the code to change; empty without a cause."""
     cause = first_cause(incident)
     return "\n".join(filter(None, (cause["first_fix"], cause["code"]))) if cause is not None else ""
 
 
 def opening(incident: Json) -> str:
-    """A line for when it is first seen."""
+    """A line for when it opens."""
     name = f"{incident['id']} {incident['rule']} ({incident['severity']})"
     return f"step {incident['opened_step']}: {name}: {incident['summary']}"
 
 
 def news(incident: Json) -> str:
-    """A line for how it stands, which differs when that has changed."""
+    """A line for its state; a new one means news."""
     if not incident["is_open"]:
-        return f"{incident['id']} is over: {incident['reason']}"
+        return f"{incident['id']} closed: {incident['reason']}"
     return f"{incident['id']} is {incident['state']}; cause: {cause_in_words(incident)}"

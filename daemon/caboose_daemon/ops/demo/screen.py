@@ -1,4 +1,4 @@
-"""How the demo looks: one screen that is drawn anew, or plain lines where there is no terminal."""
+"""The demo's terminal output: a screen that is redrawn, and the summary at the end."""
 
 import math
 from typing import Any
@@ -11,9 +11,8 @@ from rich.text import Text
 
 from caboose_daemon.format import to_float
 from caboose_daemon.ops.demo.incident import cause_in_words, fix_in_words, found_by, headline
-from caboose_daemon.ops.demo.job import BAD_STEPS
 from caboose_daemon.ops.demo.plot import plot
-from caboose_daemon.ops.demo.watcher import Watcher
+from caboose_daemon.ops.demo.run import BAD_STEPS, WatchedRun
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 FIXED_LINES = 24
@@ -21,26 +20,26 @@ FIXED_LINES = 24
 STATES = {"live": "green", "left": "dim", "failed": "bold red", "expected": "dim"}
 
 
-def screen(watcher: Watcher, console: Console, *, total: int, note: str) -> RenderableType:
-    """The whole screen."""
+def screen(run: WatchedRun, console: Console, *, total: int, note: str) -> RenderableType:
+    """The whole screen; `total` is the number of steps."""
     width = min(console.width, 110)
-    parts: list[RenderableType] = [_header(watcher, total, note)]
-    if watcher.steps:
+    parts: list[RenderableType] = [_header(run, total, note)]
+    if run.steps:
         spare = max(3, console.height - FIXED_LINES)
-        parts.append(_curve(watcher, "loss", "loss", min(8, -(-2 * spare // 3)), width, "cyan"))
-        parts.append(_curve(watcher, "grad_norm_max", "gradient norm", min(4, spare // 3), width, "magenta"))
-    if watcher.incidents:
-        parts.append(_incident(watcher.incidents[0], width))
-        parts += [_decision(decision, width) for decision in watcher.decisions[:1]]
-    elif watcher.is_known:
+        parts.append(_curve(run, "loss", "loss", min(8, -(-2 * spare // 3)), width, "cyan"))
+        parts.append(_curve(run, "grad_norm_max", "gradient norm", min(4, spare // 3), width, "magenta"))
+    if run.incidents:
+        parts.append(_incident(run.incidents[0], width))
+        parts += [_decision(decision, width) for decision in run.decisions[:1]]
+    elif run.detail:
         parts.append(Text("\n  no incident so far", style="dim"))
-    if watcher.is_known:
-        parts.append(_ranks(watcher))  # last: on a short screen it is the first to be cut
+    if run.detail:
+        parts.append(_ranks(run))  # last: on a short screen it is the first to be cut
     return Group(*parts)
 
 
-def _header(watcher: Watcher, total: int, note: str) -> RenderableType:
-    step = watcher.detail.get("step", 0)
+def _header(run: WatchedRun, total: int, note: str) -> RenderableType:
+    step = run.detail.get("step", 0)
     done = int(24 * min(1.0, step / total)) if total else 0
     text = Text.assemble(
         ("  Caboose demo  ", "bold"),
@@ -49,12 +48,12 @@ def _header(watcher: Watcher, total: int, note: str) -> RenderableType:
         f"  step {step}/{total}",
         (f"   {note}", "dim"),
     )
-    page = Text.assemble(("  live page  ", "dim"), (f"{watcher.url}/?job={watcher.job}", "underline"))
+    page = Text.assemble(("  live page  ", "dim"), (run.page, "underline"))
     return Group(Text(), text, page)
 
 
-def _curve(watcher: Watcher, name: str, title: str, height: int, width: int, colour: str) -> RenderableType:
-    values = watcher.curve(name)
+def _curve(run: WatchedRun, name: str, title: str, height: int, width: int, colour: str) -> RenderableType:
+    values = run.curve(name)
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return Text(f"  {title}: no finite value yet", style="dim")
@@ -69,11 +68,11 @@ def _curve(watcher: Watcher, name: str, title: str, height: int, width: int, col
     return Group(Text.assemble("\n  ", (title, "bold"), f"  {last:.4g}"), *rows)
 
 
-def _ranks(watcher: Watcher) -> RenderableType:
+def _ranks(run: WatchedRun) -> RenderableType:
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 2))
     for column in ("rank", "state", "step", "loss", "step time"):
         table.add_column(column, justify="left" if column == "state" else "right")
-    for rank in watcher.detail["ranks"]:
+    for rank in run.detail["ranks"]:
         seconds = to_float(rank["step_seconds"])
         table.add_row(
             str(rank["rank"]),
@@ -89,7 +88,7 @@ def _incident(incident: dict[str, Any], width: int) -> RenderableType:
     rows = _rows()
     _row(rows, "", incident["summary"])
     if not incident["is_open"]:
-        _row(rows, "over", incident["reason"])
+        _row(rows, "closed", incident["reason"])
     _row(rows, "since", f"step {incident['onset_step']}, found by {found_by(incident)}")
     _row(rows, "cause", cause_in_words(incident), style="bold")
     if fix := fix_in_words(incident):
@@ -115,21 +114,21 @@ def _rows() -> Table:
 
 
 def _row(rows: Table, name: str, text: str, style: str = "") -> None:
-    rows.add_row(name, Text(text, style=style))  # as text: what was found may hold brackets, which are markup to rich
+    rows.add_row(name, Text(text, style=style))  # as Text: brackets in a summary are markup to rich
 
 
-def summary(watcher: Watcher, *, spike_at: int, width: int) -> RenderableType:
-    """What happened, when it was noticed, why it happened and what to do, and what noticing cost."""
+def summary(run: WatchedRun, *, spike_at: int, width: int) -> RenderableType:
+    """What was wrong, when and as what it was found, cause and fix, and the agent's cost."""
     rows = _rows()
-    detail = watcher.detail
+    detail = run.detail
     _row(rows, "watched", f"{detail['num_steps']} steps of {detail['world']} ranks, {detail['num_layers']} layers")
     wrong = f"{BAD_STEPS} steps from {spike_at} on got corrupted batches and a learning rate 40 times too high"
     _row(rows, "what happened", wrong)
-    ours = sorted((i for i in watcher.incidents if i["opened_step"] >= spike_at), key=lambda i: i["number"])
+    ours = sorted((i for i in run.incidents if i["opened_step"] >= spike_at), key=lambda i: i["number"])
     if ours:
         found = ours[0]
         delay = found["opened_step"] - spike_at
-        when = "on that very step" if delay == 0 else f"{delay} step{'s' if delay > 1 else ''} after"
+        when = "on the same step" if delay == 0 else f"{delay} step{'s' if delay > 1 else ''} after"
         what = f"{found['id']}: {found['rule']} ({found['worst']}) at step {found['opened_step']}, {when}"
         _row(rows, "incident", f"{what}\n{found['summary']}")
         _row(rows, "found by", found_by(found))
@@ -138,11 +137,11 @@ def summary(watcher: Watcher, *, spike_at: int, width: int) -> RenderableType:
         if fix := fix_in_words(found):
             _row(rows, "first fix", fix)
     else:
-        _row(rows, "incident", "none: the run ended before the fault showed", style="yellow")
-    _row(rows, "rollback", *_rolled_back(watcher))
+        _row(rows, "incident", "none: the run ended before the fault was found", style="yellow")
+    _row(rows, "rollback", *_rolled_back(run))
     if also := ours[1:]:
         _row(rows, "also", _listed(also))
-    _row(rows, "false alarms", _listed([i for i in watcher.incidents if i not in ours]) or "none")
+    _row(rows, "false alarms", _listed([i for i in run.incidents if i not in ours]) or "none")
     seconds, agent = to_float(detail["step_seconds"]), to_float(detail["agent_seconds"])
     if math.isfinite(seconds) and math.isfinite(agent):
         cost = f"{agent * 1000:.2f} ms of a {seconds * 1000:.0f} ms step ({agent / seconds:.1%}) on the training thread"
@@ -150,11 +149,11 @@ def summary(watcher: Watcher, *, spike_at: int, width: int) -> RenderableType:
     return Panel(rows, title="Summary", title_align="left", border_style="cyan", width=width)
 
 
-def _rolled_back(watcher: Watcher) -> tuple[str, str]:
-    """What became of it, and how that looks."""
-    done = [decision for decision in watcher.decisions if decision["state"] == "committed"]
+def _rolled_back(run: WatchedRun) -> tuple[str, str]:
+    """The outcome and its colour."""
+    done = [decision for decision in run.decisions if decision["state"] == "committed"]
     if not done:
-        return "none: the run ended before one was decided on", "yellow"
+        return "none: the run ended before a decision", "yellow"
     return done[0]["outcome"], "green"
 
 

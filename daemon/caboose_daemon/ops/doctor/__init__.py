@@ -1,1 +1,1 @@
-"""Whether everything between a run and its people works, with the fix beside what does not."""
+"""`caboose doctor`: checks from the agents to the alerts, each with its fix."""

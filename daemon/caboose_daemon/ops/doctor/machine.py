@@ -1,4 +1,4 @@
-"""What can be looked at without a daemon: the configuration, the ports, the directory it would keep its things in."""
+"""Checks without a daemon: the configuration, the ports, the data directory."""
 
 import os
 import socket
@@ -10,19 +10,19 @@ from caboose_wire.endpoints import split_http, split_tcp
 
 
 def check_config(path: Path | None) -> tuple[DoctorCheck, Config]:
-    """The configuration file; the defaults where there is none, or it cannot be read."""
+    """The configuration file; the defaults if there is none, or it is invalid."""
     if path is None:
-        return DoctorCheck("configuration", "ok", "no caboose.toml here: the defaults"), Config()
+        return DoctorCheck("configuration", "ok", "no caboose.toml here; defaults apply"), Config()
     try:
         return DoctorCheck("configuration", "ok", f"{path} is valid"), load(path)
     except ConfigError as error:
         return DoctorCheck(
-            "configuration", "cross", str(error), f"correct {path}; the daemon does not start with it"
+            "configuration", "cross", str(error), f"correct {path}: the daemon does not start with it"
         ), Config()
 
 
 def check_ports(config: Config) -> DoctorCheck:
-    """Whether a daemon that is started now would get its ports."""
+    """Whether a daemon that starts now can bind its ports."""
     taken = []
     for flag, (host, port) in (
         ("--listen", split_tcp(config.daemon.listen)),
@@ -33,10 +33,10 @@ def check_ports(config: Config) -> DoctorCheck:
             taken.append((flag, port, problem))
     if not taken:
         ports = f"{split_tcp(config.daemon.listen)[1]} and {split_http(config.daemon.http)[1]}"
-        return DoctorCheck("ports", "ok", f"{ports} are free for a daemon")
-    said = "; ".join(f"{flag} {port}: {problem}" for flag, port, problem in taken)
-    fix = f"`ss -ltnp 'sport = :{taken[0][1]}'` says who has it; or give the daemon another: {taken[0][0]} ...:0"
-    return DoctorCheck("ports", "cross", said, fix)
+        return DoctorCheck("ports", "ok", f"{ports} are free")
+    text = "; ".join(f"{flag} {port}: {problem}" for flag, port, problem in taken)
+    fix = f"`ss -ltnp 'sport = :{taken[0][1]}'` shows the process; or give the daemon another port: {taken[0][0]} ...:0"
+    return DoctorCheck("ports", "cross", text, fix)
 
 
 def _bind_problem(host: str, port: int) -> str:
@@ -51,12 +51,12 @@ def _bind_problem(host: str, port: int) -> str:
 
 
 def check_data_dir(config: Config) -> DoctorCheck:
-    """Whether a daemon that is started now could write its journal."""
+    """Whether a daemon that starts now can write its journal."""
     path = Path(os.environ.get("CABOOSE_DATA_DIR") or config.daemon.data_dir).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir():
         return DoctorCheck("journal", "cross", f"{there} is a file", "choose another --data-dir")
     if not os.access(there, os.W_OK | os.X_OK):
         fix = f"sudo chown {os.getuid()} {there}, or choose another --data-dir"
-        return DoctorCheck("journal", "cross", f"{there} cannot be written by uid {os.getuid()}", fix)
-    return DoctorCheck("journal", "ok", f"{path} can be written")
+        return DoctorCheck("journal", "cross", f"{there} is not writable for uid {os.getuid()}", fix)
+    return DoctorCheck("journal", "ok", f"{path} is writable")

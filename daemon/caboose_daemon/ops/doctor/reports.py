@@ -1,6 +1,6 @@
-"""Whether reports would be heard: a real message over the report socket, with the keys an agent would use.
+"""Checks the report socket with a real message, and the keys that an agent would use.
 
-A `PlanRequest` for a job that does not exist is answered to anybody, and changes nothing.
+The daemon answers a `PlanRequest` for a job that does not exist, and it changes nothing.
 """
 
 import socket
@@ -18,35 +18,35 @@ from caboose_wire.endpoints import split_tcp
 ANSWER_SECONDS = 2.0
 KEY_LENGTH = 40
 NAME = "reports"
-NEW_KEYS = "`caboose keys new DIR` prints both; the daemon gets --keys DIR"
+NEW_KEYS = "`caboose keys new DIR` prints both; start the daemon with --keys DIR"
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What an agent needs to be heard by a daemon that has keys."""
+    """The keys that an agent needs for a daemon with --keys."""
 
     server: str
     agent: str
 
 
 def check_keys(environment: Mapping[str, str], directory: str) -> tuple[DoctorCheck, Keys | None]:
-    """The keys an agent started here would use, or those in the daemon's own directory."""
+    """The keys of an agent started here, or those in the daemon's directory."""
     server, agent = environment.get("CABOOSE_SERVER_KEY", ""), environment.get("CABOOSE_AGENT_KEY", "")
     try:
         ours = _from(Path(directory).expanduser()) if directory else None
     except (OSError, ValueError) as error:
-        said = f"{directory}: {getattr(error, 'strerror', None) or error}"
-        return DoctorCheck("keys", "cross", said, f"make keys with `caboose keys new {directory}`"), None
+        text = f"{directory}: {getattr(error, 'strerror', None) or error}"
+        return DoctorCheck("keys", "cross", text, f"make keys with `caboose keys new {directory}`"), None
     if not server and not agent:
-        said = f"in {directory}" if ours else "none set: reports are for this machine only, and not encrypted"
-        return DoctorCheck("keys", "ok", said), ours
+        text = f"in {directory}" if ours else "none set: reports from this machine only, not encrypted"
+        return DoctorCheck("keys", "ok", text), ours
     for name, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
         if len(key) != KEY_LENGTH:
-            said = f"{name} has {len(key)} characters, a key has {KEY_LENGTH}" if key else f"{name} is not set"
-            return DoctorCheck("keys", "cross", said, NEW_KEYS), None
+            text = f"{name} has {len(key)} characters, a key has {KEY_LENGTH}" if key else f"{name} is not set"
+            return DoctorCheck("keys", "cross", text, NEW_KEYS), None
     if ours is not None and ours.server != server:
-        said = f"CABOOSE_SERVER_KEY is not the key of the daemon in {directory}"
-        return DoctorCheck("keys", "cross", said, f"set it to the public-key in {directory}/daemon.key"), Keys(
+        text = f"CABOOSE_SERVER_KEY is not the key of the daemon in {directory}"
+        return DoctorCheck("keys", "cross", text, f"set it to the public-key in {directory}/daemon.key"), Keys(
             server, agent
         )
     return DoctorCheck("keys", "ok", "both set in the environment"), Keys(server, agent)
@@ -61,7 +61,7 @@ def _from(directory: Path) -> Keys:
 
 
 def check_reports(endpoint: str, keys: Keys | None) -> DoctorCheck:
-    """Asks at the report socket, as an agent would."""
+    """Sends a message to the report socket, as an agent would."""
     try:
         host, port = split_tcp(endpoint)
         with socket.create_connection((host.strip("[]"), port), timeout=ANSWER_SECONDS):
@@ -71,17 +71,17 @@ def check_reports(endpoint: str, keys: Keys | None) -> DoctorCheck:
             NAME, "cross", str(error), "set CABOOSE_ENDPOINT to what `caboose daemon` prints as `reports`"
         )
     except OSError as error:
-        said = f"nobody listens at {endpoint}: {error.strerror or error}"
-        return DoctorCheck(NAME, "cross", said, "set CABOOSE_ENDPOINT (or --endpoint) to what `caboose daemon` prints")
+        text = f"no connection to {endpoint}: {error.strerror or error}"
+        return DoctorCheck(NAME, "cross", text, "set CABOOSE_ENDPOINT (or --endpoint) to what `caboose daemon` prints")
     try:
         is_heard = _is_answered(endpoint, keys)
     except (zmq.ZMQError, ValueError) as error:
         return DoctorCheck(NAME, "cross", f"the keys cannot be used: {error}", NEW_KEYS)
     if is_heard:
-        return DoctorCheck(NAME, "ok", f"a message to {endpoint} is answered")
-    wrong = "the keys are not the daemon's" if keys else "it wants keys, and none are set"
+        return DoctorCheck(NAME, "ok", f"{endpoint} answers")
+    wrong = "the keys are not the daemon's" if keys else "it needs keys, and none are set"
     fix = "set CABOOSE_SERVER_KEY and CABOOSE_AGENT_KEY as `caboose keys new` printed them"
-    return DoctorCheck(NAME, "cross", f"{endpoint} does not answer: {wrong}, or that is no daemon", fix)
+    return DoctorCheck(NAME, "cross", f"{endpoint} does not answer: {wrong}, or it is not a daemon", fix)
 
 
 def _is_answered(endpoint: str, keys: Keys | None) -> bool:

@@ -1,5 +1,5 @@
-"""`caboose drill`: trains models with known diseases through agent, wire and daemon, and judges what was said of them.
+"""`caboose drill`: trains models with known faults through agent, wire and daemon, and scores what was found.
 
-`catalogue` asks what drills there are, `session` runs them under one daemon, `judge` compares what the API tells with
-what should have been said, `results` keeps it over calls, `scores` and `tables` sum it up.
+`catalogue` lists the drills, `session` runs them under one daemon, `judge` compares the API's answers with the expected
+ones, `results` stores them, `scores` and `tables` summarise them.
 """

@@ -1,4 +1,4 @@
-"""What drills there are, asked from the agent's side, which needs torch, in a process of its own."""
+"""The list of drills, read from a separate process, as the drills need torch."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ LIST_SECONDS = 120.0
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """A drill as it tells of itself; `agent/caboose_drills/drill.py` says what the fields mean."""
+    """A drill; `agent/caboose_drills/drill.py` documents the fields."""
 
     name: str
     about: str
@@ -32,25 +32,25 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong with it."""
+        """Whether it has no fault."""
         return not self.rule
 
     @property
     def has_origin(self) -> bool:
-        """Whether there is a rank or a layer to name."""
+        """Whether its fault begins on a known rank or layer."""
         return bool(self.origin_ranks or self.origin_layers)
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """All there is."""
+    """All drills."""
 
     drills: tuple[Drill, ...]
     healthy: tuple[Drill, ...]
 
     def named(self, names: tuple[str, ...]) -> list[Drill]:
-        """The drills of these names, in the catalogue's order; `all` and `healthy` stand for many.
+        """The drills of these names, in the catalogue's order; `all` and `healthy` are groups.
 
-        ValueError if there is no such drill.
+        ValueError for an unknown name.
         """
         known = {drill.name: drill for drill in (*self.drills, *self.healthy)}
         wanted: set[str] = set()
@@ -62,17 +62,17 @@ class Catalogue(msgspec.Struct, frozen=True):
             elif name in known:
                 wanted.add(name)
             else:
-                raise ValueError(f"no drill {name!r}; there are {', '.join(known)}, and all and healthy")
+                raise ValueError(f"no drill {name!r}; known: {', '.join(known)}, all, healthy")
         return [drill for name, drill in known.items() if name in wanted]
 
 
 def read() -> Catalogue:
-    """Asks `python -m caboose_drills list`."""
+    """Runs `python -m caboose_drills list`."""
     command = [sys.executable, "-m", "caboose_drills", "list"]
     try:
         answer = subprocess.run(command, capture_output=True, check=False, timeout=LIST_SECONDS)  # noqa: S603
     except subprocess.TimeoutExpired:
-        raise ProcessError(f"the drills did not list themselves within {LIST_SECONDS:.0f} s") from None
+        raise ProcessError(f"listing the drills took more than {LIST_SECONDS:.0f} s") from None
     if answer.returncode:
         lines = answer.stderr.decode(errors="replace").splitlines()[-10:]
         raise ProcessError("the drills cannot be listed:\n" + "\n".join(f"    {line}" for line in lines))

@@ -1,4 +1,4 @@
-"""Runs a list of drills with a progress bar, and gives each result as soon as it is there."""
+"""Runs a list of drills with a progress bar, and yields each result."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ from caboose_daemon.ops.drills.session import Session
 def conduct(
     drills: Sequence[Drill], num_seeds: Callable[[Drill], int], console: Console, first_seed: int = 0
 ) -> Iterator[Result]:
-    """One daemon serves them all. Ctrl-C and SIGTERM end everything that was started."""
+    """Under one daemon. Ctrl-C and SIGTERM end all processes."""
     previous = signal.signal(signal.SIGTERM, _leave)
     session = Session()
     try:
@@ -29,7 +29,7 @@ def conduct(
                 bar.remove_task(task)
                 bar.advance(whole, len(seeds) * drill.seconds)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave anything behind
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave processes behind
             signal.signal(number, signal.SIG_IGN)
         session.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)

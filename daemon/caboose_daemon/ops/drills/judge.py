@@ -1,11 +1,11 @@
-"""Compares what the daemon said of one seed of a drill with what should have been said.
+"""Compares what the daemon found in one seed of a drill with what it should have found.
 
 Design
 ------
-Only what the API tells is judged, as a user would see it. What is said before the fault is wrong whatever rule says
-it. An origin is named when a finding of the drill's rule, or the witness of its incident, names exactly the ranks it
-began on, and one of the layers first: a finding that lists every layer has named none. A fault is one incident: those
-are counted that opened since and hold what the drill's rules told; one that turned out to be a part of another is not.
+Only the API's answers are judged, as a user sees them. Any finding before the fault is wrong. The origin is named if
+a finding of the drill's rule, or the witness of its incident, names exactly the origin ranks, and an origin layer
+first: a finding that lists every layer names none. A fault is one incident: counted are the incidents opened since the
+fault that hold a finding of the drill's rules; one that was merged into another is not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from caboose_daemon.incidents.incident import GOES_ON
 from caboose_daemon.ops.drills.catalogue import Drill
 
 LOUDNESS = {"info": 0, "warning": 1, "critical": 2}
@@ -28,25 +27,25 @@ class DrillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     delay: int | None = None
     """Steps from the fault to the finding."""
     origin: bool | None = None
-    """Whether it was named; None where there is none to name, or nothing was found."""
+    """Whether it was named; None if there is none, or nothing was found."""
     cause_rank: int | None = None
-    """The true cause's place in the diagnosis; 0 if it is not in it, or nothing was found; None without a diagnosis."""
+    """The true cause's place in the diagnosis; 0 if missing, or nothing was found; None without a diagnosis."""
     causes: tuple[str, ...] = ()
     """The diagnosis' causes, the likeliest first."""
     num_incidents: int | None = None
-    """Incidents that tell of the fault, at warning or above: one is right. None without a diagnosis."""
+    """Incidents of the fault, at warning or above: 1 is right. None without a diagnosis."""
     wrong: dict[str, str] = {}
-    """Rules that should have been silent, with their severity."""
+    """Rules that should not have fired, with their severity."""
     spoke: tuple[str, ...] = ()
-    """Every rule that spoke at warning or above."""
+    """Every rule that fired at warning or above."""
     summary: str = ""
-    """What the rule said first at the severity that counts."""
+    """The summary of the rule's first finding at the expected severity."""
     error: str = ""
     """Why this seed could not be judged."""
 
     @property
     def is_one(self) -> bool:
-        """Whether the fault was told once, as far as that is known."""
+        """Whether the fault was at most one incident, or that is unknown."""
         return self.num_incidents is None or self.num_incidents <= 1
 
     @property
@@ -58,7 +57,7 @@ class DrillOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     drill: Drill, seed: int, findings: Sequence[Mapping[str, Any]], incidents: Sequence[Mapping[str, Any]] | None
 ) -> DrillOutcome:
-    """The outcome; `incidents` is None where the daemon has no diagnosis to give."""
+    """The outcome; `incidents` is None if the daemon gave none."""
     loud = [finding for finding in findings if LOUDNESS[finding["severity"]] >= LOUDNESS["warning"]]
     right = [
         finding
@@ -74,10 +73,10 @@ def judge(
             wrong[finding["rule"]] = _louder(wrong.get(finding["rule"], "info"), finding["severity"])
     spoke = tuple(sorted({finding["rule"] for finding in loud}))
     can_explain = incidents is not None and bool(drill.cause)
-    told_of = None if incidents is None or drill.is_healthy else _telling_of(drill, incidents)
+    num_incidents = None if incidents is None or drill.is_healthy else _num_incidents(drill, incidents)
     if not right:
         cause_rank = 0 if can_explain else None
-        return DrillOutcome(seed=seed, wrong=wrong, spoke=spoke, cause_rank=cause_rank, num_incidents=told_of)
+        return DrillOutcome(seed=seed, wrong=wrong, spoke=spoke, cause_rank=cause_rank, num_incidents=num_incidents)
     first = min(right, key=lambda finding: finding["told_step"])
     holding = _holding(drill, incidents or ())
     causes = tuple(cause["id"] for cause in (holding.get("diagnosis") or {}).get("causes", ())) if holding else ()
@@ -89,7 +88,7 @@ def judge(
         origin=_names_origin(drill, right, holding) if drill.has_origin else None,
         cause_rank=_place(drill.cause, causes) if can_explain else None,
         causes=causes,
-        num_incidents=told_of,
+        num_incidents=num_incidents,
         wrong=wrong,
         spoke=spoke,
         summary=first["first"]["summary"],
@@ -100,8 +99,8 @@ def _louder(one: str, other: str) -> str:
     return max(one, other, key=LOUDNESS.__getitem__)
 
 
-def _telling_of(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> int:
-    """In how many incidents a rule of the drill speaks, at warning or above, of what was told since the fault."""
+def _num_incidents(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> int:
+    """The incidents with a finding of the drill's rules, at warning or above, since the fault."""
     rules = (drill.rule, *drill.companions)
     return sum(
         any(
@@ -111,7 +110,7 @@ def _telling_of(drill: Drill, incidents: Iterable[Mapping[str, Any]]) -> int:
             for member in incident["members"]
         )
         for incident in incidents
-        if not incident["reason"].endswith(GOES_ON)
+        if incident.get("merged_into") is None
     )
 
 

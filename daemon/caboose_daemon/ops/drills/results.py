@@ -1,4 +1,4 @@
-"""What drills came to, kept in a file that grows drill by drill, so that a long run can go on where it was ended."""
+"""Drill results in a file that grows drill by drill, so that a long measurement can be resumed."""
 
 import datetime
 import os
@@ -22,7 +22,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The drill's name."""
         return self.drill.name
 
 
@@ -32,7 +31,7 @@ def now() -> str:
 
 
 def load(path: Path) -> dict[str, Result]:
-    """The results in a file, by drill; none if there is no such file."""
+    """The results in a file, by drill; empty without a file."""
     if not path.exists():
         return {}
     try:
@@ -46,7 +45,7 @@ def to_measure(
 ) -> tuple[dict[str, Result], list[Drill]]:
     """Which results of a file are kept, and what is measured.
 
-    A whole measurement begins anew; a part of it replaces that part; one that is resumed takes what there is as it is.
+    A whole measurement starts over; a part replaces that part; a resumed one keeps the known results.
     """
     if is_resumed:
         return known, [drill for drill in chosen if drill.name not in known]
@@ -55,7 +54,7 @@ def to_measure(
 
 
 def save(path: Path, results: Iterable[Result]) -> None:
-    """Writes them, all or nothing."""
+    """Writes the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(list(results)), indent=1) + b"\n")

@@ -1,4 +1,4 @@
-"""Sums outcomes up: per drill, and against the goals."""
+"""Scores outcomes: per drill, and against the goals."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,17 @@ from caboose_daemon.ops.drills.judge import DrillOutcome
 from caboose_daemon.ops.drills.results import Result
 
 FOUND = 0.8
-"""Share of seeds in which a fault must be found under its own name: 4 of 5."""
+"""Share of seeds in which the drill's own rule must find the fault: 4 of 5."""
 CAUSE_FIRST = 0.7
 CAUSE_NEAR = 0.9
 ORIGIN = 0.9
 TWIN_SEEDS = 20
-"""With how many seeds every healthy run is to be tried."""
+"""Seeds that each healthy run needs."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One promise, and what was seen; None where it could not be measured."""
+    """One goal, and whether it is met; None if it could not be measured."""
 
     text: str
     is_met: bool | None
@@ -29,7 +29,7 @@ def is_found(result: Result) -> bool:
     return sum(outcome.found for outcome in result.outcomes) >= FOUND * len(result.outcomes)
 
 
-def is_told_once(result: Result) -> bool:
+def is_one_incident(result: Result) -> bool:
     """Whether the drill was found, and as one incident, in enough of its seeds."""
     return sum(outcome.found and outcome.is_one for outcome in result.outcomes) >= FOUND * len(result.outcomes)
 
@@ -40,7 +40,7 @@ def is_passed(result: Result) -> bool:
         return False
     if result.drill.is_healthy:
         return not any(outcome.num_critical for outcome in result.outcomes)
-    return is_told_once(result)
+    return is_one_incident(result)
 
 
 def median_delay(result: Result) -> float | None:
@@ -50,13 +50,13 @@ def median_delay(result: Result) -> float | None:
 
 
 def share_of_origins(outcomes: Iterable[DrillOutcome]) -> float | None:
-    """In which share of the seeds that were found the origin was named."""
+    """The share of found seeds whose origin was named."""
     named = [outcome.origin for outcome in outcomes if outcome.origin is not None]
     return sum(named) / len(named) if named else None
 
 
 def usual_cause_rank(result: Result) -> float | None:
-    """The place the true cause takes in the median seed; infinite where it is missing."""
+    """The true cause's place in the median seed; infinite if missing."""
     ranks = _cause_ranks(result)
     return statistics.median_high(ranks) if ranks else None
 
@@ -73,16 +73,14 @@ def goals(results: Sequence[Result]) -> list[Goal]:
     found: list[Goal] = []
     if drills:
         missed = [result.name for result in drills if not is_found(result)]
-        text = f"found under its own name in 4 of 5 seeds: {len(drills) - len(missed)} of {len(drills)} drills"
+        text = f"found by its own rule in 4 of 5 seeds: {len(drills) - len(missed)} of {len(drills)} drills"
         found.append(Goal(text + (f"; not {', '.join(missed)}" if missed else ""), not missed))
     if twins:
         critical = sum(outcome.num_critical > 0 or bool(outcome.error) for r in twins for outcome in r.outcomes)
         fewest = min(len(result.outcomes) for result in twins)
         text = f"no critical finding on {len(twins)} healthy runs x {fewest} seeds or more: {critical} had one"
         is_enough = fewest >= TWIN_SEEDS
-        found.append(
-            Goal(text if is_enough else f"{text} (too few seeds to tell)", critical == 0 if is_enough else None)
-        )
+        found.append(Goal(text if is_enough else f"{text} (too few seeds)", critical == 0 if is_enough else None))
     diagnosed = [(result.name, usual_cause_rank(result)) for result in drills]
     ranks = [rank for _, rank in diagnosed if rank is not None]
     if ranks:
@@ -96,7 +94,7 @@ def goals(results: Sequence[Result]) -> list[Goal]:
         several = sorted({name for name, number in counted if number > 1})
         once = sum(number <= 1 for _, number in counted)
         text = f"one fault, one incident: in {once} of {len(counted)} seeds"
-        is_met = all(is_told_once(result) or not is_found(result) for result in drills)
+        is_met = all(is_one_incident(result) or not is_found(result) for result in drills)
         found.append(Goal(text + (f"; more in {', '.join(several)}" if several else ""), is_met))
     with_origin = [result for result in drills if result.drill.has_origin]
     if with_origin:

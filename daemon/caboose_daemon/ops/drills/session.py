@@ -1,11 +1,11 @@
-"""Runs drills under one daemon: starts their processes, follows their progress, and asks the daemon what it found.
+"""Runs drills under one daemon: starts their processes, follows their progress, and reads what the daemon found.
 
 Design
 ------
-The drill's process prints a line of JSON now and then; a thread reads them into a queue, so that one that hangs is
-noticed by its silence. When it is gone, its jobs are asked for until all have ended and their steps no longer grow: the
-daemon then has judged all it will. They are waited for together, since half a second for each seed would be minutes.
-Everything that was started is ended when the session closes.
+The drill's process prints JSON lines as progress; a thread reads them into a queue, so that a timeout detects a hang.
+After it has ended, its jobs are polled until all have ended and their step counts are stable: the daemon has then
+judged all steps. All seeds are awaited together, as half a second each would add up to minutes. Closing the session
+ends all processes.
 """
 
 import json
@@ -28,13 +28,13 @@ from caboose_daemon.ops.processes import end, start, start_daemon, tail
 from caboose_daemon.out.api.client import Client, ClientError
 
 HANG_SECONDS = 120.0
-"""A drill that says nothing for so long hangs."""
+"""A drill without progress for this long is taken to hang."""
 SETTLE_SECONDS = 20.0
-"""How long the daemon may take to judge what it was sent."""
+"""How long the daemon may take to judge the last steps."""
 STEADY_SECONDS = 0.4
 
 OnProgress = Callable[[float], None]
-"""Called with how many seeds are done, as a fraction."""
+"""Called with the number of seeds done, with fractions."""
 
 
 class Session:
@@ -82,7 +82,7 @@ class Session:
         return Result(drill=drill, outcomes=tuple(outcomes), seconds=seconds, measured=results.now())
 
     def _train(self, drill: Drill, seeds: Sequence[int], on_progress: OnProgress) -> dict[int, str]:
-        """Runs the drill's process to its end; why seeds failed, where they did."""
+        """Runs the drill's process to its end; returns the errors by seed."""
         log = self._directory / f"{drill.name}.log"
         command = [sys.executable, "-m", "caboose_drills", "run", drill.name]
         command += ["--seeds", ",".join(str(seed) for seed in seeds), "--prefix", _prefix(drill)]
@@ -100,15 +100,15 @@ class Session:
             try:
                 line = lines.get(timeout=HANG_SECONDS + drill.settle_seconds)
             except queue.Empty:
-                problem = f"hangs: nothing was heard of it for {HANG_SECONDS + drill.settle_seconds:.0f} s"
+                problem = f"hangs: no progress for {HANG_SECONDS + drill.settle_seconds:.0f} s"
                 break
             if line is None:
                 break
-            told = _parsed(line)
-            if "error" in told:
-                errors[int(told["seed"])] = str(told["error"])
-            elif "step" in told:
-                reached[int(told["seed"])] = told["step"] / max(1, told["of"])
+            progress = _parsed(line)
+            if "error" in progress:
+                errors[int(progress["seed"])] = str(progress["error"])
+            elif "step" in progress:
+                reached[int(progress["seed"])] = progress["step"] / max(1, progress["of"])
                 on_progress(sum(reached.values()))
         end(process)
         self._processes.remove(process)
@@ -131,7 +131,7 @@ class Session:
         return judge(drill, seed, findings, self._incidents(path))
 
     def _incidents(self, path: str) -> list[dict[str, Any]] | None:
-        """Every incident with its diagnosis: /diagnosis leaves out what is over while anything is open."""
+        """Every incident with its diagnosis: /diagnosis leaves out closed ones while one is open."""
         try:
             answer: list[dict[str, Any]] = self._client.get(f"{path}/incidents")["incidents"]
         except ClientError:
@@ -139,7 +139,7 @@ class Session:
         return answer
 
     def _let_settle(self, paths: Sequence[str], *, is_over: bool) -> None:
-        """Waits until every job stands still, and is over where it should be; not for ever."""
+        """Waits until no job takes steps any more, and has ended if `is_over`; up to a limit."""
         last_change = time.monotonic()
         waiting = dict.fromkeys(paths, (-1, last_change))
         while waiting and time.monotonic() - last_change < SETTLE_SECONDS:
@@ -147,7 +147,7 @@ class Session:
                 try:
                     detail = self._client.get(path)
                 except ClientError:
-                    del waiting[path]  # whoever asks for its findings is told why
+                    del waiting[path]  # reading its findings reports the error
                     continue
                 now = time.monotonic()
                 if detail["num_steps"] != steps:
@@ -172,9 +172,9 @@ def _read(stream: IO[bytes], lines: "queue.SimpleQueue[bytes | None]") -> None:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """A line of progress; nothing if it is something else that was printed."""
+    """A line of progress; empty for other output."""
     try:
-        told = json.loads(line)
+        progress = json.loads(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) and "seed" in told else {}
+    return progress if isinstance(progress, dict) and "seed" in progress else {}

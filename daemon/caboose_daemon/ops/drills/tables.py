@@ -1,4 +1,4 @@
-"""How results look: tables for a terminal, and the page with the confusion matrix as Markdown."""
+"""Drill results as tables: for the terminal, and as a Markdown page with the confusion matrix."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from caboose_daemon.ops.drills.results import Result
 
 
 def catalogue_table(catalogue: Catalogue) -> Table:
-    """What drills there are."""
+    """The drills."""
     table = Table("drill", "rule", "ranks", "s/seed", "about", box=box.SIMPLE)
     for drill in (*catalogue.drills, *catalogue.healthy):
         table.add_row(drill.name, drill.rule or "-", str(drill.ranks), f"{drill.seconds:g}", drill.about)
@@ -25,7 +25,7 @@ def catalogue_table(catalogue: Catalogue) -> Table:
 def terminal(results: Sequence[Result]) -> Table:
     """One line per drill."""
     table = Table(box=box.SIMPLE)
-    for column in ("drill", "found", "delay", "origin", "cause", "told as", "wrong", "seconds"):
+    for column in ("drill", "found", "delay", "origin", "cause", "incidents", "wrong", "seconds"):
         justify: Literal["left", "right"] = "right" if column in ("delay", "seconds") else "left"
         table.add_column(column, justify=justify, no_wrap=column == "drill")
     for result in results:
@@ -58,7 +58,7 @@ def origin(result: Result) -> str:
 
 
 def cause(result: Result) -> str:
-    """The place of the true cause in the median seed, and what stood first instead."""
+    """The true cause's place in the median seed, and the cause that was first instead."""
     rank = scores.usual_cause_rank(result)
     if rank is None:
         return "" if result.drill.is_healthy else "-"
@@ -68,7 +68,7 @@ def cause(result: Result) -> str:
 
 
 def incidents(result: Result) -> str:
-    """As how many incidents the fault was told: in every seed, or from the fewest to the most."""
+    """The number of incidents of the fault: one number, or a range over the seeds."""
     counted = [outcome.num_incidents for outcome in result.outcomes if outcome.num_incidents is not None]
     if not counted:
         return ""
@@ -77,7 +77,7 @@ def incidents(result: Result) -> str:
 
 
 def wrong(result: Result) -> str:
-    """Rules that should have been silent, with the number of seeds; critical ones with a mark."""
+    """Rules that should not have fired, with the number of seeds; critical ones with a mark."""
     counted: Counter[str] = Counter()
     for outcome in result.outcomes:
         counted.update(name + ("!" if severity == "critical" else "") for name, severity in outcome.wrong.items())
@@ -85,12 +85,12 @@ def wrong(result: Result) -> str:
 
 
 def seconds(result: Result) -> str:
-    """Per seed, with all that belongs to it."""
+    """Per seed, with all overhead."""
     return f"{result.seconds / max(1, len(result.outcomes)):.1f}"
 
 
 def matrix(results: Sequence[Result]) -> list[list[str]]:
-    """Drill x rule, for the rules that spoke anywhere: in how many seeds, at warning or above."""
+    """Drill x rule, for rules that fired at all: number of seeds, at warning or above."""
     rules = sorted({rule for result in results for outcome in result.outcomes for rule in outcome.spoke})
     rows = [["drill", *rules]]
     for result in results:
@@ -105,7 +105,7 @@ def matrix(results: Sequence[Result]) -> list[list[str]]:
 
 def markdown(results: Sequence[Result], command: str) -> str:
     """The whole page."""
-    heads = ["drill", "rule", "found", "delay, steps", "origin", "cause", "told as", "wrong", "seconds a seed"]
+    heads = ["drill", "rule", "found", "delay, steps", "origin", "cause", "incidents", "wrong", "seconds a seed"]
     rows = [heads]
     for result in results:
         rule = f"`{result.drill.rule}`" if result.drill.rule else ""
@@ -114,7 +114,7 @@ def markdown(results: Sequence[Result], command: str) -> str:
     parts = [
         "# Drills",
         "",
-        "Small models with a disease of known cause, trained through agent, ZeroMQ and daemon. Written by",
+        "Small models with a fault of known cause, trained through agent, ZeroMQ and daemon. Written by",
         "",
         f"    {command}",
         "",
@@ -124,20 +124,20 @@ def markdown(results: Sequence[Result], command: str) -> str:
         "",
         "## What was found",
         "",
-        "Delay is the median number of steps from the fault to the finding. Origin says in how many seeds the rank or",
-        "layer it began in was named, cause which place the true cause took in the median seed's diagnosis, told as",
-        "how many incidents it made (one is right; a seed with more has failed). Wrong are rules that spoke at warning",
-        "or above and should not have, with the number of seeds; `!` marks critical.",
+        "Delay: median steps from the fault to the finding. Origin: seeds in which the rank or layer of origin was",
+        "named. Cause: the true cause's place in the median seed's diagnosis. Incidents: how many the fault made (one",
+        "is right; a seed with more has failed). Wrong: rules that fired at warning or above and should not have, with",
+        "the number of seeds; `!` marks critical.",
         "",
         *_pipes(rows),
         "",
-        "## Who spoke",
+        "## Which rules fired",
         "",
-        "In how many seeds (their number is in brackets) each rule spoke at warning or above; the drill's own in bold.",
+        "Seeds in which each rule fired at warning or above (of those in brackets); the drill's own rule in bold.",
         "",
         *_pipes(matrix(results)),
         "",
-        "## What each is",
+        "## The drills",
         "",
         *(f"- `{result.name}`: {result.drill.about}" for result in results),
     ]

@@ -1,25 +1,21 @@
-"""A drill through somebody's own alerting: daemon, Prometheus, Alertmanager, and how long each hop took.
+"""A drill through an existing alerting stack: daemon, Prometheus, Alertmanager, and the time of each hop.
 
 Design
 ------
-The drill reports to the daemon that is already there, under a name of its own. From then on each station is asked,
-about four times a second, whether it knows of the job's incident: the daemon, Prometheus (is it scraped), Prometheus'
-alerts (does it fire), Alertmanager (has it arrived). A station that does not know in time is named, with what to look
-at. What has arrived is held to what the daemon says: one alert for the job, of the incident's lead rule and at its
-severity; whom Alertmanager tells is asked too. Then the drill is left to end by itself, which ends its incident, and
-Alertmanager must let go of the alert: a quarter of an hour later, as an incident is exported for two minutes at least,
-and its alert goes on for ten.
+The drill reports to the running daemon under its own job name. Each station is then asked, four times a second, for the
+job's incident: the daemon, Prometheus (scraped), Prometheus' alerts (firing), Alertmanager (received). A station that
+does not have it in time is named, with what to check. The alert is compared with the daemon's incident: one alert for
+the job, with the incident's lead rule and severity; its receivers are read too. Then the drill ends, which ends its
+incident, and Alertmanager must resolve the alert, some minutes later: an incident is exported for at least two minutes,
+and its alert keeps firing for five.
 """
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,22 +23,22 @@ from typing import Any
 
 from caboose_daemon.ops.drills.catalogue import Drill
 from caboose_daemon.ops.processes import end, start, tail
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import Client, ClientError, job_path
 
 POLL_SECONDS = 0.25
+TIMEOUT_SECONDS = 5.0
 RESOLVED = "resolved"
 RESOLVE_SECONDS = 600.0
-"""What a resolve takes beside patience: the drill's rest, two minutes of export, five that alerts go on firing."""
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""What resolving takes beyond the patience: the rest of the drill, 2 min of export, 5 min of continued firing."""
 
 
 class ThroughError(RuntimeError):
-    """The drill cannot be sent through; the message says why and what to do."""
+    """The drill cannot be followed; the message gives the reason and the way out."""
 
 
 @dataclass(frozen=True)
 class Stations:
-    """Where everything is."""
+    """The addresses."""
 
     endpoint: str
     daemon: str
@@ -52,25 +48,25 @@ class Stations:
 
 @dataclass
 class AlertPath:
-    """What became of one drill."""
+    """The way of one drill's alert."""
 
     job: str
     seconds: dict[str, float] = field(default_factory=dict)
-    """By station: how long after the drill began it knew."""
+    """By station: when it had the incident, after the start of the drill."""
     missing: str = ""
-    """The station that did not know in time, and what to look at."""
+    """The station that did not have it in time, and what to check."""
     alert: dict[str, str] = field(default_factory=dict)
     """The labels of the alert that arrived."""
     receivers: list[str] = field(default_factory=list)
-    """Whom Alertmanager tells of it."""
+    """Its receivers in Alertmanager."""
     wrong: list[str] = field(default_factory=list)
-    """What is not as it should be with what arrived."""
+    """What is wrong with the alerts."""
 
 
 def send(
     drill: Drill, stations: Stations, *, patience: float, resolves: bool = True, on_station: Callable[[str], None]
 ) -> AlertPath:
-    """Trains the drill once and follows its incident to the pager's door, and until it is taken back."""
+    """Trains the drill once and follows its incident to Alertmanager, and until the alert resolves."""
     job = f"drill-{drill.name}-{os.getpid()}"
     passage = AlertPath(f"{job}-0")
     with tempfile.TemporaryDirectory(prefix="caboose-drill-", ignore_cleanup_errors=True) as name:
@@ -93,8 +89,8 @@ def send(
                     if time.monotonic() > deadline:
                         more = f"\n{tail(log)}" if station == "daemon" else ""
                         since = time.monotonic() - began
-                        told = "its alert is still there" if station == RESOLVED else f"{station} did not know of it"
-                        passage.missing = f"{told} after {since:.0f} s; {hint}{more}"
+                        state = "its alert is still active" if station == RESOLVED else f"{station} did not have it"
+                        passage.missing = f"{state} after {since:.0f} s; {hint}{more}"
                         return passage
                     time.sleep(POLL_SECONDS)
                 passage.seconds[station] = time.monotonic() - began
@@ -104,52 +100,54 @@ def send(
 
 
 def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[str, Callable[[], bool], str]]:
-    """The stations in order, each with its question and what to look at where the answer stays no."""
+    """The stations in order, each with its question and what to check if the answer stays no."""
     job = passage.job
-    quoted = urllib.parse.quote(job, safe="")
-    told = urllib.parse.urlencode({"query": f'caboose_incident_open{{training_job="{job}"}} == 1'})
+    daemon_api = Client(stations.daemon)
+    prometheus = Client(stations.prometheus, server="Prometheus", timeout=TIMEOUT_SECONDS)
+    alertmanager = Client(stations.alertmanager, server="Alertmanager", timeout=TIMEOUT_SECONDS)
+    query = urllib.parse.urlencode({"query": f'caboose_incident_open{{training_job="{job}"}} == 1'})
     matcher = urllib.parse.urlencode({"filter": f'training_job="{job}"'})
 
     def incidents() -> list[dict[str, Any]]:
         try:
-            told: list[dict[str, Any]] = Client(stations.daemon).get(f"/api/v1/jobs/{quoted}/incidents")["incidents"]
+            rows: list[dict[str, Any]] = daemon_api.get(job_path(job, "/incidents"))["incidents"]
         except ClientError:
-            return []  # the job has not introduced itself yet
-        return told
+            return []  # the job has not reported yet
+        return rows
 
     def daemon() -> bool:
         return bool(incidents())
 
     def scraped() -> bool:
-        return bool(_get(f"{stations.prometheus}/api/v1/query?{told}")["data"]["result"])
+        return bool(_get(prometheus, f"/api/v1/query?{query}")["data"]["result"])
 
     def fires() -> bool:
-        alerts = _get(f"{stations.prometheus}/api/v1/alerts")["data"]["alerts"]
+        alerts = _get(prometheus, "/api/v1/alerts")["data"]["alerts"]
         return any(a["labels"].get("training_job") == job and a["state"] == "firing" for a in alerts)
 
     def active() -> list[dict[str, Any]]:
-        alerts: list[dict[str, Any]] = _get(f"{stations.alertmanager}/api/v2/alerts?{matcher}")
+        alerts: list[dict[str, Any]] = _get(alertmanager, f"/api/v2/alerts?{matcher}")
         return [alert for alert in alerts if alert["status"]["state"] == "active"]
 
     def arrived() -> bool:
-        told = active()
+        alerts = active()
         expected = {(incident["rule"], incident["worst"]) for incident in incidents()}
-        right = [alert for alert in told if _identity(alert) in expected]
-        if told:
-            first = (right or told)[0]
+        right = [alert for alert in alerts if _identity(alert) in expected]
+        if alerts:
+            first = (right or alerts)[0]
             passage.alert = dict(first["labels"])
             passage.receivers = [receiver["name"] for receiver in first["receivers"]]
-            passage.wrong = judged(told, expected, drill)
+            passage.wrong = judged(alerts, expected, drill)
         return bool(right)
 
     def resolved() -> bool:
-        told = active()
-        names = {alert["labels"].get("alertname") for alert in told} - {passage.alert.get("alertname")}
-        passage.wrong += [more for name in sorted(names) if (more := f"{name} came as well") not in passage.wrong]
-        return not told
+        alerts = active()
+        names = {alert["labels"].get("alertname") for alert in alerts} - {passage.alert.get("alertname")}
+        passage.wrong += [more for name in sorted(names) if (more := f"{name} fired as well") not in passage.wrong]
+        return not alerts
 
     return [
-        ("daemon", daemon, f"does the drill report to it? It was told {stations.endpoint}"),
+        ("daemon", daemon, f"does the drill report to it? Its CABOOSE_ENDPOINT is {stations.endpoint}"),
         ("prometheus", scraped, f"is {stations.daemon}/metrics among its targets, and up?"),
         ("alert", fires, "are the files of dashboards/alerts among its rule_files?"),
         (
@@ -157,7 +155,11 @@ def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[s
             arrived,
             "is it under alerting.alertmanagers in prometheus.yml, and does nothing silence or inhibit the alert?",
         ),
-        (RESOLVED, resolved, f"did {job} end, and is its incident over? {stations.daemon}/?job={quoted}"),
+        (
+            RESOLVED,
+            resolved,
+            f"did {job} end, and is its incident closed? {stations.daemon}/?job={urllib.parse.quote(job, safe='')}",
+        ),
     ]
 
 
@@ -166,27 +168,25 @@ def _identity(alert: Mapping[str, Any]) -> tuple[str, str]:
     return labels.get("rule", ""), labels.get("severity", "")
 
 
-def judged(told: Sequence[Mapping[str, Any]], expected: Collection[tuple[str, str]], drill: Drill) -> list[str]:
-    """What is wrong with the alerts that people are told of; `expected` are the daemon's rules and severities."""
+def judged(alerts: Sequence[Mapping[str, Any]], expected: Collection[tuple[str, str]], drill: Drill) -> list[str]:
+    """What is wrong with these alerts; `expected` are the rules and severities of the daemon's incidents."""
     wrong = []
-    if len(told) > 1:
-        names = ", ".join(sorted(f"{a['labels'].get('alertname')} ({a['labels'].get('severity')})" for a in told))
-        wrong.append(f"one cause is told {len(told)} times: {names}")
-    for rule, severity in map(_identity, told):
+    if len(alerts) > 1:
+        names = ", ".join(sorted(f"{a['labels'].get('alertname')} ({a['labels'].get('severity')})" for a in alerts))
+        wrong.append(f"{len(alerts)} alerts for one cause: {names}")
+    for rule, severity in map(_identity, alerts):
         if rule not in (drill.rule, *drill.companions):
-            wrong.append(f"an alert of the rule {rule or 'none'!r} is not what this drill shows")
+            wrong.append(f"unexpected alert of rule {rule or 'none'!r} for this drill")
         elif (rule, severity) not in expected:
-            said = ", ".join(sorted(f"{name} ({loud})" for name, loud in expected)) or "nothing"
-            wrong.append(f"{rule} arrived as {severity}, the daemon says {said}")
-    if any(not alert["receivers"] for alert in told):
-        wrong.append("Alertmanager tells nobody of it")
+            expected_text = ", ".join(sorted(f"{name} ({loud})" for name, loud in expected)) or "nothing"
+            wrong.append(f"{rule} arrived as {severity}, the daemon has {expected_text}")
+    if any(not alert["receivers"] for alert in alerts):
+        wrong.append("Alertmanager has no receiver for it")
     return wrong
 
 
-def _get(url: str) -> Any:
+def _get(server: Client, path: str) -> Any:
     try:
-        with _opener.open(url, timeout=5.0) as answer:
-            return json.load(answer)
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        where = url.partition("/api/")[0]
-        raise ThroughError(f"{where} does not answer as Prometheus or Alertmanager do: {error}") from None
+        return server.get(path)
+    except ClientError as error:
+        raise ThroughError(str(error)) from None

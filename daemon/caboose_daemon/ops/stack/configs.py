@@ -1,6 +1,6 @@
 """The configuration of Prometheus and Alertmanager, written for one stack.
 
-JSON is YAML, so the files are written with the standard library; people who want to go on from them can.
+JSON is YAML, so the standard library can write the files.
 """
 
 import json
@@ -15,7 +15,7 @@ SCRAPE_SECONDS = 5.0
 
 
 def prometheus(daemon_url: str, alertmanager: str, rules: Sequence[Path], *, seconds: float = SCRAPE_SECONDS) -> str:
-    """Scrapes the daemon, judges the alerts, and tells Alertmanager."""
+    """Scrapes the daemon, evaluates the alerts, and sends them to Alertmanager."""
     every = f"{seconds:g}s" if seconds >= 1 else f"{1000 * seconds:.0f}ms"
     parts = urlsplit(daemon_url)
     return _yaml(
@@ -31,7 +31,7 @@ def prometheus(daemon_url: str, alertmanager: str, rules: Sequence[Path], *, sec
 
 
 def alertmanager(webhook: str | None, *, wait_seconds: float = 10.0) -> str:
-    """One receiver for everything; one cause is told once."""
+    """One receiver for all alerts; one notification per cause."""
     receiver: dict[str, Any] = {"name": "default"}
     if webhook is not None:
         receiver["webhook_configs"] = [{"url": webhook, "send_resolved": True}]

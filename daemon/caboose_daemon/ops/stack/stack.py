@@ -1,39 +1,64 @@
-"""Starts, shows and ends a stack: processes that go on after the command, known by a file in the stack's directory.
+"""Starts, shows and ends a stack: processes that outlive the command, listed in a file in the stack's directory.
 
 Design
 ------
-`stack.json` names every process by its number and its start, so that `down` never ends a later process that got the
-same number. Ports are free ones, chosen by binding to 0 and letting go, which another process may in theory win; then
-the program says so and `up` fails with its words. Whatever `up` started is ended again when it fails.
+`stack.json` names every process by its pid and its start time, so that `down` never ends a later process with the same
+pid. Ports are free ones, found by binding to port 0 and closing again. Another process may take the port in between;
+then the program reports it and `up` fails with that message. If `up` fails, it ends what it started.
 """
 
 import contextlib
-import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from caboose_daemon.ops.processes import ProcessError, start, start_daemon, start_time, tail
-from caboose_daemon.ops.stack import binaries, configs
+from caboose_daemon.ops.stack import configs
 from caboose_daemon.out.api.client import Client, ClientError
 
 READY_SECONDS = 30.0
+READY_TIMEOUT_SECONDS = 2.0
+"""Of one request."""
 PATIENCE_SECONDS = 8.0
+PROGRAMS = {
+    "prometheus": ("prometheus",),
+    "alertmanager": ("alertmanager", "prometheus-alertmanager"),
+}
+"""The names of each program on the PATH; distributions differ."""
+INSTALL = {
+    "prometheus": "apt-get install prometheus, or https://prometheus.io/download/",
+    "alertmanager": "apt-get install prometheus-alertmanager, or https://prometheus.io/download/",
+}
 _children: dict[int, "subprocess.Popen[bytes]"] = {}
-"""What this very process started: it goes on when the command ends, and is reaped if it is ended before."""
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The processes that this process started: they must be reaped if they end before it."""
 
 
 class StackError(RuntimeError):
-    """The stack cannot do as it was told; the message says why and what to do."""
+    """The stack cannot be started, read or ended; the message gives the reason and the way out."""
+
+
+class BinaryError(RuntimeError):
+    """A program is missing; the message says how to install it."""
+
+
+def find_program(program: str) -> str:
+    """The path of a program; CABOOSE_PROMETHEUS and CABOOSE_ALERTMANAGER override the PATH."""
+    variable = f"CABOOSE_{program.upper()}"
+    given = os.environ.get(variable)
+    for name in (given,) if given else PROGRAMS[program]:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    if given:
+        raise BinaryError(f"{variable}={given!r} is not an executable program")
+    raise BinaryError(f"{program} is not on the PATH: {INSTALL[program]} (or set {variable} to its path)")
 
 
 @dataclass(frozen=True)
@@ -48,37 +73,36 @@ class Service:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is still that process."""
+        """Whether the process still runs, and not another one with its pid."""
         return bool(self.started) and start_time(self.pid) == self.started
 
     @property
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Whether its readiness endpoint answers 200."""
         path = "/readyz" if self.name == "daemon" else "/-/ready"
-        return self.is_running and answers(self.url + path)
+        return self.is_running and Client(self.url, timeout=READY_TIMEOUT_SECONDS).is_ok(path)
 
 
 @dataclass
 class Stack:
-    """What runs in one directory."""
+    """The processes of one directory."""
 
     directory: Path
     daemon_url: str = ""
     endpoint: str = ""
-    """Where agents report, where the stack has a daemon of its own."""
+    """Where agents report; empty if the stack started no daemon."""
     parts: list[Service] = field(default_factory=list)
 
     @property
     def file(self) -> Path:
-        """Where it is written down."""
+        """The file that lists its processes."""
         return self.directory / "stack.json"
 
     def part(self, name: str) -> Service:
-        """By its name."""
         return next(part for part in self.parts if part.name == name)
 
     def save(self) -> None:
-        """Writes it down, whole or not at all."""
+        """Writes the file atomically."""
         body = {
             "daemon_url": self.daemon_url,
             "endpoint": self.endpoint,
@@ -90,7 +114,7 @@ class Stack:
 
 
 def load(directory: Path) -> Stack | None:
-    """The stack that was started in a directory, running or not; None where there is none."""
+    """The stack of a directory, running or not; None if there is none."""
     stack = Stack(directory)
     try:
         body = json.loads(stack.file.read_text(encoding="utf-8"))
@@ -99,7 +123,7 @@ def load(directory: Path) -> Stack | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StackError(f"{stack.file} cannot be read: {error}; end its processes by hand and remove it") from None
+        raise StackError(f"{stack.file} cannot be read: {error}; end its processes and remove the file") from None
     return stack
 
 
@@ -112,11 +136,13 @@ def up(
     scrape_seconds: float = configs.SCRAPE_SECONDS,
     wait_seconds: float = 10.0,
 ) -> Stack:
-    """Starts what is missing; with no `daemon` address, a daemon of its own too."""
+    """Starts Prometheus and Alertmanager; without a `daemon` address, a daemon too."""
     known = load(directory)
     if known is not None and any(part.is_running for part in known.parts):
-        raise StackError(f"a stack runs in {directory} already; `caboose stack status` shows it, `down` ends it")
-    programs = {name: binaries.find(name) for name in ("prometheus", "alertmanager")}
+        raise StackError(
+            f"a stack already runs in {directory}; `caboose stack status` shows it, `caboose stack down` ends it"
+        )
+    programs = {name: find_program(name) for name in ("prometheus", "alertmanager")}
     if daemon is not None:
         client = Client(daemon)
         try:
@@ -126,7 +152,7 @@ def up(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--dir {directory} cannot be made: {error.strerror}") from None
+        raise ValueError(f"--dir {directory} cannot be created: {error.strerror}") from None
     stack = Stack(directory)
     try:
         if daemon is None:
@@ -155,7 +181,7 @@ def up(
 
 
 def down(directory: Path) -> list[str]:
-    """Ends what `up` started; the names of what was still running. Files stay, but for the one that says what runs."""
+    """Ends the processes; returns the names of those that were running. Keeps all files but stack.json."""
     stack = load(directory)
     if stack is None:
         raise StackError(f"no stack was started in {directory}")
@@ -192,18 +218,9 @@ def _end(part: Service) -> None:
         child = _children.get(part.pid)
         while part.is_running and time.monotonic() < deadline:
             if child is not None:
-                child.poll()  # our own child must be reaped to be gone
+                child.poll()  # an ended child exists until it is reaped
             time.sleep(0.05)
     _children.pop(part.pid, None)
-
-
-def answers(url: str) -> bool:
-    """Whether somebody answers there with a success."""
-    try:
-        with _opener.open(url, timeout=2.0) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError, http.client.HTTPException, ValueError):
-        return False
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""Asks a running daemon, as the commands that are not the daemon do."""
+"""The HTTP client of every command: asks a daemon, or Prometheus and Alertmanager beside it."""
 
 import http.client
 import json
@@ -11,17 +11,22 @@ from caboose_wire.endpoints import split_http
 
 TIMEOUT_SECONDS = 3.0
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would look for its own loopback
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would connect to its own loopback
 
 
 class ClientError(RuntimeError):
-    """No answer, or none that a daemon would give; the message is one line."""
+    """No answer, or not the expected one; the message is one line."""
 
 
 class Client:
-    """A daemon at an address: `host:port`, as `--http` has it, or a URL."""
+    """A server at an address: `host:port`, as `--http` has it, or a URL.
 
-    def __init__(self, address: str) -> None:
+    `server` is its name in error messages, `timeout` the seconds that one request may take.
+    """
+
+    def __init__(self, address: str, *, server: str = "daemon", timeout: float = TIMEOUT_SECONDS) -> None:
+        self._server = server
+        self._timeout = timeout
         if "://" in address:
             self.url = address.rstrip("/")
             parts = urllib.parse.urlsplit(self.url)
@@ -33,46 +38,57 @@ class Client:
             self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def get(self, path: str) -> Any:
-        """The JSON answer of an API path."""
-        try:
-            with _opener.open(self.url + path, timeout=TIMEOUT_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            said = _said(error)
-            raise ClientError(said or f"{self.url}{path}: {error.code}; is that a daemon of this version?") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._no_answer(error) from None
+        """The JSON answer of a path; ClientError for a status that is no success."""
+        status, answer = self._ask(path)
+        if status >= 400:
+            raise ClientError(_error(answer) or self._unexpected(path, status))
+        return answer
 
     def post(self, path: str, body: Any, token: str) -> tuple[int, Any]:
         """The status and the JSON answer of a write; a refusal is an answer too."""
-        request = urllib.request.Request(  # noqa: S310 - the scheme was looked at
+        request = urllib.request.Request(  # noqa: S310 - __init__ checked the scheme
             self.url + path,
             data=json.dumps(body).encode(),
             headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
         )
+        status, answer = self._ask(path, request)
+        if answer is None:
+            raise ClientError(self._unexpected(path, status))
+        return status, answer
+
+    def is_ok(self, path: str) -> bool:
+        """Whether the path answers with status 200, whatever its body."""
         try:
-            with _opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            with _opener.open(self.url + path, timeout=self._timeout) as answer:
+                return bool(answer.status == 200)
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+
+    def _ask(self, path: str, request: urllib.request.Request | None = None) -> tuple[int, Any]:
+        """The status and the JSON answer; None for an error status whose body is not JSON."""
+        try:
+            with _opener.open(request or self.url + path, timeout=self._timeout) as answer:
                 return int(answer.status), json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
                 try:
                     return error.code, json.load(error)
-                except ValueError:
-                    raise ClientError(f"{self.url}{path}: {error.code}; is that a daemon of this version?") from None
+                except (OSError, ValueError):
+                    return error.code, None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._no_answer(error) from None
+            reason = getattr(error, "reason", error)
+            why = getattr(reason, "strerror", None) or reason
+            raise ClientError(f"no {self._server} answers at {self.url}: {why}") from None
 
-    def _no_answer(self, error: Exception) -> ClientError:
-        reason = getattr(error, "reason", error)
-        why = getattr(reason, "strerror", None) or reason
-        return ClientError(f"no daemon answers at {self.url}: {why}")
+    def _unexpected(self, path: str, status: int) -> str:
+        return f"{self.url}{path}: {status}; is that a {self._server} of this version?"
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    """What a daemon says about a request that it does not answer; nothing where it is none."""
-    with error:
-        try:
-            answer = json.load(error)
-        except (OSError, ValueError):
-            return ""
+def job_path(job: str, tail: str = "") -> str:
+    """The API path of a job; `tail` is what follows, such as `/incidents`."""
+    return f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}{tail}"
+
+
+def _error(answer: Any) -> str:
+    """The daemon's error message; empty where there is none."""
     return str(answer.get("error", "")) if isinstance(answer, dict) else ""

@@ -21,7 +21,7 @@ from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_daemon.rules.parts.finding import Finding
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import RANK_COLUMNS, RATES, STEP_COLUMNS, Column, RankNumbers, StepSummary
 from caboose_wire import Event
 
 Json = dict[str, Any]
@@ -43,25 +43,8 @@ def settings(values: Mapping[str, object]) -> Json:
 
 def step(summary: StepSummary) -> Json:
     """One step of the curves."""
-    return {
-        "attempt": summary.attempt,
-        "step": summary.step,
-        "time": summary.time,
-        "loss": number(summary.loss),
-        "loss_min": number(summary.loss_min),
-        "loss_max": number(summary.loss_max),
-        "grad_norm": number(summary.grad_norm),
-        "lr": number(summary.lr),
-        "step_seconds": number(summary.step_seconds),
-        "data_seconds": number(summary.data_seconds),
-        "agent_seconds": number(summary.agent_seconds),
-        "num_ranks": summary.num_ranks,
-        "forward_seconds": number(summary.forward_seconds),
-        "backward_seconds": number(summary.backward_seconds),
-        "optimizer_seconds": number(summary.optimizer_seconds),
-        "samples_per_second": summary.samples_per_second,
-        "tokens_per_second": summary.tokens_per_second,
-    }
+    row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
+    return row | {name: getattr(summary, name) for name in RATES}
 
 
 def finding(item: Finding) -> Json:
@@ -88,7 +71,7 @@ def episode(item: Episode) -> Json:
         "is_open": item.is_open,
         "onset_step": item.first.onset_step,
         "detected_step": item.first.step,
-        "told_step": item.told_step,
+        "told_step": item.reported_step,
         "last_step": item.last.step,
         "detected_time": item.detected_time,
         "last_time": item.last_time,
@@ -119,13 +102,14 @@ def incident(item: Incident) -> Json:
         "closed_step": item.closed_step,
         "closed_time": item.closed_time,
         "reason": item.reason,
+        "merged_into": item.merged_into,
         "is_unresolved": item.is_unresolved,
         "num_reopened": item.num_reopened,
         "regimes": list(item.regimes),
         "witness": None if witness is None else msgspec.to_builtins(witness),
         "acknowledged": None if ack is None else msgspec.to_builtins(ack),
         "outgrown": None if outgrown is None else msgspec.to_builtins(outgrown),
-        "members": [member(episode) for episode in item.members],
+        "members": [member(episode) for episode in item.episodes],
         "diagnosis": None if item.diagnosis is None else diagnosis(item.diagnosis),
     }
 
@@ -139,7 +123,7 @@ def member(item: Episode) -> Json:
         "is_open": item.is_open,
         "state": item.last.state,
         "onset_step": item.first.onset_step,
-        "detected_step": item.told_step,
+        "detected_step": item.reported_step,
         "last_step": item.last.step,
         "summary": item.worst.summary,
         "ranks": list(item.worst.ranks),
@@ -277,8 +261,7 @@ def rank(member: Member, now: float) -> Json:
         "pid": member.hello.pid,
         "state": member.state,
         "step": member.step,
-        "loss": number(member.loss),
-        "step_seconds": number(member.step_seconds),
+        **rank_numbers(member.numbers),
         "silent_seconds": round(max(0.0, now - member.last_seen), 3),
         "num_missed": member.num_missed,
         "num_dropped": member.num_dropped,
@@ -286,6 +269,15 @@ def rank(member: Member, now: float) -> Json:
         "agent_failures": member.num_failures,
         "error": member.error,
     }
+
+
+def rank_numbers(numbers: RankNumbers) -> Json:
+    return {column.name: number(getattr(numbers, column.name)) for column in RANK_COLUMNS}
+
+
+def column(item: Column) -> Json:
+    """What a number is called and counted in."""
+    return {"name": item.name, "scope": item.scope, "label": item.label, "unit": item.unit, "worst": item.worst}
 
 
 def job_row(job: Job, now: float) -> Json:
@@ -332,7 +324,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
     mean_agent = sum(agent) / len(agent) if agent else None
     return {
         **job_row(job, now),
-        "last": {**step(job.recent[-1]), "grad_norm": number(job.latest_grad_norm)} if job.recent else None,
+        "last": {**step(job.recent[-1]), "grad_norm": number(job.held("grad_norm"))} if job.recent else None,
         "num_steps": job.num_steps,
         "num_non_finite": job.num_non_finite,
         "num_layers": len(job.layers),
@@ -344,11 +336,30 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "visible": sorted(job.visible),
         "blind": dict(job.blind),
         "abstaining": attempt.engine.abstaining(job.visible) if attempt else {},
+        "agent": agent_facts(job),
         "agent_seconds": number(mean_agent),
         "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
         "refused": {"count": job.num_refused, "detail": job.refused_detail},
         "rollback_state": rollback(job, budget, now),
         "events": [event(e) for e in job.events],
+    }
+
+
+def agent_facts(job: Job) -> Json | None:
+    """Versions, cadences and the batch of the lowest rank; None before the first rank."""
+    members = job.attempt.members if job.attempt else {}
+    if not members:
+        return None
+    first = members[min(members)].hello
+    reports = list(job.last.reports.values()) if job.last is not None else []
+    batch = next((report.batch for report in reports if report.batch is not None), None)
+    return {
+        "version": first.agent_version,
+        "torch_version": first.torch_version,
+        "started": first.started,
+        "sample_every": max((report.sample_every for report in reports), default=0) or None,
+        "norm_every": max((report.norm_every for report in reports), default=None),
+        "batch_shape": None if batch is None else list(batch.shape),
     }
 
 

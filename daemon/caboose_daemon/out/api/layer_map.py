@@ -1,11 +1,11 @@
-"""The layers over time as a matrix that a page can draw: depth by looks, within the rows and columns it has room for.
+"""The layers over time as a matrix for the page: depth by samples, within the rows and columns that fit.
 
 Design
 ------
-A column is one look, or neighbouring looks of one attempt; a row is one layer or module, or neighbouring ones. What a
-cell stands for with others shows the most extreme of them (the largest, or on request the smallest), and a number that
-is not finite before all: a spike in one layer of 2,000 is seen. Columns are equally wide however many steps lie between
-two looks, for two attempts may go through the same steps.
+A column is one sample or several neighbouring samples of one attempt. A row is one layer or module, or several
+neighbouring ones. A cell that covers several values shows the most extreme one (the largest, or on request the
+smallest). A value that is not finite goes first, so a spike in one layer of 2,000 is visible. All columns have the same
+width, whatever the number of steps between two samples, because two attempts may cover the same steps.
 """
 
 import math
@@ -38,12 +38,12 @@ def layer_map(
     """At most `rows` x `points` cells of one statistic; `has_names`: with every name that a row stands for."""
     model = reader.model
     order = list(range(len(model.names("layer")))) if stat.of == "layer" else reader.execution_order()
-    looks = reader.looks([stat.name], first, last)
-    matrix = np.array([look.columns[stat.name] for look in looks]) if looks else np.empty((0, len(order)))
+    samples = reader.samples([stat.name], first, last)
+    matrix = np.array([sample.columns[stat.name] for sample in samples]) if samples else np.empty((0, len(order)))
     if stat.of == "module":
         shown: NDArray[np.bool_] = np.any(~(matrix < 0), axis=0)  # most modules are of no kind that can die or saturate
         order = [row for row in order if shown[row]]
-    lots = _columns_of(looks, points)
+    lots = _columns_of(samples, points)
     num_left_out = max(0, len(lots) - points)
     lots = lots[num_left_out:]
     bounds = np.linspace(0, len(order), min(rows, len(order)) + 1).astype(np.intp)
@@ -57,7 +57,7 @@ def layer_map(
         "num_layers": len(model.layers),
         "num_modules": len(model.modules),
         "num_rows": len(order),
-        "num_looks": len(looks),
+        "num_sampled": len(samples),
         "num_left_out": num_left_out,
         "num_bad": sum(isinstance(cell, str) for row in cells for cell in row),
         "rows": {
@@ -68,11 +68,11 @@ def layer_map(
             "num": [len(lot) for lot in members],
             **({"members": [[named[row].name for row in lot] for lot in members]} if has_names else {}),
         },
-        "looks": {
-            "attempt": [looks[lot[0]].attempt for lot in lots],
-            "first_step": [looks[lot[0]].step for lot in lots],
-            "step": [looks[lot[-1]].step for lot in lots],
-            "time": [looks[lot[-1]].time for lot in lots],
+        "samples": {
+            "attempt": [samples[lot[0]].attempt for lot in lots],
+            "first_step": [samples[lot[0]].step for lot in lots],
+            "step": [samples[lot[-1]].step for lot in lots],
+            "time": [samples[lot[-1]].time for lot in lots],
             "num": [len(lot) for lot in lots],
         },
         "values": cells,
@@ -82,27 +82,28 @@ def layer_map(
 def layer_history(reader: SampleReader, layer: int | None, module: int | None, first: int, last: int) -> Json:
     """Every look at one layer and at one module."""
     stats = [stat for stat in STATS.values() if (layer if stat.of == "layer" else module) is not None]
-    looks = reader.looks([stat.name for stat in stats], first, last)
+    samples = reader.samples([stat.name for stat in stats], first, last)
     places = {"layer": layer, "module": module}
     return {
-        "looks": {
-            "attempt": [look.attempt for look in looks],
-            "step": [look.step for look in looks],
-            "time": [look.time for look in looks],
+        "samples": {
+            "attempt": [sample.attempt for sample in samples],
+            "step": [sample.step for sample in samples],
+            "time": [sample.time for sample in samples],
         },
         "stats": {
-            stat.name: [_cell(_at(look.columns.get(stat.name), places[stat.of]), 6) for look in looks] for stat in stats
+            stat.name: [_cell(_at(sample.columns.get(stat.name), places[stat.of]), 6) for sample in samples]
+            for stat in stats
         },
     }
 
 
-def _columns_of(looks: Sequence[SampleRow], points: int) -> list[list[int]]:
-    """Positions of the looks of each column: as few together as will do, never of two attempts."""
-    attempts = [list(lot) for _, lot in groupby(range(len(looks)), lambda i: looks[i].attempt)]
+def _columns_of(samples: Sequence[SampleRow], points: int) -> list[list[int]]:
+    """Positions of the samples of each column: as few together as will do, never of two attempts."""
+    attempts = [list(lot) for _, lot in groupby(range(len(samples)), lambda i: samples[i].attempt)]
     width = 1
     while True:
         lots = [lot[i : i + width] for lot in attempts for i in range(0, len(lot), width)]
-        if len(lots) <= points or width >= len(looks):
+        if len(lots) <= points or width >= len(samples):
             return lots
         width += 1
 

@@ -4,7 +4,7 @@ import sqlite3
 from typing import Any
 
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.store.history import STEP_COLUMNS, to_summary
+from caboose_daemon.store.step_table import SELECTED, to_summary
 
 MAX_STEPS = 5000
 """On each side."""
@@ -14,7 +14,7 @@ def steps_around(
     connection: sqlite3.Connection, job: str, attempt: int, step: int, before: int, after: int
 ) -> dict[str, Any]:
     """The last steps up to (attempt, step) and the first ones beyond, oldest first, and how many there are in all."""
-    columns = f"SELECT {STEP_COLUMNS} FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "  # noqa: S608 - constants
+    columns = f"SELECT {SELECTED} FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "  # noqa: S608 - constants
     counted = "SELECT count(*) FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "
     where = (job, attempt, step)
     order = "ORDER BY attempt {0}, step {0} LIMIT ?"

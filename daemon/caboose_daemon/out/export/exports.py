@@ -23,7 +23,7 @@ from caboose_daemon.out.export.items import Curves, pick
 from caboose_daemon.out.export.mirror import Mirror, OpenWriter
 from caboose_daemon.out.export.outbox import CLOSE_SECONDS, Outbox
 from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.steps.summary import StepSummary
+from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event
 
 MIRROR_EXTRA = "pip install 'caboose[mirror]'"

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, StepSummary
+from caboose_daemon.steps.masked import LayerValues, Masked
 from caboose_daemon.steps.samples.latest import LatestSample
-from caboose_daemon.steps.summary import StepSummary
 from caboose_wire import Event, Layer, Module
 from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
 
 MAX_GROUPS = 8
 MAX_METRICS = 32
 MAX_LENT = 8
-MAX_LOOKED = 1000
+MAX_TIMES = 1000
 """Jobs of which the time of the last histograms is remembered."""
 MAX_LAYERS = 32
 """Layers (and modules) with a histogram, evenly spread over the depth."""
@@ -43,7 +44,7 @@ LAYER_STATISTICS = {
     "activation_dead": "dead_units_ratio",
     "activation_saturated": "saturated_units_ratio",
 }
-"""What a closer look has, and how the metrics call it."""
+"""What a sample has, and how the metrics call it."""
 
 
 class Lent:
@@ -57,10 +58,10 @@ class Lent:
 
 @dataclass(frozen=True)
 class MirroredSample:
-    """What a closer look showed of the layers."""
+    """What a sample showed of the layers."""
 
-    layer_grad_norm: Floats
-    closeup: LatestSample | None
+    layer_grad_norm: Masked
+    latest: LatestSample | None
     histograms: Lent | None
     """None where none are wanted of this step."""
 
@@ -79,7 +80,7 @@ class MirroredStep:
     noise_ratio: float | None = None
     replicas: tuple[int, int] | None = None
     """How many were compared last, and how many of them differ; None where none were."""
-    look: MirroredSample | None = None
+    sample: MirroredSample | None = None
     rewound_at: int | None = None
     """The step after which the ranks went back, in an attempt that began so."""
 
@@ -88,29 +89,18 @@ class MirroredStep:
         """Every number that is known, by the name it has in a mirror."""
         summary = self.summary
         known: dict[str, float | None] = {
-            "loss/mean": summary.loss,
-            "loss/min": summary.loss_min,
-            "loss/max": summary.loss_max,
-            "gradient/norm": summary.grad_norm,
+            **{column.mirror: getattr(summary, column.name) for column in STEP_COLUMNS if column.mirror},
             "gradient/clip_ratio": self.clip_ratio,
             "gradient/loss_scale": self.loss_scale,
             "gradient/noise_ratio": self.noise_ratio,
-            "speed/step_seconds": summary.step_seconds,
-            "speed/data_seconds": summary.data_seconds,
-            "speed/forward_seconds": summary.forward_seconds,
-            "speed/backward_seconds": summary.backward_seconds,
-            "speed/optimizer_seconds": summary.optimizer_seconds,
-            "speed/agent_seconds": summary.agent_seconds,
-            "speed/samples_per_second": summary.samples_per_second,
-            "speed/tokens_per_second": summary.tokens_per_second,
-            "ranks/reporting": float(summary.num_ranks),
+            **{f"speed/{name}": getattr(summary, name) for name in RATES},
             "ranks/replicas_compared": None if self.replicas is None else float(self.replicas[0]),
             "ranks/replicas_differing": None if self.replicas is None else float(self.replicas[1]),
             "incidents/open": float(self.num_open),
             **{f"learning_rate/{name}": value for name, value in self.lr.items()},
             **{f"metrics/{name}": value for name, value in self.metrics.items()},
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: float(value) for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -124,12 +114,12 @@ class Declared:
 
 
 class Curves:
-    """Picks the steps that are mirrored, and the closer looks that become histograms."""
+    """Picks the steps that are mirrored, and the samples that become histograms."""
 
     def __init__(self, every_steps: int = 1, histogram_seconds: float | None = None) -> None:
         self._every = every_steps
         self._seconds = histogram_seconds
-        self._looked: dict[str, float] = {}
+        self._histogram_times: dict[str, float] = {}
         self._lent: deque[Lent] = deque()
 
     def pick(self, job: Job, summary: StepSummary) -> MirroredStep | None:
@@ -152,23 +142,25 @@ class Curves:
             num_open=len(job.incidents.open),
             noise_ratio=job.meters.noise.ratio,
             replicas=job.meters.replicas,
-            look=self._look(job, step) if step.is_sampled else None,
+            sample=self._sample(job, step) if step.is_sampled else None,
             rewound_at=attempt.start_step if attempt is not None and attempt.reason == "rollback" else None,
         )
 
-    def _look(self, job: Job, step: AlignedStep) -> MirroredSample:
-        is_due = self._seconds is not None and step.time - self._looked.get(job.name, -math.inf) >= self._seconds
+    def _sample(self, job: Job, step: AlignedStep) -> MirroredSample:
+        is_due = (
+            self._seconds is not None and step.time - self._histogram_times.get(job.name, -math.inf) >= self._seconds
+        )
         lent = None
         if is_due:
-            self._looked.pop(job.name, None)
-            self._looked[job.name] = step.time
-            if len(self._looked) > MAX_LOOKED:
-                del self._looked[next(iter(self._looked))]
+            self._histogram_times.pop(job.name, None)
+            self._histogram_times[job.name] = step.time
+            if len(self._histogram_times) > MAX_TIMES:
+                del self._histogram_times[next(iter(self._histogram_times))]
             lent = Lent(step, job.layers, job.modules)
             self._lent.append(lent)
             if len(self._lent) > MAX_LENT:
                 self._lent.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.closeup, lent)
+        return MirroredSample(step.layer_grad_norm, job.meters.latest, lent)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -180,15 +172,15 @@ def pick(job: Job, event: Event) -> Declared | None:
     return Declared(job.name, event.step, event.time, values) if values else None
 
 
-def layer_values(look: MirroredSample) -> dict[str, float]:
+def layer_values(sample: MirroredSample) -> dict[str, float]:
     """Least, middle and most over all layers, of everything that is known per layer."""
     values: dict[str, float] = {}
-    known = {"gradient_norm": look.layer_grad_norm}
-    if look.closeup is not None:
-        of_both = {**look.closeup.layers, **look.closeup.modules}
+    known: dict[str, Masked] = {"gradient_norm": sample.layer_grad_norm}
+    if sample.latest is not None:
+        of_both = {**sample.latest.layers, **sample.latest.modules}
         known |= {ours: of_both[theirs] for theirs, ours in LAYER_STATISTICS.items() if theirs in of_both}
     for name, found in known.items():
-        seen = found[np.isfinite(found) & (found >= 0)]
+        seen = found.values[found.is_finite]
         if len(seen):
             values[f"layers/{name}_min"] = float(seen.min())
             values[f"layers/{name}_median"] = float(np.median(seen))
@@ -209,7 +201,7 @@ def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[s
     sizes = np.array([layer.numel for layer in layers], dtype=np.float64)
     for array, kind in (("grad_histogram", "gradient_log2"), ("weight_histogram", "weight_log2")):
         merged = step.layer_values(array)
-        if merged is not None and merged.ndim == 2 and len(merged) == len(names):
+        if merged is not None and merged.values.ndim == 2 and len(merged) == len(names):
             yield from _rows(kind, names, merged, sizes)
 
 
@@ -217,11 +209,12 @@ def _of_modules(step: AlignedStep, modules: tuple[Module, ...]) -> Iterator[tupl
     shares = _first(step, "activation_histogram")
     if shares is not None:
         names = [module.name for module in modules[: len(shares)]]
-        yield from _rows("activation_log2", names, shares[: len(names)], np.full(len(names), SAMPLED_ELEMENTS))
+        yield from _rows("activation_log2", names, shares, np.full(len(names), SAMPLED_ELEMENTS))
 
 
-def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterator[tuple[str, Floats]]:
-    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and shares[row, 0] >= 0]
+def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator[tuple[str, Floats]]:
+    shares = found.values
+    seen = [row for row in range(len(names)) if shares.shape[1] == HISTOGRAM_BINS and found.is_known[row]]
     chosen = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MAX_LAYERS)).round().astype(int))
     for row in (seen[place] for place in chosen):
         bins = np.concatenate([shares[row, NUM_BINS - 1 : NUM_BINS], shares[row, : NUM_BINS - 1]])
@@ -230,10 +223,10 @@ def _rows(kind: str, names: list[str], shares: Floats, sizes: Floats) -> Iterato
             yield f"{kind}/{names[row]}", counts
 
 
-def _first(step: AlignedStep, name: str) -> Floats | None:
+def _first(step: AlignedStep, name: str) -> Masked | None:
     """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):
-            return np.asarray(values, dtype=np.float64)
+            return LayerValues.from_wire(np.asarray(values, dtype=np.float64))
     return None

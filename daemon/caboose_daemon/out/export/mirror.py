@@ -103,10 +103,10 @@ class Mirror:
             writer.scalars(item.step, item.time, item.values)
         else:
             step, time = item.summary.step, item.summary.time
-            look = item.look
-            writer.scalars(step, time, {**item.values, **(layer_values(look) if look is not None else {})})
-            if look is not None and look.histograms is not None:
-                counts = histograms(look.histograms)
+            sample = item.sample
+            writer.scalars(step, time, {**item.values, **(layer_values(sample) if sample is not None else {})})
+            if sample is not None and sample.histograms is not None:
+                counts = histograms(sample.histograms)
                 if counts is None:
                     self._tally.num_withdrawn += 1
                 else:

@@ -1,5 +1,5 @@
-"""What Prometheus scrapes: `table` names every metric and what it tells, `collector` fills it from the state.
+"""The metrics that Prometheus scrapes: `table` defines every metric, `collector` fills them from the state.
 
-Reading order: `table`, `units`, `samples` (how values get into families), `names` and `slots` (what bounds them),
+Reading order: `table`, `units`, `samples` (values into families), `names` and `slots` (limits on labels),
 `collector`, `jobs`, `incidents`, `rollbacks`, `layers`, `ranks`, `daemon`.
 """

@@ -2,11 +2,11 @@
 
 Design
 ------
-Nothing is counted twice: the numbers live in the state, and a scrape turns them into samples under its lock. What a
-scrape remembers is only who holds a place: which jobs have series at all (256), and in each job which layers and ranks
-are among the worst and which names it has used; and which decisions were counted, as a job forgets old ones. So the
-number of series is bounded at every moment and over a day, whoever sends what. A job in trouble, or one that runs,
-does not wait for the place of one that is over: 256 jobs that were killed must not keep a new one from being watched.
+Nothing is counted twice: the numbers are in the state, and a scrape turns them into samples under its lock. Between
+scrapes the collector remembers only which jobs have series (256), which layers and ranks of each job are among the
+worst, which names each job has used, and which decisions were counted, because a job drops old ones. So the number of
+series is limited at every moment and over a day, whatever agents send. A running job, or one with an incident, does not
+wait for the slot of an ended one: 256 killed jobs must not prevent a new job from being watched.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.daemon import add_daemon
-from caboose_daemon.out.metrics.incidents import SEVERITIES, add_incidents, told
+from caboose_daemon.out.metrics.incidents import SEVERITIES, add_incidents, exported_severities
 from caboose_daemon.out.metrics.jobs import add_job
 from caboose_daemon.out.metrics.layers import LayerSeries
 from caboose_daemon.out.metrics.names import Names
@@ -31,9 +31,9 @@ from caboose_daemon.rollback_state.settings import RollbackConfig
 
 MAX_JOBS = 256
 LIVE, LONG_GONE = 4.0, 0.25
-"""What a job that runs counts for, and one that has not been heard for hours, beside one that has just ended: 1."""
+"""Weight of a running job, and of one silent for hours; a job that has just ended has weight 1."""
 SEVERER = 32.0
-"""How much more a job counts for each step of severity of what is open in it."""
+"""Factor on the weight for each level of severity of the worst open incident."""
 
 
 class StateCollector(Collector):
@@ -54,11 +54,11 @@ class StateCollector(Collector):
         self._series: dict[str, _Series] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the families depend on the jobs."""
+        """Empty, because the families depend on the jobs."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, read under the state's lock."""
+        """All families, read under the lock of the state."""
         samples = Samples()
         with self._state.lock:
             add_daemon(self._state, samples)
@@ -84,11 +84,11 @@ class StateCollector(Collector):
             of_job.add("caboose_names_hidden", series.names.num_left_out)
 
     def _interest(self, job: Job, now: float) -> float:
-        """How much a job deserves a place: by what is open, then whether it runs, then how long ago it was heard.
+        """Weight of a job for a slot: by severity, then whether it runs, then time since its last message.
 
-        Each step is more than twice the one below, so that the more interesting job takes the other's place.
+        Each level is more than twice the one below, so that the more important job replaces the other.
         """
-        severities = (SEVERITIES[severity] for severity in told(job, now, self._incident_seconds))
+        severities = (SEVERITIES[severity] for severity in exported_severities(job, now, self._incident_seconds))
         silent_hours = max(0.0, now - job.last_seen) / 3600
         standing = LIVE if job.num_live(now) else max(LONG_GONE, 1 / (1 + silent_hours))
         return float(SEVERER ** max(severities, default=0.0) * standing)
@@ -99,7 +99,7 @@ class StateCollector(Collector):
 
 @dataclass(frozen=True)
 class _Series:
-    """What is remembered of one job from one scrape to the next."""
+    """The state of one job that is kept between scrapes."""
 
     names: Names
     layers: LayerSeries

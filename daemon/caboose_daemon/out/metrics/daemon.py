@@ -1,4 +1,4 @@
-"""The daemon's own series: what it takes in, what its rules cost, whether it can write."""
+"""The series of the daemon: ingest, cost of the rules, journal, exports."""
 
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.samples import Samples
@@ -6,7 +6,7 @@ from caboose_daemon.version import __version__
 
 
 def add_daemon(state: State, samples: Samples) -> None:
-    """Everything that is not a job's."""
+    """Adds every series without a job label."""
     samples.add("caboose_daemon_info", 1.0, __version__)
     samples.add("caboose_daemon_start_time_seconds", state.started)
     samples.add("caboose_jobs_known", len(state.jobs))

@@ -1,11 +1,11 @@
-"""The incidents' series: what alerts read, and what their annotations say.
+"""The series of incidents, which alerts and their annotations read.
 
 Design
 ------
-One series per lead rule and severity, however many incidents share them: alerts count causes, and two incidents with
-one lead are one line on a pager. What an incident rose to (by opening, opening again or getting worse) is told for two
-minutes at least, also if it was over or better before anybody scraped, so that nothing that was worth a page goes
-unseen. While somebody has it in hand the series stands at 0.
+One series per lead rule and severity, also for several incidents: alerts count causes, and two incidents with one lead
+rule are one page. The severity that an incident reached (when it opened, reopened or got worse) is exported for at
+least two minutes, also if the incident was over or less severe before the next scrape, so that no scrape misses a page.
+While all of these incidents are acknowledged, the series is 0.
 """
 
 from caboose_daemon.incidents.incident import Incident
@@ -15,36 +15,36 @@ from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.rules import RULES
 
 MAX_SHOWN = 20
-"""Incidents with an info series at most, the worst first."""
+"""Maximum number of incidents with an info series, the worst first."""
 MAX_A_DAY = 200
-"""Incidents with an info series in a day; each may change its cause or its place once, on average."""
+"""Maximum number in one day. On average each may change its cause or place once."""
 _NONE = {rule.name: 0 for rule in RULES}
-"""Counted from 0: the increase of a series that begins at 1 is nothing, and the first incident would be missed."""
+"""Start at 0: a series that starts at 1 has no increase, and the first incident would be missed."""
 SEVERITIES = {"info": 1.0, "warning": 2.0, "critical": 3.0}
 
 
 def _severity(incident: Incident, now: float, stay_seconds: float) -> str:
-    """Critical for as long as that must be seen, then what it is now: a page is told once, and in time."""
+    """Critical for at least `stay_seconds` after it became critical, then the current severity."""
     if _was_lately(incident.critical_time, now, stay_seconds):
         return "critical"
     return str(incident.severity) if incident.is_open else "warning"
 
 
 def shown(job: Job, now: float, stay_seconds: float) -> list[Incident]:
-    """The open ones, the worst first, and those that have not been seen for long enough.
+    """Open incidents, the worst first, and closed ones that were not exported for long enough.
 
-    One that was taken in by another is told by that one.
+    An incident that was merged into another is covered by that one.
     """
     lately = [
         incident
         for incident in job.incidents
-        if not (incident.is_open or incident.is_taken_in) and has_risen_lately(incident, now, stay_seconds)
+        if not (incident.is_open or incident.is_merged) and has_risen_lately(incident, now, stay_seconds)
     ]
     return [*job.incidents.open, *lately]
 
 
 def has_risen_lately(incident: Incident, now: float, stay_seconds: float) -> bool:
-    """Whether it opened, was opened again or got worse so lately that it may not have been scraped yet."""
+    """Whether it opened, reopened or got worse so recently that a scrape may have missed it."""
     return any(_was_lately(time, now, stay_seconds) for time in (incident.warning_time, incident.critical_time))
 
 
@@ -52,13 +52,13 @@ def _was_lately(time: float | None, now: float, stay_seconds: float) -> bool:
     return time is not None and now - time < stay_seconds
 
 
-def told(job: Job, now: float, stay_seconds: float) -> set[str]:
-    """The severities alerts are told of."""
+def exported_severities(job: Job, now: float, stay_seconds: float) -> set[str]:
+    """The severities that are exported for the job."""
     return {_severity(incident, now, stay_seconds) for incident in shown(job, now, stay_seconds)}
 
 
 def add_incidents(job: Job, samples: JobSamples, now: float, stay_seconds: float) -> None:
-    """What is open, and how many there were."""
+    """Adds open incidents and the count of all incidents."""
     incidents = shown(job, now, stay_seconds)
     open_now: dict[tuple[str, str], float] = {}
     for incident in incidents:
@@ -87,8 +87,8 @@ def _add_info(incident: Incident, severity: str, samples: JobSamples) -> None:
         witness.layers[0] if witness is not None and witness.layers else "",
         witness.phase if witness is not None else "",
     )
-    told = (incident.rule, severity, incident.id, cause)
-    if not samples.names.admit("place", 2 * MAX_A_DAY, *told, *place):
+    labels = (incident.rule, severity, incident.id, cause)
+    if not samples.names.admit("place", 2 * MAX_A_DAY, *labels, *place):
         place = (place[0], OTHER, OTHER, "")
-    samples.add("caboose_incident_info", 1.0, *told, *place)
+    samples.add("caboose_incident_info", 1.0, *labels, *place)
     samples.add("caboose_incident_onset_step", float(incident.onset_step), incident.id)

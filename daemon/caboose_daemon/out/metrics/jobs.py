@@ -1,23 +1,22 @@
-"""One job's series but those of layers, ranks and incidents."""
-
-import math
+"""The series of one job, except layers, ranks and incidents."""
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.steps.aligned import PHASES
+from caboose_daemon.steps.columns import STEP_COLUMNS
 
 MAX_GROUPS = 16
 MAX_BLIND = 32
 MAX_METRICS = 16
 MAX_KINDS = 8
-"""Kinds of model (wrapper, optimizer, precision) under one job name in a day."""
+"""Limit on different (wrapper, optimizer, precision) under one job name in one day."""
 SPEED_STEPS = 50
 """Steps over which speed and overhead are averaged."""
 
 
 def add_job(job: Job, samples: JobSamples, now: float) -> None:
-    """Who it is, how far, and how fast."""
+    """Adds identity, progress, speed and findings of the job."""
     attempt = job.attempt
     members = list(attempt.members.values()) if attempt else []
     kind = (job.wrapper, *(str(job.facts.get(name, "")) for name in ("optimizer", "precision")))
@@ -38,7 +37,7 @@ def add_job(job: Job, samples: JobSamples, now: float) -> None:
     for stat in _chosen("blind", sorted(job.blind), MAX_BLIND, samples):
         samples.add("caboose_blind", 1.0, stat)
     if attempt is not None:
-        facts = attempt.alignment
+        facts = attempt.alignment_facts()
         samples.add("caboose_reports_late_total", facts.num_late)
         samples.add("caboose_steps_incomplete_total", facts.num_incomplete)
         samples.add("caboose_reports_missed_total", facts.num_missed)
@@ -56,11 +55,10 @@ def _add_step(job: Job, samples: JobSamples) -> None:
     if not job.recent:
         return
     summary = job.recent[-1]
-    samples.add("caboose_job_step", summary.step)
-    for stat, value in (("mean", summary.loss), ("min", summary.loss_min), ("max", summary.loss_max)):
-        samples.add("caboose_loss", value, stat)
-    samples.add("caboose_gradient_norm", job.latest_grad_norm)
-    samples.add("caboose_agent_step_seconds", summary.agent_seconds)
+    for column in STEP_COLUMNS:
+        if column.metric:
+            value = job.held(column.name) if column.is_held else getattr(summary, column.name)
+            samples.add(column.metric, value, *((column.stat,) if column.stat else ()))
     _add_speed(job, samples)
     last = job.last
     if last is None:
@@ -70,8 +68,7 @@ def _add_step(job: Job, samples: JobSamples) -> None:
         if samples.names.admit("group", 2 * MAX_GROUPS, group.name):
             samples.add("caboose_learning_rate", rate, group.name)
     for phase in PHASES:
-        seconds = last.phase_seconds(phase)
-        samples.add("caboose_phase_seconds", seconds if math.isfinite(seconds) else None, phase)
+        samples.add("caboose_phase_seconds", last.phase_seconds(phase), phase)
     samples.add("caboose_clip_ratio", last.clip_ratio)
     samples.add("caboose_loss_scale", None if last.scaler is None else last.scaler.scale)
     samples.add("caboose_layers_unseen", last.num_unseen_layers)
@@ -108,6 +105,6 @@ def _add_validation(job: Job, samples: JobSamples) -> None:
 
 
 def _chosen(kind: str, names: list[str], places: int, samples: JobSamples) -> list[str]:
-    """The first of them that may have series: so many at once, and twice as many in a day."""
+    """The first `places` names that may have series; twice as many different ones in one day."""
     samples.names.leave_out(len(names) - places)
     return [name for name in names[:places] if samples.names.admit(kind, 2 * places, name)]

@@ -1,4 +1,4 @@
-"""The layers' series: least, median and most; 32 parts of the depth; the ten worst by name."""
+"""The series of layers: min, median and max; 32 parts of the depth; the ten worst by name."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.out.metrics.slots import Slots
 from caboose_daemon.rules.parts.depth import Matrices
+from caboose_daemon.steps.masked import Masked
 
 NUM_DEPTHS = 32
 NUM_WORST = 10
@@ -18,51 +19,48 @@ OF_MODULES = {
     "dead_units_ratio": "activation_dead",
     "saturated_units_ratio": "activation_saturated",
 }
-"""The table's names, and those of the agents' arrays."""
+"""Names in the table, and names of the arrays in reports."""
 Floats = NDArray[np.float64]
 
 
 class LayerSeries:
-    """One job's; remembers who is among the worst."""
+    """The layers of one job; remembers the worst ones between scrapes."""
 
     def __init__(self) -> None:
         self._matrices = Matrices()
         self._worst: dict[str, Slots] = {}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Everything the last step and the last closer look showed."""
+        """Adds the values of the last step and of the last sample."""
         self._matrices.look(job.layers)
         names = [layer.name for layer in job.layers]
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
         if job.last is not None and len(job.last.layer_grad_norm) == len(names):
-            norms = job.last.layer_grad_norm
-            seen = (norms >= 0) | ~np.isfinite(norms)  # NaN is a norm that was seen to be NaN
-            self._statistic("gradient_norm", np.where(seen, norms, -1.0), names, matrices, samples, now)
-        closeup = job.meters.closeup
-        if closeup is None:
+            self._statistic("gradient_norm", job.last.layer_grad_norm, names, matrices, samples, now)
+        latest = job.meters.latest
+        if latest is None:
             return
         modules = [module.name for module in job.modules]
         for name, array in OF_LAYERS.items():
-            values = closeup.layers.get(array)
+            values = latest.layers.get(array)
             if values is not None and len(values) == len(names):
-                self._statistic(name, np.where(np.isnan(values), -1.0, values), names, matrices, samples, now)
+                self._statistic(name, values, names, matrices, samples, now)
         for name, array in OF_MODULES.items():
-            values = closeup.modules.get(array)
+            values = latest.modules.get(array)
             if values is not None and len(values) <= len(modules):
-                known, rows = np.where(np.isnan(values), -1.0, values), np.arange(len(values))
-                self._statistic(name, known, modules[: len(values)], rows, samples, now)
+                self._statistic(name, values, modules[: len(values)], np.arange(len(values)), samples, now)
 
     def _statistic(
         self,
         name: str,
-        values: Floats,
+        found: Masked,
         names: Sequence[str],
         rows: NDArray[np.intp],
         samples: JobSamples,
         now: float,
     ) -> None:
-        """`values`: below 0 where nothing was seen, NaN or infinite where that was; `rows`: those to compare."""
-        finite = np.isfinite(values) & (values >= 0)
+        """`rows`: those to compare."""
+        values, finite = np.asarray(found.values, dtype=np.float64), found.is_finite
         used = rows[finite[rows]]
         if len(used):
             chosen = values[used]
@@ -72,13 +70,12 @@ class LayerSeries:
             for depth in np.unique(depths).tolist():
                 samples.add(f"caboose_depth_{name}", float(np.median(chosen[depths == depth])), f"{depth:02d}")
         slots = self._worst.setdefault(name, Slots(NUM_WORST))
-        for row in slots.choose(names, self._badness(name, values, finite), now):
+        for row in slots.choose(names, self._badness(name, values, finite, found.has), now):
             samples.add(f"caboose_worst_layer_{name}", float(values[row]), names[row])
 
     @staticmethod
-    def _badness(name: str, values: Floats, finite: NDArray[np.bool_]) -> Floats:
+    def _badness(name: str, values: Floats, finite: NDArray[np.bool_], seen: NDArray[np.bool_]) -> Floats:
         """How far up the list: the value itself; of a spread, how many times it is away from the usual one."""
-        seen = finite | ~np.isfinite(values)
         if name != "activation_std" or not finite.any():
             badness = np.where(finite, values, np.inf)
         else:

@@ -1,12 +1,12 @@
-"""Which names that came over the network may be labels of one job: so many of each kind in a day, and no more.
+"""Limits how many different names from the network can become labels of one job in one day.
 
 Design
 ------
-Whatever an agent may choose (hosts, groups, its own validation metrics, what it cannot see) makes a series for as long
-as Prometheus keeps it, and a process that introduces itself again and again can choose anew each time. So each kind of
-name has a book of so many entries. One that is in it stays; when it is full, a new name is let in only for one that was
-not used for a day. What is not let in has no series, or `other` where it merely describes; how many were left out of
-a scrape is told.
+Every name that an agent chooses (hosts, groups, validation metrics, blind spots) makes a series for as long as
+Prometheus keeps it, and a process that reconnects can choose new names each time. So each kind of name has a list of
+limited length. A name in the list stays. When the list is full, a new name replaces only one that was not used for a
+day. A name that is not admitted has no series, or becomes `other` where it is only a description. The number of names
+left out of a scrape is exported.
 """
 
 FORGET_SECONDS = 86_400.0
@@ -14,7 +14,7 @@ OTHER = "other"
 
 
 class Names:
-    """One job's books, by kind; a scrape begins with `begin`."""
+    """The lists of one job, by kind of name. Every scrape starts with `begin`."""
 
     def __init__(self) -> None:
         self._books: dict[str, dict[tuple[str, ...], float]] = {}
@@ -23,14 +23,14 @@ class Names:
         """Names left out of this scrape."""
 
     def begin(self, now: float) -> None:
-        """A scrape begins: nothing was left out of it yet."""
+        """Starts a scrape."""
         self._now = now
         self.num_left_out = 0
 
     def admit(self, kind: str, places: int, *name: str) -> bool:
-        """Whether a name may be a label; one of several parts is as new as any of them."""
+        """Whether a name may be a label. A name of several parts is new if any part is."""
         book = self._books.setdefault(kind, {})
-        # Kept in the order of their last use, so the first is the one to ask.
+        # Entries are in the order of their last use, so the first one is the oldest.
         if book.pop(name, None) is None and len(book) >= places:
             oldest = next(iter(book))
             if self._now - book[oldest] < FORGET_SECONDS:
@@ -41,5 +41,5 @@ class Names:
         return True
 
     def leave_out(self, num: int) -> None:
-        """So many names have no series, because there are too many at once."""
+        """Counts names without series, because there are too many at once."""
         self.num_left_out += max(0, num)

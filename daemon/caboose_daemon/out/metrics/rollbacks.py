@@ -1,11 +1,11 @@
-"""Rollback's series of one job: what may be done, what could be gone back to, and what was decided.
+"""The rollback series of one job: mode, budget, snapshots, checkpoints and decisions.
 
 Design
 ------
-Decisions are counted here, when a scrape first sees what became of one: a job remembers its last 500 only, and a
-counter that fell when an old one is forgotten would look like a daemon that restarted, and count the rest again. One
-that was given up and then turned out to be done is counted as both. Outcomes of rollbacks, and failures of every
-action, stand at 0 from the start: the increase of a series that begins at 1 is nothing, and an alert would miss it.
+Decisions are counted here, when a scrape first sees their outcome. A job keeps only its last 500 decisions; a counter
+that falls when an old one is dropped would look like a restart of the daemon, and Prometheus would count the rest
+again. A decision that was given up and later turned out to be done is counted as both. The outcomes of rollbacks and
+the failures of every action start at 0: a series that starts at 1 has no increase, and an alert would miss it.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ EVER_SHOWN = (*(("rollback", outcome) for outcome in OUTCOMES), *((kind, "failed
 
 
 class RollbackSeries:
-    """One job's; remembers which decisions it has counted."""
+    """The rollback series of one job; remembers which decisions it has counted."""
 
     def __init__(self, config: RollbackConfig) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class RollbackSeries:
         self._num_lost = 0
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """How things stand, and what was decided."""
+        """Adds the current state and the decisions."""
         record = job.rollback
         modes = {"job": owners_mode(job), "daemon": self._config.mode, "effective": record.mode}
         for stat, mode in modes.items():

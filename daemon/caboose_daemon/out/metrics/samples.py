@@ -1,4 +1,4 @@
-"""Turns values into metric families, as the table has them; nothing else may make one."""
+"""Turns values into the metric families of the table. The only place that creates families."""
 
 from collections.abc import Iterator
 
@@ -12,28 +12,28 @@ MAX_LABEL = 128
 
 
 def label(value: str) -> str:
-    """A label value that can always be written: printable, at most 128 characters, the end of a longer one.
+    """A label value that can always be exported: printable, at most 128 characters, cut at the front.
 
-    Values come over the network, and one lone surrogate would break the whole scrape. Names of layers differ at their
-    end: what is alike in `...attention.q_proj` and `...attention.k_proj` is what goes before.
+    Values come from the network, and one lone surrogate would break the whole scrape. The front is cut because layer
+    names differ at their end: `...attention.q_proj` and `...attention.k_proj`.
     """
     kept = value if len(value) <= MAX_LABEL else "\N{HORIZONTAL ELLIPSIS}" + value[1 - MAX_LABEL :]
     return "".join(c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF else "?" for c in kept)
 
 
 class Samples:
-    """The families of one scrape, made when their first sample comes, given out in the table's order."""
+    """The families of one scrape, created with their first sample, in the order of the table."""
 
     def __init__(self) -> None:
         self._families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         self._used: dict[str, set[tuple[str, ...]]] = {}
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """A sample of the daemon itself; no two of one family have the same labels."""
+        """Adds a sample. Labels that are used already get a number, so that they stay unique."""
         used = self._used.setdefault(name, set())
         number = 2
         unique = labels
-        while labels and unique in used:  # two groups of one name, or names that became alike
+        while labels and unique in used:  # two groups of one name, or names that became equal when cut
             unique = (*labels[:-1], f"{labels[-1]} ({number})")
             number += 1
         used.add(unique)
@@ -49,7 +49,7 @@ class Samples:
         return family
 
     def of(self, job: str, names: Names) -> "JobSamples":
-        """For the samples of one job, with the names that it has used."""
+        """The samples of one job; `names` are the names it has used."""
         return JobSamples(self, label(job), names)
 
     def __iter__(self) -> Iterator[Metric]:
@@ -65,11 +65,11 @@ class JobSamples:
         self.names = names
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """A sample of the job; nothing where the value is not known."""
+        """Adds a sample of the job, unless the value is unknown."""
         if value is not None:
             self._samples.add(name, value, self._job, *map(label, labels))
 
 
 assert all(entry.labels[:1] in ((), (JOB,)) or JOB not in entry.labels for entry in ENTRIES.values()), (
-    "the job is first"
+    "the job is the first label"
 )

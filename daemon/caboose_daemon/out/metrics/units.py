@@ -1,7 +1,7 @@
-"""What each metric is counted in: its name's last word where that is a unit, and otherwise what is written here."""
+"""The unit of each metric: the last word of its name if that is a unit, otherwise as listed here."""
 
 IN_NAMES = ("seconds", "bytes", "ratio", "steps", "step", "ranks")
-"""Units that names end in; OpenMetrics tells these (`# UNIT`), and no others, as it asks for such a name."""
+"""Units that names end in. OpenMetrics exports only these as `# UNIT`, because it requires the unit in the name."""
 FLAG, ONE = "0 or 1", "always 1"
 UNITS = {
     FLAG: "job_up job_failed incident_open finding_open rollback_exhausted blind journal_writable",
@@ -10,12 +10,12 @@ UNITS = {
     "level, 0 to 2": "rollback_mode",
     "attempts": "job_attempt",
     "processes": "job_duplicates_refused_total",
-    "as the loss": "loss validation_loss rank_loss",
-    "as the metric": "validation_metric",
-    "as the optimizer has it": "learning_rate",
+    "unit of the loss": "loss validation_loss rank_loss",
+    "unit of the metric": "validation_metric",
+    "learning rate": "learning_rate",
     "L2 norm": "gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
     " layer_weight_norm depth_weight_norm worst_layer_weight_norm",
-    "as the activations": "layer_activation_std depth_activation_std worst_layer_activation_std",
+    "unit of the activations": "layer_activation_std depth_activation_std worst_layer_activation_std",
     "factor": "loss_scale",
     "incidents": "incidents_total",
     "findings": "findings_total",
@@ -44,11 +44,11 @@ _WRITTEN = {f"caboose_{name}": unit for unit, names in UNITS.items() for name in
 
 
 def unit_in_name(name: str) -> str:
-    """The unit that a name ends in; empty where it ends in none."""
+    """The unit at the end of a name; empty if there is none."""
     family = name.removesuffix("_total")
     return next((unit for unit in IN_NAMES if family.endswith(f"_{unit}")), "")
 
 
 def unit_of(name: str) -> str:
-    """What a metric is counted in; a name that is not known is a mistake."""
+    """The unit of a metric; KeyError if the name is unknown."""
     return unit_in_name(name) or _WRITTEN[name]

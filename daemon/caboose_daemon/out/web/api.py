@@ -1,7 +1,7 @@
 """The JSON API under /api/v1, health and metrics."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -20,11 +20,12 @@ from caboose_daemon.out.api import json_shapes, rule_shapes
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.layers import LayersApi
 from caboose_daemon.out.web.records import RecordsApi
+from caboose_daemon.out.web.replies import error, job_reply, unknown_job
 from caboose_daemon.out.web.rollback import RollbackApi
-from caboose_daemon.out.web.security import error
 from caboose_daemon.out.web.series import SeriesApi
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import describe
+from caboose_daemon.steps.columns import RANK_COLUMNS, STEP_COLUMNS
 from caboose_daemon.version import __version__
 from caboose_wire import Event
 
@@ -64,7 +65,7 @@ class Api:
             Route("/readyz", self.readyz),
             Route("/api/v1/jobs", self.jobs),
             *SeriesApi(self._context).routes(),
-            Route("/api/v1/jobs/{job}/closeup", self.closeup),
+            Route("/api/v1/jobs/{job}/sample", self.latest_sample),
             Route("/api/v1/jobs/{job}/findings", self.findings),
             Route("/api/v1/jobs/{job}/incidents", self.incidents),
             Route("/api/v1/jobs/{job}/incidents/{number:int}/ack", self.acknowledge, methods=["POST"]),
@@ -74,6 +75,7 @@ class Api:
             *RecordsApi(self._context).routes(),
             *LayersApi(self._context).routes(),
             Route("/api/v1/jobs/{job}", self.job),
+            Route("/api/v1/columns", self.columns),
             Route("/api/v1/rules", self.rules),
             Route("/api/v1/config", self.config),
             Route("/api/v1/config", self.configure, methods=["POST"]),
@@ -115,25 +117,31 @@ class Api:
 
     async def job(self, request: Request) -> Response:
         """One job with its ranks, settings and blind spots."""
-        return self._with_job(
-            request, lambda job: json_shapes.job_detail(job, self._context.clock(), self._context.rollback.budget)
+        return job_reply(
+            self._context.state,
+            request,
+            lambda job: json_shapes.job_detail(job, self._context.clock(), self._context.rollback.budget),
         )
 
     async def findings(self, request: Request) -> Response:
         """What was found in one job, newest first."""
-        return self._with_job(
-            request, lambda job: {"job": job.name, "findings": [json_shapes.episode(e) for e in job.episodes]}
+        return job_reply(
+            self._context.state,
+            request,
+            lambda job: {"job": job.name, "findings": [json_shapes.episode(e) for e in job.episodes]},
         )
 
     async def incidents(self, request: Request) -> Response:
         """The incidents of one job, open ones first, then the last closed first."""
-        return self._with_job(
-            request, lambda job: {"job": job.name, "incidents": [json_shapes.incident(i) for i in job.incidents]}
+        return job_reply(
+            self._context.state,
+            request,
+            lambda job: {"job": job.name, "incidents": [json_shapes.incident(i) for i in job.incidents]},
         )
 
     async def diagnosis(self, request: Request) -> Response:
         """What is wrong with one job now, and why; what was wrong last, where nothing is."""
-        return self._with_job(request, json_shapes.job_diagnosis)
+        return job_reply(self._context.state, request, json_shapes.job_diagnosis)
 
     async def acknowledge(self, request: Request) -> Response:
         """Notes that somebody has an incident in hand; with `"undo": true`, that nobody has."""
@@ -143,25 +151,25 @@ class Api:
             return error(400, f'expected {{"reason": ..., "by": ...}}: {problem}')
         if not body.undo and not body.reason.strip():
             return error(400, "say why, in reason: whoever comes next will ask")
-        name, number, state = request.path_params["job"], request.path_params["number"], self._context.state
-        with state.lock:
-            job = state.jobs.get(name)
-            if job is None:
-                return self._unknown(name)
+        number = request.path_params["number"]
+
+        def answer(job: Job) -> Response:
             ack = None if body.undo else Acknowledgement(self._context.clock(), body.by[:64], body.reason[:500])
             incident = self._context.pipeline.acknowledge(job, number, ack)
             if incident is None:
                 known = ", ".join(i.id for i in job.incidents.open) or "none"
-                return error(404, f"no open incident {name}/{number}; open: {known}")
+                return error(404, f"no open incident {job.name}/{number}; open: {known}")
             return JSONResponse(json_shapes.incident(incident))
 
-    async def closeup(self, request: Request) -> Response:
-        """The layers of one job as its last closer look showed them."""
+        return job_reply(self._context.state, request, answer)
+
+    async def latest_sample(self, request: Request) -> Response:
+        """The layers of one job as its last sample showed them."""
         name = request.path_params["job"]
-        with self._context.state.lock:
-            if name not in self._context.state.jobs:
-                return self._unknown(name)
-        return JSONResponse({"job": name, "closeup": await run_in_threadpool(self._context.closeup, name)})
+        unknown = unknown_job(self._context.state, name)
+        if unknown is not None:
+            return unknown
+        return JSONResponse({"job": name, "sample": await run_in_threadpool(self._context.latest_sample, name)})
 
     async def declare(self, request: Request) -> Response:
         """Declares an event from outside the run, as `monitor.event` does from inside."""
@@ -171,21 +179,23 @@ class Api:
             return error(400, f'expected {{"kind": ..., "fields": {{...}}}}: {problem}')
         if not 1 <= len(body.kind) <= 64 or len(body.fields) > 64:
             return error(400, "kind has 1 to 64 characters, fields at most 64 entries")
-        state = self._context.state
-        with state.lock:
-            job = state.jobs.get(request.path_params["job"])
-            if job is None:
-                return self._unknown(request.path_params["job"])
-            step = job.latest_step
+
+        def answer(job: Job) -> Response:
             event = Event(
                 attempt=job.num_attempts,
-                step=step,
+                step=job.latest_step,
                 time=self._context.clock(),
                 kind=body.kind,
                 fields=body.fields,
             )
             self._context.pipeline.declare(job, event)
-        return JSONResponse(json_shapes.event(event), status_code=201)
+            return JSONResponse(json_shapes.event(event), status_code=201)
+
+        return job_reply(self._context.state, request, answer)
+
+    async def columns(self, request: Request) -> Response:
+        """The numbers of a step and of a rank: what each is called and counted in."""
+        return JSONResponse({"columns": [json_shapes.column(each) for each in (*STEP_COLUMNS, *RANK_COLUMNS)]})
 
     async def rules(self, request: Request) -> Response:
         """Every rule: its thresholds, what it needs, how it does in each job."""
@@ -223,16 +233,3 @@ class Api:
         with self._context.state.lock:
             rules = {name: rule_shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
             return {"file": force.file or None, "rules": rules, "note": LASTS}
-
-    def _with_job(self, request: Request, shape: Any) -> Response:
-        name = request.path_params["job"]
-        state = self._context.state
-        with state.lock:
-            job: Job | None = state.jobs.get(name)
-            body = None if job is None else shape(job)
-        return self._unknown(name) if body is None else JSONResponse(body)
-
-    def _unknown(self, name: str) -> Response:
-        with self._context.state.lock:
-            known = sorted(self._context.state.jobs)[:20]
-        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")

@@ -13,8 +13,9 @@ from caboose_daemon.out.metrics.collector import StateCollector
 from caboose_daemon.out.web.api import Api
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.files import Files
+from caboose_daemon.out.web.replies import error
 from caboose_daemon.out.web.runbooks import Runbooks
-from caboose_daemon.out.web.security import Gate, error
+from caboose_daemon.out.web.security import Gate
 from caboose_daemon.out.web.stream import Stream
 
 

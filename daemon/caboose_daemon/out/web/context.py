@@ -39,13 +39,13 @@ class Context:
         with self._history_lock:
             return self.history.series(job, points, first, last)
 
-    def closeup(self, job: str) -> dict[str, Any] | None:
-        """What the last closer look at a job's layers showed."""
+    def latest_sample(self, job: str) -> dict[str, Any] | None:
+        """What the last sample at a job's layers showed."""
         with self._history_lock:
-            return self.history.closeup(job)
+            return self.history.latest_sample(job)
 
-    def looks(self, job: str, question: Callable[[SampleReader], dict[str, Any]]) -> dict[str, Any]:
-        """What somebody wants to know of a job's closer looks."""
+    def samples(self, job: str, question: Callable[[SampleReader], dict[str, Any]]) -> dict[str, Any]:
+        """What somebody wants to know of a job's samples."""
         with self._history_lock:
             return question(SampleReader(self.history.connection, job))
 

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api.layer_map import Keep, layer_history, layer_map
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error, unknown_job
 from caboose_daemon.steps.samples.stats import STATS, Stat
 from caboose_daemon.store.sample_history import SampleReader
 
@@ -22,11 +22,11 @@ LAST_STEP = 2**53
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 NEVER = {
-    "dead": "no ReLU was watched through a whole window of 8 closer looks yet",
+    "dead": "no ReLU was watched through a whole window of 8 samples yet",
     "saturated": "no tanh or sigmoid was seen",
-    "activation_std": "no closer look has shown activations yet",
+    "activation_std": "no sample has shown activations yet",
 }
-"""Why a statistic has no look, where the agent names no reason and others have some."""
+"""Why a statistic has no sample, where the agent names no reason and others have some."""
 
 
 class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -63,7 +63,7 @@ class LayersApi:
         ]
 
     async def layers(self, request: Request) -> Response:
-        """Depth by looks, of one statistic."""
+        """Depth by samples, of one statistic."""
         try:
             query = msgspec.convert(dict(request.query_params), MapQuery, strict=False)
         except msgspec.ValidationError as problem:
@@ -88,7 +88,7 @@ class LayersApi:
                 **layer_map(reader, stat, keep=query.keep, has_names=query.names, **sides),
             }
 
-        return JSONResponse(await run_in_threadpool(self._context.looks, name, ask))
+        return JSONResponse(await run_in_threadpool(self._context.samples, name, ask))
 
     async def layer(self, request: Request) -> Response:
         """Every statistic of one layer, and of the module that it belongs to."""
@@ -115,24 +115,24 @@ class LayersApi:
                 **layer_history(reader, layer, module, query.first, query.last),
             }
 
-        answer = await run_in_threadpool(self._context.looks, name, ask)
+        answer = await run_in_threadpool(self._context.samples, name, ask)
         if answer:
             return JSONResponse(answer)
-        return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/closeup has their names")
+        return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/sample has their names")
 
     def _about(self, name: str) -> Json | Response:
         """What the state adds to what the journal has."""
         state = self._context.state
         with state.lock:
-            job = state.jobs.get(name)
-            if job is not None:
-                return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
-            known = ", ".join(sorted(state.jobs)[:20]) or "none yet"
-        return error(404, f"no job {name[:128]!r}; known: {known}")
+            unknown = unknown_job(state, name)
+            if unknown is not None:
+                return unknown
+            job = state.jobs[name]
+            return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
 
 
 def _sample_every(job: Job) -> int | None:
-    """Every how many steps a closer look is taken now; None where that is not known."""
+    """Every how many steps a sample is taken now; None where that is not known."""
     reports = job.last.reports.values() if job.last is not None else ()
     return max((report.sample_every for report in reports), default=0) or None
 
@@ -141,11 +141,9 @@ def _availability(stat: Stat, counts: dict[str, int], blind: dict[str, str]) -> 
     """Whether a statistic was ever seen, and if not, why."""
     num, reason = counts[stat.name], None
     if not num:
-        other = (
-            NEVER.get(stat.name, "no closer look has shown it yet") if any(counts.values()) else "no closer look yet"
-        )
+        other = NEVER.get(stat.name, "no sample has shown it yet") if any(counts.values()) else "no sample yet"
         reason = blind.get(stat.needs) or other
-    return {"stat": stat.name, "of": stat.of, "num_looks": num, "reason": reason}
+    return {"stat": stat.name, "of": stat.of, "num_sampled": num, "reason": reason}
 
 
 def _find(reader: SampleReader, wanted: str) -> tuple[int | None, int | None]:

@@ -15,8 +15,9 @@ from typing import Any
 
 from caboose_daemon.jobs.job import Attempt
 from caboose_daemon.out.api.json_shapes import Json, number
+from caboose_daemon.steps.columns import RANK_COLUMNS
 
-FIELDS = (
+PLAIN = (
     "rank",
     "host",
     "pid",
@@ -27,12 +28,10 @@ FIELDS = (
     "agent_state",
     "agent_failures",
     "error",
-    "loss",
-    "step_seconds",
-    "heard",
 )
-NUM_PLAIN = 10
-"""So many of them are sent as they are; the rest is rounded."""
+NUMBERS = tuple(column.name for column in RANK_COLUMNS)
+"""These are rounded."""
+FIELDS = (*PLAIN, *NUMBERS, "heard")
 LATELY_SECONDS = 5
 """A rank that was heard since has no `heard`: it changes all the time, and nobody reads it."""
 
@@ -54,8 +53,7 @@ def rows(attempt: Attempt | None) -> list[Row]:
             m.agent_state,
             m.num_failures,
             m.error,
-            m.loss,
-            m.step_seconds,
+            *(getattr(m.numbers, name) for name in NUMBERS),
             m.last_seen,
         )
         for rank, m in members
@@ -67,9 +65,9 @@ class RankColumns:
 
     def __init__(self, of: Sequence[Row], now: float) -> None:
         columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
-        plain, (loss, seconds, seen) = columns[:NUM_PLAIN], columns[NUM_PLAIN:]
+        plain, (*numbers, seen) = columns[: len(PLAIN)], columns[len(PLAIN) :]
         heard = tuple(None if now - time < LATELY_SECONDS else int(time) for time in seen)
-        self._columns = [*plain, _rounded(loss), _rounded(seconds), heard]
+        self._columns = [*plain, *map(_rounded, numbers), heard]
 
     def whole(self) -> Json:
         """Every column."""

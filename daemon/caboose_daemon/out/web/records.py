@@ -12,7 +12,7 @@ from starlette.routing import Route
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.steps_around import MAX_STEPS
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error, unknown_job
 from caboose_daemon.rollback.modes import effective, owners_mode
 from caboose_daemon.version import __version__
 
@@ -49,7 +49,7 @@ class RecordsApi:
         except msgspec.ValidationError as problem:
             return error(400, f"expected ?attempt=A&step=S&before=N&after=N, N at most {MAX_STEPS}: {problem}"[:500])
         name = request.path_params["job"]
-        unknown = self._unknown(name)
+        unknown = unknown_job(self._context.state, name)
         if unknown is not None:
             return unknown
         rows = await run_in_threadpool(
@@ -60,18 +60,10 @@ class RecordsApi:
     async def events(self, request: Request) -> Response:
         """What was declared of one job, beside its validations, oldest first."""
         name = request.path_params["job"]
-        unknown = self._unknown(name)
+        unknown = unknown_job(self._context.state, name)
         if unknown is not None:
             return unknown
         return JSONResponse({"job": name, "events": await run_in_threadpool(self._context.declared, name)})
-
-    def _unknown(self, name: str) -> Response | None:
-        state = self._context.state
-        with state.lock:
-            if name in state.jobs:
-                return None
-            known = sorted(state.jobs)[:20]
-        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")
 
     async def daemon(self, request: Request) -> Response:
         """Version, clock, journal, who scrapes, what was refused, and what may be done to which run."""

@@ -1,7 +1,5 @@
 """The JSON API of rollback: what was decided, what could be gone back to, and asking for it by hand."""
 
-from collections.abc import Callable
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -10,7 +8,7 @@ from starlette.routing import Route
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error, job_reply
 from caboose_daemon.rollback import requests
 from caboose_daemon.rollback.lr_suggestion import offer
 from caboose_wire.rollback import CommandKind
@@ -63,11 +61,12 @@ class RollbackApi:
             now_ = json_shapes.rollback(job, budget, now)
             return {"job": job.name, **now_, "offer": offer(job), "decisions": rows}
 
-        return self._with_job(request, shape)
+        return job_reply(self._context.state, request, shape)
 
     async def ledger(self, request: Request) -> Response:
         """Every snapshot and checkpoint of one job with its health, the newest first."""
-        return self._with_job(
+        return job_reply(
+            self._context.state,
             request,
             lambda job: {"job": job.name, "entries": [json_shapes.entry(entry) for entry in job.rollback.ledger]},
         )
@@ -98,25 +97,12 @@ class RollbackApi:
         problem = asked.problem()
         if problem:
             return error(400, problem)
-        name, state = request.path_params["job"], self._context.state
-        with state.lock:
-            job = state.jobs.get(name)
-            if job is None:
-                return self._unknown(name)
+
+        def answer(job: Job) -> Response:
             decision = self._context.by_hand.ask(job, asked, self._context.clock())
             body = json_shapes.decision(decision)
-        if decision.state == "refused":
-            return JSONResponse({"error": decision.outcome, **body}, status_code=409)
-        return JSONResponse(body, status_code=200 if asked.is_dry else 202)
+            if decision.state == "refused":
+                return JSONResponse({"error": decision.outcome, **body}, status_code=409)
+            return JSONResponse(body, status_code=200 if asked.is_dry else 202)
 
-    def _with_job(self, request: Request, shape: Callable[[Job], json_shapes.Json]) -> Response:
-        name, state = request.path_params["job"], self._context.state
-        with state.lock:
-            job = state.jobs.get(name)
-            body = None if job is None else shape(job)
-        return self._unknown(name) if body is None else JSONResponse(body)
-
-    def _unknown(self, name: str) -> Response:
-        with self._context.state.lock:
-            known = sorted(self._context.state.jobs)[:20]
-        return error(404, f"no job {name[:128]!r}; known: {', '.join(known) or 'none yet'}")
+        return job_reply(self._context.state, request, answer)

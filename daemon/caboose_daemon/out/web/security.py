@@ -13,9 +13,10 @@ import secrets
 from collections.abc import Collection
 from pathlib import Path
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from caboose_daemon.out.web.replies import error
 from caboose_wire.endpoints import is_loopback
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -75,8 +76,3 @@ class Gate:
         name = header.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
         return name in self._hosts
-
-
-def error(status: int, text: str) -> JSONResponse:
-    """An error as the API gives it."""
-    return JSONResponse({"error": text}, status_code=status)

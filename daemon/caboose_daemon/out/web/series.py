@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error, unknown_job
 
 MAX_POINTS = 5000
 MAX_STEP = 2**53
@@ -37,11 +37,10 @@ class SeriesApi:
                 raise BadQuery(f"from={first} lies after to={last}: give the first step of the window first")
         except BadQuery as problem:
             return error(400, str(problem))
-        name, state = request.path_params["job"], self._context.state
-        with state.lock:
-            if name not in state.jobs:
-                known = ", ".join(sorted(state.jobs)[:20])
-                return error(404, f"no job {name[:128]!r}; known: {known or 'none yet'}")
+        name = request.path_params["job"]
+        unknown = unknown_job(self._context.state, name)
+        if unknown is not None:
+            return unknown
         return await run_in_threadpool(self._answer, name, points, first, last)
 
     def _answer(self, name: str, points: int, first: int | None, last: int | None) -> Response:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from caboose_daemon.out.api.live import Listener
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import error
+from caboose_daemon.out.web.replies import error
 from caboose_daemon.out.web.status import STATUS_SECONDS, StatusBoard
 
 

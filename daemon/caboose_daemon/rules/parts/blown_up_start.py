@@ -82,15 +82,13 @@ class BlownUpStart:
         self.is_stuck = False
         """Whether the run blew up and is now stuck near its first loss."""
 
-    def observe(self, step: int, loss: float, norm: float, *, is_early: bool, chance: float | None) -> None:
-        """Follows one step; peaks count while `is_early`."""
-        if not math.isfinite(loss):
-            return
+    def observe(self, step: int, loss: float, norm: float | None, *, is_early: bool, chance: float | None) -> None:
+        """Follows one step by its finite loss and, where known, finite norm; peaks count while `is_early`."""
         if math.isnan(self.first):
             self.first = loss
         if len(self._early) < EARLY:
             self._early.append(loss)
-        if math.isnan(self.first_norm) and math.isfinite(norm) and norm > 0:
+        if math.isnan(self.first_norm) and norm is not None and norm > 0:
             self.first_norm = norm
         if is_early and self._is_new_peak(step, loss, norm):
             self._start_window()  # only what follows the last jump counts
@@ -98,7 +96,7 @@ class BlownUpStart:
             self._before.append(loss)
             return
         self._losses.append(loss)
-        if math.isfinite(norm):
+        if norm is not None:
             self._norms.append(norm)
         if len(self._losses) >= self._window:
             was_stuck, self.is_stuck = self.is_stuck, not self._has_learned_since and self._judge(chance)
@@ -117,13 +115,13 @@ class BlownUpStart:
         """The step of the first jump."""
         return min(peak.step for peak in (self.loss_peak, self.norm_peak) if peak is not None)
 
-    def _is_new_peak(self, step: int, loss: float, norm: float) -> bool:
+    def _is_new_peak(self, step: int, loss: float, norm: float | None) -> bool:
         """Whether loss or norm is high, and one of the two highest so far."""
         has_jumped = has_grown = False
         if loss > self._ratio * self.first > 0:
             has_jumped = self.loss_peak is None or self.loss_peak.add(loss)
             self.loss_peak = self.loss_peak or Peak(step, loss)
-        if math.isfinite(norm) and norm > NORM_RISE * self.first_norm:
+        if norm is not None and norm > NORM_RISE * self.first_norm:
             has_grown = self.norm_peak is None or self.norm_peak.add(norm)
             self.norm_peak = self.norm_peak or Peak(step, norm)
         return has_jumped or has_grown

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.steps.masked import LayerValues
 from caboose_wire import Layer
 
 ODD_KINDS = ("norm", "embedding", "prelu")
@@ -46,8 +47,7 @@ class Matrices:
         self.root_sizes = np.sqrt(np.array([max(1, layers[row].numel) for row in used], dtype=np.float64))
         return True
 
-    def rms(self, norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def rms(self, norms: LayerValues) -> NDArray[np.float64]:
         """Gradient per element of each matrix; NaN where it is missing, not sampled, or not finite."""
-        found = norms[self.rows]
-        with np.errstate(invalid="ignore"):
-            return np.where(np.isfinite(found) & (found >= 0), found, np.nan) / self.root_sizes
+        found, has = norms.values[self.rows], norms.has[self.rows]
+        return np.where(has & np.isfinite(found), found, np.nan) / self.root_sizes

@@ -61,7 +61,7 @@ class WatchedModules:
         found = step.module_values("activation_max") if step.is_sampled else None
         if found is None:
             return None
-        ranks, largest = found
+        ranks, largest = found.ranks, found.values
         is_bad = ~np.isfinite(largest)
         if largest.size and not is_bad.any():
             self.largest = float(largest.max())
@@ -92,8 +92,8 @@ class WatchedModules:
 
 def _first(step: AlignedStep, ranks: list[int], is_bad: NDArray[np.bool_]) -> BadModule:
     found = step.module_values("activation_order")
-    known = found is not None and found[1].shape == is_bad.shape
-    order = found[1] if found is not None and known else np.broadcast_to(np.arange(is_bad.shape[1]), is_bad.shape)
+    known = found is not None and found.shape == is_bad.shape
+    order = found.values if found is not None and known else np.broadcast_to(np.arange(is_bad.shape[1]), is_bad.shape)
     when = np.where(is_bad, order, np.inf)
     first = when.min(axis=1)
     rows = np.flatnonzero(first == first.min())
@@ -115,7 +115,7 @@ def bad_local_ranks(step: AlignedStep) -> tuple[int, ...]:
 def bad_weights(step: AlignedStep) -> NDArray[np.intp]:
     """Layers whose weights are not finite after the update, on a sampled step."""
     norms = step.layer_values("weight_norm") if step.is_sampled else None
-    return np.flatnonzero(~np.isfinite(norms)) if norms is not None else np.zeros(0, dtype=np.intp)
+    return np.flatnonzero(norms.is_bad) if norms is not None else np.zeros(0, dtype=np.intp)
 
 
 def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_bad_gradient: bool) -> Origin:
@@ -132,7 +132,7 @@ def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_ba
     names = [layer.name for layer in view.layers]
     if has_bad_gradient:
         local = bad_local_ranks(step)
-        norms = step.local_layer_grad_norm[local[0]] if local else step.layer_grad_norm
+        norms = step.local_layer_grad_norm[local[0]] if local else step.layer_grad_norm.values
         return Origin(step.step, local, _last(np.flatnonzero(~np.isfinite(norms)), names), "backward")
     return Origin(step.step, (), _last(bad_weights(step), names), "update")
 

@@ -39,6 +39,6 @@ class Updates:
             return None
         if self._matrices.look(layers):
             self._is_large = self._matrices.root_sizes >= MIN_ELEMENTS**0.5
-        seen = ratios[self._matrices.rows[self._is_large]]
-        seen = seen[seen >= 0]
+        rows = self._matrices.rows[self._is_large]
+        seen = ratios.values[rows[ratios.is_known[rows]]]
         return float(middle(seen)) if len(seen) else None

@@ -1,4 +1,4 @@
-"""What a closer look keeps of a layer or a module: one entry a statistic, in the order in which a page offers them."""
+"""The statistics of a layer or a module that a sample keeps, in the order in which the page lists them."""
 
 from typing import Literal
 
@@ -13,13 +13,13 @@ class Stat(msgspec.Struct, frozen=True):
     name: str
     of: Of
     array: str
-    """As the wire calls it."""
+    """Its name on the wire."""
     dtype: str
-    """As it lies in the journal, little-endian. Shares need no more than half precision, norms span many decades."""
+    """Its type in the journal, little-endian. Half precision is enough for shares; norms span many decades."""
     bit: int
-    """Its place in the mask that says what a look has shown."""
+    """Its bit in the mask of what a sample has shown."""
     needs: str
-    """What a blind agent names when it cannot see this."""
+    """The name under which an agent reports that it cannot see this."""
 
 
 STATS = {
@@ -32,8 +32,9 @@ STATS = {
         Stat("activation_std", "module", "activation_std", "<f4", 16, "activations"),
         Stat("dead", "module", "activation_dead", "<f2", 32, "activations"),
         Stat("saturated", "module", "activation_saturated", "<f2", 64, "activations"),
+        Stat("zeros", "module", "activation_zero_fraction", "<f2", 128, "activations"),
     )
 }
 """The bits are in journals: a new statistic takes the next one, none is used again."""
 ORDER, ORDER_DTYPE, NOT_CALLED = "order", "<u2", 0xFFFF
-"""Beside them: each module's place in the order of execution."""
+"""The column with each module's place in the order of execution."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from caboose_daemon.offline.replay.logs.names import VALIDATION
 
 GAPS = frozenset({"", "none", "null", "n/a", "na", "-", "<na>"})
-"""What stands for "nothing was logged" in a cell of text. `nan` does not: it is a number that was logged."""
+"""Texts of a cell that mean "nothing was logged". `nan` is not one: it is a number that was logged."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ def from_objects(rows: Sequence[int], objects: Sequence[object], num_rows: int) 
 
 
 def marked(rows: Sequence[int], objects: Sequence[object], num_rows: int) -> NDArray[np.bool_]:
-    """The rows whose cell says that they are of validation."""
+    """The rows whose cell marks them as validation."""
     result = np.zeros(num_rows, np.bool_)
     result[rows] = [isinstance(found, str) and found.strip().lower() in VALIDATION for found in objects]
     return result

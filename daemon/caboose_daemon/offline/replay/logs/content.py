@@ -1,4 +1,4 @@
-"""A file's bytes, unpacked where it is gzipped, whatever its name says."""
+"""A file's bytes, unpacked where it is gzipped, whatever its name is."""
 
 import codecs
 import gzip
@@ -7,7 +7,7 @@ from typing import BinaryIO, cast
 
 GZIP = b"\x1f\x8b"
 HEAD_BYTES = 64 * 1024
-"""Enough of a file to tell what it is."""
+"""Bytes at the start of a file that are enough to recognise its format."""
 
 
 def opened(path: Path) -> BinaryIO:

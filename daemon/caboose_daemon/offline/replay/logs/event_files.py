@@ -3,11 +3,11 @@
 Design
 ------
 A file is records of (length, checksum, event, checksum). tensorboard's own loader computes the checksums in Python,
-which takes longer than all the rest, so records are told apart here and only their events are left to tensorboard's
+which takes longer than all the rest, so records are separated here and only their events are left to tensorboard's
 protobuf classes; a damaged record shows as an event that cannot be parsed. A last record cut short is left out: the
 run may still be writing it.
 
-Every quantity comes as an event of its own. Those of one step need not be neighbours, and a quantity may lag behind, so
+Every quantity is a separate event. Those of one step need not be neighbours, and a quantity may lag behind, so
 events are put in order of their steps between one place where the loss itself goes back, which is where a resumed run
 begins, and the next. Files of a directory follow each other in the order they were begun.
 """

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 
 from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
-from caboose_daemon.store.journal import BAD_LOSS, BAD_NORM, connect
+from caboose_daemon.store.journal import connect
+from caboose_daemon.store.step_table import NAN_BITS
 from caboose_wire import Event
 
 MAGIC = b"SQLite format 3\0"
 NAME = "journal.sqlite"
 QUANTITIES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds")
-"""As the query below asks for them."""
 
 
 def read_journal(path: Path) -> list[Log]:
@@ -36,7 +36,7 @@ def read_journal(path: Path) -> list[Log]:
 
 def _job(connection: sqlite3.Connection, path: Path, number: int, name: str) -> Log:
     rows = connection.execute(
-        "SELECT attempt, step, bad, loss, grad_norm, lr, step_seconds, data_seconds "
+        f"SELECT attempt, step, bad, {', '.join(QUANTITIES)} "  # noqa: S608 - constants
         "FROM steps WHERE job = ? ORDER BY attempt, step",
         (number,),
     ).fetchall()
@@ -44,7 +44,7 @@ def _job(connection: sqlite3.Connection, path: Path, number: int, name: str) -> 
     flags = np.array(bad, dtype=np.int64)
     table = {}
     for quantity, values in zip(QUANTITIES, columns, strict=True):
-        is_nan = flags & {"loss": BAD_LOSS, "grad_norm": BAD_NORM}.get(quantity, 0) != 0
+        is_nan = flags & NAN_BITS.get(quantity, 0) != 0
         array = np.array([np.nan if value is None else value for value in values])
         is_logged = np.array([value is not None for value in values], dtype=np.bool_) | is_nan
         if is_logged.any() or quantity == "loss":

@@ -24,7 +24,7 @@ from caboose_daemon.offline.replay.logs.table import Table
 KEYS_OF_ROWS = ("log_history", "rows", "history", "logs", "log", "data")
 """Where an object keeps its list of rows; the first is the Trainer's, the second W&B's."""
 MAX_DEPTH = 4
-"""Objects within objects that are taken apart; what lies deeper is no log of numbers."""
+"""Objects within objects that are taken apart; deeper ones are not a log of numbers."""
 
 Found: TypeAlias = dict[str, tuple[list[int], list[object]]]
 """For each column, the rows in which it holds something, and what."""
@@ -139,6 +139,6 @@ def _add(cells: Found, index: int, row: Mapping[str, Any], prefix: str, depth: i
         if found is None:
             found = cells[name] = ([], [])
         elif found[0][-1] == index:
-            continue  # {"a/b": 1, "a": {"b": 2}}: the first stands
+            continue  # {"a/b": 1, "a": {"b": 2}}: the first is kept
         found[0].append(index)
         found[1].append(value)

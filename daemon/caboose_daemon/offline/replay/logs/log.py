@@ -1,4 +1,4 @@
-"""What a training log says, whatever wrote it: a row per logged step, and the one error a file can be refused with."""
+"""A training log in one form, whatever wrote it: a row per logged step, and the error for a file that is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Column:
 
     values: NDArray[np.float64]
     is_logged: NDArray[np.bool_]
-    """False is a gap: the row says nothing of this quantity. A NaN that was logged is True."""
+    """False is a gap: the row has no value of this quantity. A NaN that was logged is True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Log:
 
     file: str
     steps: NDArray[np.int64]
-    """A step that goes back, where the run was resumed, is kept as it is."""
+    """A step number that decreases, where the run was resumed, is kept as it is."""
     columns: dict[str, Column]
     """`loss`, and where they were logged `grad_norm`, `lr` and `val_loss`; every other quantity by its own name."""
     restarts: frozenset[int] = frozenset()
-    """Rows with which another launch of the run begins, where the log tells so beside a step that goes back."""
+    """Rows with which another launch of the run begins, where the log has that besides a step number that decreases."""
     events: Mapping[int, tuple[Event, ...]] = field(default_factory=dict)
-    """What was declared before a row, where the log tells."""
+    """Events declared before a row, where the log has them."""

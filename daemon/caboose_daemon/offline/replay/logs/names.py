@@ -64,11 +64,11 @@ CLOCKS = frozenset(
     {"epoch", "train/epoch", "time", "timestamp", "_timestamp", "_runtime", "wall_time", "walltime", "elapsed", "date"}
     | {"created_at", "relative_time", "runtime", "elapsed_time"}
 )
-"""Columns that say when a row was written, not what was measured."""
+"""Columns with the time at which a row was written."""
 
 
 SPLITS = ("split", "mode", "phase", "stage", "subset")
-"""Columns of text that say whether a row is of training or of validation."""
+"""Columns of text that mark a row as training or validation."""
 VALIDATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "dev", "test"})
 
 
@@ -83,7 +83,7 @@ _OF_OPTIMIZER = re.compile(r"lr_[a-z0-9]+(/.*)?")
 
 
 def candidates(wanted: str, names: Iterable[str]) -> list[str]:
-    """Those of a file's columns that stand for a quantity, the best first."""
+    """The columns of a file that mean a quantity, the best first."""
     places = _PLACES[wanted]
     found = []
     charted = []
@@ -99,18 +99,18 @@ def candidates(wanted: str, names: Iterable[str]) -> list[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a column may stand for the step or a quantity the rules read."""
+    """Whether a column may be the step or a quantity that the rules read."""
     normal = _normal(name)
     return normal in _ANY or normal.startswith("lr_") or " - " in name
 
 
 def is_clock(name: str) -> bool:
-    """Whether a column says when its row was written, so that it may differ between two rows of one step."""
+    """Whether a column has the time of writing, which may differ between two rows of one step."""
     return _normal(name) in CLOCKS
 
 
 def nearest(wanted: str, names: Iterable[str]) -> str | None:
-    """The column whose name comes closest to one that stands for a quantity."""
+    """The column whose name is closest to a known name of a quantity."""
     by_normal = {_normal(name): name for name in names if not is_known(name)}
     best: tuple[float, str] | None = None
     for alias in NAMES[wanted]:

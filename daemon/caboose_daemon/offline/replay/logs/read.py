@@ -1,4 +1,4 @@
-"""Tells what a file is and has it read.
+"""Recognises the format of a file and reads it.
 
 Design
 ------
@@ -44,7 +44,7 @@ def read_logs(path: Path) -> list[Log]:
     try:
         is_journal = journal.is_file() and _starts_as_journal(journal)
     except (OSError, ValueError):
-        is_journal = False  # `read_log` says what is wrong with it
+        is_journal = False  # `read_log` raises what is wrong with it
     return read_journal(journal) if is_journal else [read_log(path)]
 
 

@@ -8,8 +8,8 @@ which is left out, as are columns without a single number.
 
 Loggers write what belongs to one step in several rows: training and validation, or one row a quantity. Neighbouring
 rows of one step become one row unless they contradict each other: a loss, a validation loss or a gradient norm in
-both, or anything else with two different values. Clocks may differ; the later one stands. Rows apart are never
-brought together: a step that comes back later belongs to a resumed run.
+both, or anything else with two different values. Clocks may differ; the later one is kept. Rows that are not
+neighbours are never joined: a step that comes back later belongs to a resumed run.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
 from caboose_daemon.offline.replay.logs.names import USED, candidates, is_clock, nearest
 
 MAX_STEP = 2**53
-"""Beyond it a float64 no longer tells two steps apart."""
+"""Beyond it a float64 no longer distinguishes two steps."""
 MAX_SHOWN = 12
 """Columns named in an error."""
 
@@ -38,7 +38,7 @@ class Table:
     place: Callable[[int], str]
     """Where in the file a row is, for an error."""
     is_validation: NDArray[np.bool_] | None = None
-    """Rows that a column of text, such as `split`, says are of validation: their loss is the validation loss."""
+    """Rows that a column of text, such as `split`, marks as validation: their loss is the validation loss."""
 
 
 def to_log(table: Table) -> Log:

@@ -5,7 +5,7 @@ const SILENCE_MS = 10000;
 const RETRY_MS = 1500;
 /** A tab that nobody has looked at for so long gives its stream back: a browser has six connections to a host, for all tabs. */
 const HIDDEN_MS = 10000;
-const EVENTS = ["status", "step", "finding", "incident", "decision", "ledger", "event", "attempt", "closeup", "reload"];
+const EVENTS = ["status", "step", "finding", "incident", "decision", "ledger", "event", "attempt", "sample", "reload"];
 
 /** An answer that is an error; `status` is 0 when there was no answer. */
 export class ApiError extends Error {

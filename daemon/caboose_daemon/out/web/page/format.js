@@ -75,6 +75,15 @@ export function percent(share) {
   return `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}\u202f%`;
 }
 
+/** A value in the unit that the table of columns names. */
+export function inUnit(value, unit) {
+  const number = numeric(value);
+  if (number === null || !Number.isFinite(number)) return decimal(value);
+  if (unit === "seconds") return duration(number);
+  if (unit === "bytes") return bytes(number);
+  return unit === "ratio" ? percent(number) : decimal(number);
+}
+
 /** A belief from 0 to 1 in whole per cent; what is not certain never reads as if it were. */
 export function belief(share) {
   const rounded = Math.round(share * 100);

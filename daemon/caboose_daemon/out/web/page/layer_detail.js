@@ -57,7 +57,7 @@ export function drawDetail(model, colours, version, known) {
     return;
   }
   pairs(byId("layer-facts"), factsOf(found));
-  const key = [name, found.looks.step.length, found.looks.step.at(-1), colours.card, incidentsOf(model).map((incident) => [incident.number, incident.onset_step])].join("|");
+  const key = [name, found.samples.step.length, found.samples.step.at(-1), colours.card, incidentsOf(model).map((incident) => [incident.number, incident.onset_step])].join("|");
   if (key === drawn) return;
   const isFirst = !drawn;
   drawn = key;
@@ -83,13 +83,13 @@ async function ask(model, now, known) {
 
 /** A name that came with the address may be of something that the map does not show, or of nothing. */
 async function check(model, wanted) {
-  const { closeup } = await get(jobPath(model.name, "/closeup"));
-  if (!closeup) throw new ApiError(404, "no closer look was taken yet");
-  const isKnown = [closeup.layers, closeup.modules].some((rows) => rows.name.includes(wanted));
+  const { sample: latestSample } = await get(jobPath(model.name, "/sample"));
+  if (!latestSample) throw new ApiError(404, "no sample was taken yet");
+  const isKnown = [latestSample.layers, latestSample.modules].some((rows) => rows.name.includes(wanted));
   if (!isKnown) throw new ApiError(404, "no layer of this model has that name; the list above has those that there are");
 }
 
-function factsOf({ layer, module, looks }) {
+function factsOf({ layer, module, samples }) {
   const rows = [];
   if (layer) {
     rows.push(["kind", layer.kind || "parameter"], ["elements", compact(layer.numel)], ["place from the input", `${whole(layer.index + 1)} of ${whole(layer.num_layers)}`]);
@@ -98,7 +98,7 @@ function factsOf({ layer, module, looks }) {
   }
   if (module) rows.push([layer ? "module" : "kind", layer ? `${module.name} (${module.kind})` : module.kind]);
   if (module?.num_units) rows.push(["units", whole(module.num_units)]);
-  rows.push(["seen in", plural(looks.step.length, "look")]);
+  rows.push(["seen in", plural(samples.step.length, "sample")]);
   return rows;
 }
 
@@ -160,7 +160,7 @@ function createChart([stat]) {
 
 /** One line an attempt, dots where there are few, and crosses at the bottom where it was not finite. */
 function tracesOf(stat, values, colours) {
-  const { step, attempt } = found.looks;
+  const { step, attempt } = found.samples;
   const newest = attempt.at(-1);
   const traces = [...new Set(attempt)].map((number) => {
     const places = step.map((_, place) => place).filter((place) => attempt[place] === number && values[place] !== null);
@@ -189,7 +189,7 @@ function layoutOf(stat, values, model, colours) {
   const finite = values.filter((value) => typeof value === "number");
   const isLog = !STATS[stat].isShare && stat !== "weight_norm" && finite.length > 0 && finite.every((value) => value > 0);
   const axis = { color: colours.muted, gridcolor: colours.line, zeroline: false, linecolor: colours.line, fixedrange: true };
-  const { step } = found.looks;
+  const { step } = found.samples;
   const [low, high] = [Math.min(...step), Math.max(...step)];
   const room = Math.max(1, (high - low) * 0.03);
   return {

@@ -1,5 +1,5 @@
 /*
- * The map of the layers: depth by looks, drawn with plotly's heat map. A number that is not finite has a colour and a
+ * The map of the layers: depth by samples, drawn with plotly's heat map. A number that is not finite has a colour and a
  * cross of its own, what nobody saw leaves the hatched ground free, incidents stand above the step they began at and
  * beside the layers they name.
  *
@@ -8,7 +8,7 @@
 
 import { byId, glyph, make, setNote } from "./dom.js";
 import { plural, whole } from "./format.js";
-import { CIVIDIS, colourAt, colourRange, isBad, lookText, placeOf, rangeTexts, shortName, STATS, valueText } from "./layer_stats.js";
+import { CIVIDIS, colourAt, colourRange, isBad, sampleText, placeOf, rangeTexts, shortName, STATS, valueText } from "./layer_stats.js";
 
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, staticPlot: true };
 const SYMBOLS = { critical: "octagon", warning: "triangle-up", info: "circle" };
@@ -39,16 +39,16 @@ function plotHeight(numRows) {
 export function cellAt(map, x, y) {
   const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
   const height = plotHeight(map.values.length);
-  const column = Math.floor(((x - leftMargin(map)) / width) * map.looks.step.length);
+  const column = Math.floor(((x - leftMargin(map)) / width) * map.samples.step.length);
   const row = Math.floor(((y - TOP) / height) * map.values.length);
-  const isInside = column >= 0 && column < map.looks.step.length && row >= 0 && row < map.values.length;
+  const isInside = column >= 0 && column < map.samples.step.length && row >= 0 && row < map.values.length;
   return isInside ? { row, column } : null;
 }
 
 /** The box of a cell in the frame, or of a whole row where no column is named. */
 function boxOf(map, { row, column }) {
   const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
-  const wide = column === undefined ? width : width / map.looks.step.length;
+  const wide = column === undefined ? width : width / map.samples.step.length;
   const high = plotHeight(map.values.length) / map.values.length;
   return { left: leftMargin(map) + wide * (column ?? 0), top: TOP + high * row, width: wide, height: high };
 }
@@ -66,9 +66,9 @@ export function outline(element, map, place) {
 export function cellTexts(map, { row, column }) {
   const { name, last_name: last, num, kind } = map.rows;
   const many = num[row] > 1 ? ` to ${last[row]}` : "";
-  const of = num[row] > 1 || map.looks.num[column] > 1 ? `, the ${map.keep} of ${plural(num[row] * map.looks.num[column], "value")}` : "";
+  const of = num[row] > 1 || map.samples.num[column] > 1 ? `, the ${map.keep} of ${plural(num[row] * map.samples.num[column], "value")}` : "";
   const kinds = num[row] > 1 ? ` (${plural(num[row], map.of)})` : kind[row] ? ` (${kind[row]})` : "";
-  return [`${name[row]}${many}${kinds}`, lookText(map, column, whole), `${STATS[map.stat].name} ${valueText(map.stat, map.values[row][column])}${of}`];
+  return [`${name[row]}${many}${kinds}`, sampleText(map, column, whole), `${STATS[map.stat].name} ${valueText(map.stat, map.values[row][column])}${of}`];
 }
 
 /** The row of a layer; -1 where the map does not have it. */
@@ -129,7 +129,7 @@ function crosses(map, colours, height) {
   map.values.forEach((row, place) => row.forEach((cell, column) => {
     if (isBad(cell) && number++ % every === 0) x.push(column), y.push(place);
   }));
-  const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / map.looks.step.length;
+  const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / map.samples.step.length;
   const room = Math.min(width, height / map.values.length);
   const isRoomy = room >= 7;
   return {
@@ -192,7 +192,7 @@ export function namesIn({ witness, members }) {
 function rowMarks(map, marked, colours) {
   const rows = [...marked.keys()];
   return {
-    x: rows.map(() => map.looks.step.length - 0.5),
+    x: rows.map(() => map.samples.step.length - 0.5),
     y: rows,
     xaxis: "x",
     type: "scatter",
@@ -210,16 +210,16 @@ function rowMarks(map, marked, colours) {
 }
 
 /** Where one attempt ends and the next begins. */
-function attemptLines({ looks, values }, colours) {
+function attemptLines({ samples, values }, colours) {
   const pens = [{ color: colours.card, width: 4 }, { color: colours.text, width: 2, dash: "dot" }];
-  return looks.attempt.flatMap((attempt, column) => {
-    if (!column || attempt === looks.attempt[column - 1]) return [];
+  return samples.attempt.flatMap((attempt, column) => {
+    if (!column || attempt === samples.attempt[column - 1]) return [];
     return pens.map((line) => ({ type: "line", x0: column - 0.5, x1: column - 0.5, y0: -0.5, y1: values.length - 0.5, line }));
   });
 }
 
 function layoutOf(map, colours, height) {
-  const numColumns = map.looks.step.length;
+  const numColumns = map.samples.step.length;
   const axis = { color: colours.muted, gridcolor: "transparent", zeroline: false, linecolor: colours.line, fixedrange: true, ticks: "outside", tickcolor: colours.line };
   const ticks = columnTicks(map);
   const rows = [...spread(map.values.length, Math.floor(height / 16))];
@@ -240,9 +240,9 @@ function layoutOf(map, colours, height) {
 
 /** Columns with their step below: the beginnings of attempts, the newest first, and others as far as there is room. */
 function columnTicks(map) {
-  const numColumns = map.looks.step.length;
+  const numColumns = map.samples.step.length;
   const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / numColumns;
-  const begins = map.looks.attempt.flatMap((attempt, column) => (column && attempt !== map.looks.attempt[column - 1] ? [column] : []));
+  const begins = map.samples.attempt.flatMap((attempt, column) => (column && attempt !== map.samples.attempt[column - 1] ? [column] : []));
   const chosen = [];
   for (const column of [...begins.reverse(), ...spread(numColumns, isNarrow() ? 3 : 8)]) {
     if (chosen.every((other) => Math.abs(other - column) * width > TICK_ROOM)) chosen.push(column);
@@ -250,10 +250,10 @@ function columnTicks(map) {
   return chosen.sort((a, b) => a - b);
 }
 
-function tickText({ looks }, column) {
-  const isNew = column > 0 && looks.attempt[column] !== looks.attempt[column - 1];
-  const step = whole(looks.step[column]);
-  return isNew ? `${step}<br>attempt ${looks.attempt[column]}` : step;
+function tickText({ samples }, column) {
+  const isNew = column > 0 && samples.attempt[column] !== samples.attempt[column - 1];
+  const step = whole(samples.step[column]);
+  return isNew ? `${step}<br>attempt ${samples.attempt[column]}` : step;
 }
 
 /** At most `most` of `count` places, evenly, the first among them. */

@@ -9,6 +9,7 @@ export const STATS = {
   grad_zeros: { button: "Zero gradients", name: "zeros in the gradient", isShare: true },
   activation_std: { button: "Activations", name: "activation std", isShare: false },
   dead: { button: "Dead units", name: "dead units", isShare: true, only: "only ReLU has them" },
+  zeros: { button: "Zero activations", name: "zeros in the activations", isShare: true },
   saturated: { button: "Saturation", name: "saturated units", isShare: true, only: "only tanh and sigmoid have them" },
 };
 
@@ -82,26 +83,26 @@ export function decadeTicks([low, high]) {
   return between.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
 }
 
-/** "step 1 200", or what a column of several looks covers. */
-export function lookText({ looks }, column, whole) {
-  const [first, last, attempt] = [looks.first_step[column], looks.step[column], looks.attempt[column]];
+/** "step 1 200", or what a column of several samples covers. */
+export function sampleText({ samples }, column, whole) {
+  const [first, last, attempt] = [samples.first_step[column], samples.step[column], samples.attempt[column]];
   const steps = first === last ? `step ${whole(last)}` : `steps ${whole(first)} to ${whole(last)}`;
-  return attempt > 1 || looks.attempt.some((other) => other !== attempt) ? `${steps}, attempt ${attempt}` : steps;
+  return attempt > 1 || samples.attempt.some((other) => other !== attempt) ? `${steps}, attempt ${attempt}` : steps;
 }
 
-/** Where a step of an attempt lies between the columns; null where no look of that attempt is near. */
-export function placeOf({ looks }, attempt, step) {
+/** Where a step of an attempt lies between the columns; null where no sample of that attempt is near. */
+export function placeOf({ samples }, attempt, step) {
   let before = -1, after = -1;
-  looks.attempt.forEach((of, column) => {
+  samples.attempt.forEach((of, column) => {
     if (of !== attempt) return;
-    if (looks.step[column] <= step) before = column;
+    if (samples.step[column] <= step) before = column;
     else if (after < 0) after = column;
   });
   if (before < 0 && after < 0) return null;
   if (before < 0) return after - 0.5;
-  if (after < 0) return looks.step[before] === step ? before : before + 0.5;
-  if (looks.step[before] === step) return before;
-  const from = looks.first_step[after];
+  if (after < 0) return samples.step[before] === step ? before : before + 0.5;
+  if (samples.step[before] === step) return before;
+  const from = samples.first_step[after];
   if (step >= from) return after;
   return before + 0.5;
 }

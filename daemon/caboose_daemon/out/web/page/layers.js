@@ -2,7 +2,7 @@
  * The layers of the model over time: which statistic is shown, the map, and the way to one layer's curves, by pointer, by
  * keyboard and by the address (#layer=NAME).
  *
- * A new closer look is announced by its step alone; the map is then asked for again, at most every few seconds and never
+ * A new sample is announced by its step alone; the map is then asked for again, at most every few seconds and never
  * for a hidden tab. It is drawn when what it shows has changed, not with every step.
  */
 
@@ -33,8 +33,8 @@ let isChosen = false;
 let onChange = () => {};
 let latest = null;
 
-/** A closer look was taken, or everything is loaded again. */
-export function noticeLook() {
+/** A sample was taken, or everything is loaded again. */
+export function noticeSample() {
   isStale = true;
   numNoticed += 1;
 }
@@ -82,7 +82,7 @@ export function drawLayers(model) {
   if (isStale && !isAsking && performance.now() >= nextAsk) ask(model);
   drawButtons();
   drawWords(model);
-  const hasMap = map !== null && map.values.length > 0 && map.looks.step.length > 0;
+  const hasMap = map !== null && map.values.length > 0 && map.samples.step.length > 0;
   byId("layers-parts").hidden = !hasMap;
   if (hasMap) {
     drawMapIfChanged(model);
@@ -128,7 +128,7 @@ async function ask(model) {
 
 /** A choice of another day may be of something that this job does not show: what it does show comes first then. */
 function fellBack({ stats }) {
-  const isSeen = ({ num_looks: num }) => num > 0;
+  const isSeen = ({ num_sampled: num }) => num > 0;
   if (isChosen || isSeen(stats.find(({ stat }) => stat === view.stat))) return false;
   const { stat } = stats.find(isSeen) ?? stats[0];
   if (stat === view.stat) return false;
@@ -142,9 +142,9 @@ function take(found) {
   problem = "";
   found.rowOf = new Map(found.rows.members.flatMap((names, row) => names.map((name) => [name, row])));
   found.names = found.rows.members.flat();
-  found.version = `${found.stat} ${found.keep} ${found.num_looks} ${found.looks.attempt.at(-1)} ${found.looks.step.at(-1)} ${found.num_rows} ${found.looks.step.length}`;
+  found.version = `${found.stat} ${found.keep} ${found.num_sampled} ${found.samples.attempt.at(-1)} ${found.samples.step.at(-1)} ${found.num_rows} ${found.samples.step.length}`;
   map = found;
-  if (view.cursor && (view.cursor.row >= map.values.length || view.cursor.column >= map.looks.step.length)) view.cursor = null;
+  if (view.cursor && (view.cursor.row >= map.values.length || view.cursor.column >= map.samples.step.length)) view.cursor = null;
 }
 
 /* Words: what is shown, or why nothing is */
@@ -155,10 +155,10 @@ function drawButtons() {
     const { stat } = button.dataset;
     button.setAttribute("aria-pressed", String(stat === view.stat));
     const about = known.get(stat);
-    setData(button, "seen", about && !about.num_looks ? "no" : "yes");
+    setData(button, "seen", about && !about.num_sampled ? "no" : "yes");
     button.title = about?.reason ? `Not seen: ${about.reason}` : "";
   }
-  const isShared = map !== null && (map.num_rows > map.values.length || map.num_looks > map.looks.step.length);
+  const isShared = map !== null && (map.num_rows > map.values.length || map.num_sampled > map.samples.step.length);
   const keep = byId("layer-keep");
   keep.hidden = !isShared;
   keep.setAttribute("aria-pressed", String(view.keep === "smallest"));
@@ -167,11 +167,11 @@ function drawButtons() {
 function drawWords(model) {
   setNote(byId("layers-note"), noteOf(model));
   setData(byId("layers-parts"), "stale", map !== null && (map.stat !== view.stat || map.keep !== view.keep) ? "yes" : "no");
-  if (map === null || !map.looks.step.length) return setText(byId("layers-hint"), "");
-  const looks = map.num_looks === 1 ? "1 closer look" : `${whole(map.num_looks)} closer looks`;
-  const parts = [`${STATS[map.stat].name} of ${plural(map.num_rows, map.of)} at ${looks}`];
+  if (map === null || !map.samples.step.length) return setText(byId("layers-hint"), "");
+  const samples = map.num_sampled === 1 ? "1 sample" : `${whole(map.num_sampled)} samples`;
+  const parts = [`${STATS[map.stat].name} of ${plural(map.num_rows, map.of)} at ${samples}`];
   if (map.num_rows > map.values.length) parts.push(`up to ${plural(Math.max(...map.rows.num), map.of)} share a row, the ${map.keep} is shown`);
-  if (map.num_looks > map.looks.step.length) parts.push(`up to ${Math.max(...map.looks.num)} looks share a column`);
+  if (map.num_sampled > map.samples.step.length) parts.push(`up to ${Math.max(...map.samples.num)} samples share a column`);
   if (map.num_left_out) parts.push(`${plural(map.num_left_out, "older column")} left out`);
   setText(byId("layers-hint"), parts.join("; "));
 }
@@ -180,12 +180,12 @@ function noteOf(model) {
   if (problem) return `The layers cannot be shown: ${problem}. Trying again.`;
   if (map === null) return "Loading the layers.";
   if (map.stat !== view.stat) return "";
-  if (map.looks.step.length && map.values.length) return "";
+  if (map.samples.step.length && map.values.length) return "";
   const about = map.stats.find(({ stat }) => stat === view.stat);
-  if (map.stats.some(({ num_looks: num }) => num)) return `${STATS[view.stat].button} cannot be shown: ${about.reason}.`;
+  if (map.stats.some(({ num_sampled: num }) => num)) return `${STATS[view.stat].button} cannot be shown: ${about.reason}.`;
   if (map.blind.activations && about.of === "module") return `Cannot be seen: ${about.reason}.`;
   const when = map.sample_every ? ` One is taken every ${plural(map.sample_every, "step")}; the run is at step ${whole(model.status.step)}.` : "";
-  return `No closer look at the layers yet.${when}`;
+  return `No layers sampled yet.${when}`;
 }
 
 /* The map */
@@ -229,7 +229,7 @@ function startFrame(frame) {
   frame.addEventListener("keydown", walk);
   frame.addEventListener("focus", () => {
     if (!map || view.cursor || !frame.matches(":focus-visible")) return;
-    view.cursor = { row: Math.max(0, rowOf(map, view.opened)), column: map.looks.step.length - 1 };
+    view.cursor = { row: Math.max(0, rowOf(map, view.opened)), column: map.samples.step.length - 1 };
     tell();
   });
   frame.addEventListener("blur", () => {
@@ -242,7 +242,7 @@ function startFrame(frame) {
 /** Moves through the map by keys. */
 function walk(event) {
   if (!map || !map.values.length) return;
-  const [lastRow, lastColumn] = [map.values.length - 1, map.looks.step.length - 1];
+  const [lastRow, lastColumn] = [map.values.length - 1, map.samples.step.length - 1];
   const { row, column } = view.cursor ?? { row: 0, column: lastColumn };
   const moves = {
     ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],

@@ -13,7 +13,7 @@ import { byId, glyph, keyed, make, milestone, setData, setNote, setText } from "
 import { drawFindings } from "./findings.js";
 import { plural, stateName, whole } from "./format.js";
 import { drawIncidents, startIncidents } from "./incidents.js";
-import { drawLayers, noticeLook, startLayers } from "./layers.js";
+import { drawLayers, noticeSample, startLayers } from "./layers.js";
 import { FETCH_POINTS, JobModel } from "./model.js";
 import { drawOverview, JobList, startOverview } from "./overview.js";
 import { drawEvents, drawHeadline, drawRun, drawSight, drawTiles, jobMark, jobState, setTitle } from "./panels.js";
@@ -123,7 +123,7 @@ async function loadJob() {
     curves.catch(() => {}); // it is waited for below, unless something else has failed by then
     const answers = await Promise.all(lists.map((list) => get(jobPath(name, `/${list}`))));
     const [{ findings }, { incidents }, { decisions }, { entries }] = answers;
-    noticeLook();
+    noticeSample();
     model.replace({ findings, incidents, decisions, entries });
     planDraw();
     model.replaceCurves((await curves).steps);
@@ -136,7 +136,7 @@ async function loadJob() {
 
 function take(kind, data) {
   if (kind === "reload" || kind === "attempt") load();
-  else if (kind === "closeup") noticeLook();
+  else if (kind === "sample") noticeSample();
   else if (kind === "status" && !data.job) return; // the daemon does not know this job
   else model.take(kind, data);
   if (!model.isLoaded && !isLoading) load(); // it does now
@@ -335,7 +335,7 @@ async function start() {
   startIncidents(planDraw);
   startRollback(planDraw);
   startCheckpoints(planDraw);
-  startRanks();
+  await startRanks();
   startCharts(planDraw);
   startLayers(planDraw);
   document.addEventListener("visibilitychange", () => {

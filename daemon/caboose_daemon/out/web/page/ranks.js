@@ -2,11 +2,12 @@
  * The ranks: a table, or for many of them a map with the worst by name beside it and the numbers of the one that is chosen.
  */
 
+import { get } from "./api.js";
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
 import { decimal, duration, NONE, plural, whole } from "./format.js";
 import { recall, remember } from "./memory.js";
 import { arrange, neighbour, paint, shade, squareAt } from "./rankgrid.js";
-import { compare, furthest, isNotFinite, MEASURES, namedRanks, rankState, sayHeard, SILENT_SECONDS, STATE_NAMES } from "./rankvalues.js";
+import { addColumns, compare, EXTRA, furthest, isNotFinite, MEASURES, namedRanks, rankState, sayHeard, SILENT_SECONDS, STATE_NAMES } from "./rankvalues.js";
 
 export { SILENT_SECONDS };
 const MOST_ROWS = 64;
@@ -14,6 +15,8 @@ const NUM_WORST = 10;
 const MOST_GROUPED = 1000;
 const GLYPHS = { live: "ok", silent: "warning", failed: "critical", left: "info", expected: "unknown", absent: "unknown" };
 const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
+/** Where the table's further columns stand: behind the step time. */
+const EXTRA_AT = 6;
 const MEASURE_KEY = "caboose-rank-measure";
 
 /** Every rank of the world in order; those never heard of too. */
@@ -37,7 +40,9 @@ let wanted = "";
 let chosen = -1;
 let pointed = -1;
 
-export function startRanks() {
+export async function startRanks() {
+  const { columns } = await get("columns").catch(() => ({ columns: [] })); // without them the page shows the rest
+  addColumns(columns);
   const remembered = recall(MEASURE_KEY);
   if (remembered in MEASURES) measure = remembered;
   const select = byId("rank-measure");
@@ -57,6 +62,23 @@ export function startRanks() {
     drawLast();
   });
   startMap(byId("rank-grid"));
+  const [header] = byId("rank-table").tHead.rows;
+  for (const { name, label } of EXTRA) {
+    const cell = make("th", "", label);
+    cell.scope = "col";
+    setData(cell, "column", name);
+    header.insertBefore(cell, header.children[EXTRA_AT + EXTRA.findIndex((column) => column.name === name)]);
+  }
+}
+
+/** A column without any value, such as a device's on a CPU, is not shown. */
+function hideUnknown(ranks) {
+  for (const { name } of EXTRA) {
+    const isKnown = ranks.some((rank) => rank[name] !== null && rank[name] !== undefined);
+    for (const cell of byId("rank-table").querySelectorAll(`[data-column="${name}"]`)) cell.hidden = !isKnown;
+    const option = byId("rank-measure").querySelector(`[value="${name}"]`);
+    option.hidden = option.disabled = !isKnown;
+  }
 }
 
 function startMap(canvas) {
@@ -109,6 +131,7 @@ export function drawRanks(model) {
   last = { ranks, all };
   if (isMany) drawMap();
   else keyed(byId("rank-table").tBodies[0], ranks, (rank) => rank.rank, createRow, (row, rank) => updateRow(row, rank, all));
+  hideUnknown(ranks);
 }
 
 function drawLast() {
@@ -224,7 +247,8 @@ function drawDetail(ranks, all) {
   const rows = [["Rank", `${rank.rank}${rank.host ? ` on ${rank.host}` : ""}`], ["State", MEASURES.state.say(rank, all), MEASURES.state.isBad(rank, all) ? "warning" : ""]];
   if (rank.state !== "absent") {
     rows.push(["Step", `${whole(rank.step)}, ${MEASURES.behind.say(rank, all)}`, MEASURES.behind.isBad(rank, all) ? "warning" : ""]);
-    for (const key of ["loss", "step_seconds", "lost"]) rows.push([MEASURES[key].name, MEASURES[key].say(rank, all), MEASURES[key].isBad(rank, all) ? "warning" : ""]);
+    const extra = EXTRA.map(({ name }) => name).filter((name) => typeof rank[name] === "number");
+    for (const key of ["loss", "step_seconds", ...extra, "lost"]) rows.push([MEASURES[key].name, MEASURES[key].say(rank, all), MEASURES[key].isBad(rank, all) ? "warning" : ""]);
     rows.push(["Last seen", sayHeard(rank)], ["Process", rank.pid === undefined ? NONE : `pid ${rank.pid}`]);
   }
   pairs(list, rows);
@@ -235,14 +259,21 @@ function drawDetail(ranks, all) {
 function createRow(rank) {
   const row = make("tr", "", "", make("th", "", String(rank.rank)));
   row.firstElementChild.scope = "row";
-  for (const name of ["left", "left state", "", "", "", "", "", ""]) row.append(make("td", name));
+  for (const name of ["left", "left state", "", "", ""]) row.append(make("td", name));
+  for (const { name } of EXTRA) {
+    row.append(make("td"));
+    setData(row.lastElementChild, "column", name);
+  }
+  for (let count = 0; count < 3; count += 1) row.append(make("td"));
   row.children[2].append(glyph("unknown"), make("span"), make("small"));
   return row;
 }
 
 function updateRow(row, rank, all) {
   const state = rankState(rank);
-  const [, host, stateCell, step, loss, seconds, silent, missed, dropped] = row.children;
+  const [, host, stateCell, step, loss, seconds] = row.children;
+  const [silent, missed, dropped] = [...row.children].slice(-3);
+  EXTRA.forEach(({ name }, index) => setText(row.children[EXTRA_AT + index], MEASURES[name].say(rank)));
   setData(row, "state", state);
   setText(host, rank.host ?? NONE);
   const [mark, name, small] = stateCell.children;

@@ -6,7 +6,7 @@
  * far ranks usually are from it. Both hold when a few ranks are far off.
  */
 
-import { decimal, duration, plural, whole } from "./format.js";
+import { decimal, duration, inUnit, plural, whole } from "./format.js";
 
 export const SILENT_SECONDS = 10;
 export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "not heard since the daemon restarted", absent: "not heard yet" };
@@ -39,7 +39,8 @@ export function compare(ranks, named) {
   let front = 0;
   for (const rank of live) front = Math.max(front, rank.step);
   const abreast = live.filter((rank) => front - rank.step < MANY_BEHIND);
-  return { seconds: spread(numbers(live, "step_seconds")), loss: spread(numbers(abreast, "loss")), front, named };
+  const extra = new Map(EXTRA.map(({ name }) => [name, middle(numbers(live, name))]));
+  return { seconds: spread(numbers(live, "step_seconds")), loss: spread(numbers(abreast, "loss")), extra, front, named };
 }
 
 /** How many times the usual distance a value is away; a spread of nothing counts as a thousandth of the value. */
@@ -120,6 +121,36 @@ export const MEASURES = {
     ends: ["none", "100 or more"],
   },
 };
+
+/** The measures that the daemon's table of columns adds; the page shows one where a rank has a value of it. */
+export const EXTRA = [];
+
+export function addColumns(columns) {
+  for (const column of columns) {
+    if (column.scope !== "rank" || column.name in MEASURES) continue;
+    EXTRA.push(column);
+    MEASURES[column.name] = extraMeasure(column);
+  }
+}
+
+/** A number of which no more is known than its unit and which ranks are its worst: compared with the median, never flagged. */
+function extraMeasure({ name, label, unit, worst }) {
+  const sign = worst === "low" ? -1 : 1;
+  const apart = (value, median) => (worst === "apart" ? Math.abs(value - median) : sign * (value - median));
+  const far = (rank, all) => {
+    const median = all.extra.get(name) ?? null;
+    return typeof rank[name] !== "number" || median === null ? null : Math.max(0, apart(rank[name], median) / Math.max(Math.abs(median), 1e-12));
+  };
+  return {
+    name: label,
+    worst: { low: "Lowest", high: "Highest", apart: "Furthest from the others" }[worst],
+    far,
+    share: (distance) => distance,
+    isBad: () => false,
+    say: (rank) => inUnit(rank[name], unit),
+    ends: ["at the median or better", worst === "low" ? "nothing" : "twice the median or more"],
+  };
+}
 
 /** How much a rank needs a look; 0 for one that does not. */
 function trouble(rank, all) {

@@ -1,0 +1,213 @@
+"""Builds the parts of a monitor and starts them.
+
+Design
+------
+Everything runs on the training thread, before training. The sender's thread starts last, when nothing can be refused
+any more; a part that is refused leaves no hook, thread or process group behind.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from caboose.governor import Governor
+from caboose.guard import Guard
+from caboose.monitor import Parts
+from caboose.observe.loader import BatchSkip
+from caboose.observe.observer import Observer
+from caboose.observe.phases import PhaseClock
+from caboose.report.identity import Identity
+from caboose.report.session import Session, build_hello
+from caboose.report.step_count import StepCount
+from caboose.report.step_reporter import StepReporter
+from caboose.settings.environment import Settings
+from caboose.settings.options import Checkpoints, Rollback
+from caboose_wire import Command, Terms
+from caboose_wire.fields import Scalar
+
+if TYPE_CHECKING:
+    from caboose.checkpoints.checkpointer import Checkpointer
+    from caboose.hunting.hunter import Hunter
+    from caboose.rollback.brake import Brake
+    from caboose.rollback.skip_step import StepSkipper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The checked arguments of an attach."""
+
+    identity: Identity
+    settings: Settings
+    model: torch.nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    schedulers: list[Any]
+    scaler: Any
+    extra: Sequence[Any] | Mapping[str, Any]
+    rollback: Rollback
+    checkpoints: Checkpoints | None
+    config: Mapping[str, Scalar]
+    start_step: int
+    start_model_step: int | None
+
+
+def build(request: Request) -> Parts:
+    """Places the hooks, starts the threads and returns the parts."""
+    who, rollback = request.identity, request.rollback
+    guard = Guard(on_trip=lambda: observer.close())
+    clock, skip = PhaseClock(), BatchSkip()
+    count = StepCount(request.start_step, request.start_model_step, lambda error: guard.failed("step", error))
+    session = Session(who, count)
+    report_event = guard.protect("event", session.event)
+    with contextlib.ExitStack() as undo:
+        observer = Observer(
+            request.model,
+            request.optimizers,
+            clock=clock,
+            protect=guard.protect,
+            rank=who.rank,
+            world=who.world,
+            schedulers=request.schedulers,
+            scaler=request.scaler,
+        )
+        undo.callback(observer.close)
+        skipper = checkpointer = brake = hunter = None
+        if rollback.skip_step is not None:
+            skipper = _skipper(request, observer)
+            undo.callback(skipper.close)
+        if request.checkpoints is not None:
+            checkpointer = _checkpointer(request, request.checkpoints, report_event)
+            undo.callback(checkpointer.close)
+
+        def make_hunter() -> "Hunter":
+            return _hunter(request, report_event)
+
+        if request.settings.hunt:
+            hunter = make_hunter()
+            undo.callback(hunter.close)
+        if rollback.mode == "auto":
+            from caboose.rollback.enable import engage
+
+            brake = engage(
+                session,
+                skip,
+                request.model,
+                request.optimizers,
+                request.settings,
+                rollback,
+                schedulers=request.schedulers,
+                scaler=request.scaler,
+                extra=request.extra,
+                checkpointer=checkpointer,
+                hunter=hunter,
+            )
+            undo.callback(brake.close)
+        governor = Governor(request.settings.sample_every, request.settings.overhead_budget)
+        reporter = StepReporter(
+            session,
+            observer,
+            clock,
+            guard,
+            governor,
+            scheduler=request.schedulers[0] if request.schedulers else None,
+            skipper=skipper,
+            on_observed=None if hunter is None else hunter.end_step,
+            other_guards=[part.guard for part in (brake, skipper, hunter) if part is not None],
+        )
+        session.open(
+            build_hello(
+                session,
+                observer,
+                torch_version=str(torch.__version__),
+                config=request.config,
+                rollback=rollback.mode,
+            ),
+            request.settings.endpoint,
+            curve=request.settings.curve,
+            heartbeat=reporter.heartbeat,
+            on_message=_receiver(brake, checkpointer, guard),
+            with_heartbeat=None if brake is None else brake.holdings,
+        )
+        undo.pop_all()
+    return Parts(
+        session=session,
+        guard=guard,
+        clock=clock,
+        governor=governor,
+        observer=observer,
+        reporter=reporter,
+        skip=skip,
+        make_hunter=make_hunter,
+        hunter=hunter,
+        brake=brake,
+        skipper=skipper,
+        checkpointer=checkpointer,
+    )
+
+
+def _skipper(request: Request, observer: Observer) -> "StepSkipper":
+    from caboose.rollback.skip_step import StepSkipper
+
+    mode = request.rollback.skip_step
+    assert mode is not None, "only made where it is set"
+    if request.identity.world > 1 and not observer.is_reduced:
+        raise ValueError(
+            f"Rollback(skip_step={mode!r}): all ranks must skip the same updates, by a norm that is equal on all of "
+            "them: wrap the model in DistributedDataParallel or FSDP first, or leave skip_step out"
+        )
+    return StepSkipper(mode, request.optimizers, scaler=request.scaler)
+
+
+def _checkpointer(
+    request: Request, checkpoints: Checkpoints, report_event: Callable[[str, Mapping[str, Any]], Any]
+) -> "Checkpointer":
+    from caboose.checkpoints.checkpointer import Checkpointer, SavedCheckpoint
+
+    def report(saved: SavedCheckpoint) -> None:
+        if request.identity.rank == 0:
+            report_event(*saved.as_event())
+
+    return Checkpointer(
+        os.fspath(checkpoints.directory),
+        request.model,
+        request.optimizers,
+        request.schedulers,
+        request.scaler,
+        request.extra,
+        rank=request.identity.rank,
+        world=request.identity.world,
+        keep=checkpoints.keep,
+        is_async=checkpoints.in_background,
+        report=report,
+    )
+
+
+def _hunter(request: Request, report_event: Callable[[str, Mapping[str, Any]], Any]) -> "Hunter":
+    from caboose.hunting.hunter import Hunter
+
+    return Hunter(
+        request.model,
+        request.optimizers,
+        rank=request.identity.rank,
+        is_kept=request.settings.hunt,
+        is_scaled=request.scaler is not None and request.scaler.is_enabled(),
+        report=lambda result: report_event("hunt", result.fields()),
+    )
+
+
+def _receiver(
+    brake: "Brake | None", checkpointer: "Checkpointer | None", guard: Guard
+) -> Callable[[Command | Terms], None]:
+    """Passes on the daemon's messages; called on the sender's thread."""
+    apply_terms = None if checkpointer is None else guard.protect("checkpoint", checkpointer.apply_terms)
+
+    def receive(message: Command | Terms) -> None:
+        if brake is not None:
+            brake.receive(message)
+        if apply_terms is not None and isinstance(message, Terms):
+            apply_terms(message)
+
+    return receive

@@ -1,0 +1,141 @@
+"""One rank's connection to the daemon: its identity, its step count, its Hello and its sender.
+
+Design
+------
+The monitor, the step reporter and the brake share one session, and need nothing else of each other. `send` may be
+called on any thread; the rest is called on the training thread. Without a sender (before `open`) nothing is sent.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from caboose.report.identity import Identity
+from caboose.report.record import Note
+from caboose.report.sender import CurveKeys, Outgoing, Sender
+from caboose.report.step_count import StepCount
+from caboose.tensors.scalars import plain, plain_item
+from caboose.version import __version__
+from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms
+from caboose_wire.fields import Scalar
+from caboose_wire.rollback import RollbackMode
+
+if TYPE_CHECKING:
+    from caboose.observe.observer import Observer
+
+
+class Session:
+    """What all parts of one monitor share."""
+
+    def __init__(self, identity: Identity, count: StepCount) -> None:
+        self.identity = identity
+        self.count = count
+        self.sender: Sender | None = None
+        self.hello: Hello | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The launcher's restarts and this run's rollbacks."""
+        return self.identity.attempt + self.count.num_rollbacks
+
+    def open(
+        self,
+        hello: Hello,
+        endpoint: str,
+        *,
+        curve: CurveKeys | None,
+        heartbeat: Callable[[], Heartbeat],
+        on_message: Callable[[Command | Terms], None],
+        with_heartbeat: Callable[[bool], Message | None] | None,
+    ) -> None:
+        """Starts the sender's thread; returns at once, whether or not there is a daemon."""
+        self.hello = hello
+        self.sender = Sender(
+            endpoint, hello, heartbeat, curve=curve, on_message=on_message, with_heartbeat=with_heartbeat
+        )
+        self.sender.start()
+
+    def put(self, item: Outgoing) -> None:
+        if self.sender is not None:
+            self.sender.put(item)
+
+    def send(self, message: Message) -> None:
+        """Queues a message behind the reports; on any thread."""
+        self.put(Note(message))
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Queues an event. Events are rare, so reading a value may wait for the device."""
+        self.send(
+            Event(
+                attempt=self.attempt,
+                step=self.count.step,
+                time=time.time(),
+                kind=str(kind)[:64],
+                fields={str(name)[:256]: _read(value) for name, value in fields.items()},
+            )
+        )
+
+    def update_hello(self, **changes: Any) -> None:
+        """Sends the Hello again with these fields changed, before anything else that is queued."""
+        if self.hello is not None and self.sender is not None:
+            self.hello = hello = msgspec.structs.replace(self.hello, **changes)
+            self.sender.introduce_again(lambda: hello)
+
+    def start_attempt(self, model_step: int) -> None:
+        """All ranks were rolled back to weights of this age: what follows is a new attempt."""
+        self.count.went_back(model_step)
+        if self.hello is not None:
+            self.hello = msgspec.structs.replace(self.hello, attempt=self.attempt, start_step=self.count.step)
+            self.send(self.hello)
+
+    def close(self, error: BaseException | None) -> None:
+        """Sends what is queued and the Bye, for at most a second."""
+        if self.sender is not None:
+            text = "" if error is None else f"{type(error).__name__}: {error}"[:4096]
+            self.sender.close(Bye(step=self.count.step, error=text))
+
+    def abandon(self) -> None:
+        """In a forked child: the socket belongs to the parent."""
+        if self.sender is not None:
+            self.sender.abandon()
+
+
+def build_hello(
+    session: Session,
+    observer: "Observer",
+    *,
+    torch_version: str,
+    config: Mapping[str, Scalar],
+    rollback: RollbackMode,
+) -> Hello:
+    """Who this rank is, its layers and modules, what the agent can see of them, and the rollback mode."""
+    identity = session.identity
+    return Hello(
+        job=identity.job,
+        rank=identity.rank,
+        world=identity.world,
+        host=identity.host[:256],
+        pid=identity.pid,
+        incarnation=identity.incarnation,
+        launch=identity.launch,
+        attempt=identity.attempt,
+        agent_version=__version__,
+        torch_version=torch_version,
+        started=time.time(),
+        start_step=session.count.step,
+        layers=observer.table.layers,
+        groups=observer.groups,
+        modules=observer.modules,
+        wrapper=observer.wrapper,
+        visible=observer.visible,
+        blind=observer.blind,
+        config=dict(config),
+        facts=observer.facts,
+        rollback=rollback,
+    )
+
+
+def _read(value: Any) -> Scalar:
+    return plain_item(value) if hasattr(value, "item") else plain(value)

@@ -1,0 +1,172 @@
+"""Turns each finished step into a report, decides which steps are sampled, and answers the heartbeat.
+
+Design
+------
+`begin_step` and `report` run on the training thread, behind the monitor's guard. `heartbeat` and `_after_bad_number`
+run on the sender's thread; they only read plain attributes and set one flag.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from caboose.governor import Governor
+from caboose.guard import Guard, left_out
+from caboose.observe.phases import PhaseClock
+from caboose.report.record import StepRecord
+from caboose.report.session import Session
+from caboose.tensors.scalars import as_number, kept_count
+from caboose_wire import Heartbeat, StepReport
+from caboose_wire.fields import MAX_SCALARS
+
+if TYPE_CHECKING:
+    import torch
+
+    from caboose.observe.batches import BatchCounter
+    from caboose.observe.observer import ObservedStep, Observer
+
+OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
+"""Called with the step, what was observed of it, its loss and the batch counter."""
+
+
+class UpdateSkipper(Protocol):
+    """Counts the updates it has skipped; see `rollback.skip_step`."""
+
+    num_skipped: int
+
+    def end_step(self) -> None:
+        """A step boundary."""
+
+
+class StepReporter:
+    """Makes the step reports of one rank."""
+
+    def __init__(
+        self,
+        session: Session,
+        observer: "Observer",
+        clock: PhaseClock,
+        guard: Guard,
+        governor: Governor,
+        *,
+        scheduler: Any = None,
+        skipper: UpdateSkipper | None = None,
+        on_observed: OnObserved | None = None,
+        other_guards: Sequence[Guard] = (),
+    ) -> None:
+        """`other_guards` time what is reported as the agent's time, but does not count against its budget."""
+        self._session = session
+        self._observer = observer
+        self._clock = clock
+        self._guard = guard
+        self._governor = governor
+        self._scheduler = scheduler
+        self._skipper = skipper
+        self._on_observed = on_observed
+        self._other_guards = other_guards
+        self._seq = 0
+        self._num_boundaries = 0
+        self._sender_seconds = 0.0
+        self._boundary = time.monotonic()
+        self._had_bad_number = False
+        observer.begin(is_sampled=True)
+
+    def begin_step(self) -> None:
+        """The next step: sampled if the governor's cadence asks for it, or after a number that was not finite."""
+        self._num_boundaries += 1
+        had_bad_number, self._had_bad_number = self._had_bad_number, False
+        self._observer.begin(
+            is_sampled=had_bad_number or self._governor.is_sampled(self._num_boundaries),
+            takes_norms=had_bad_number or self._governor.takes_norms(self._num_boundaries),
+        )
+
+    def report(
+        self,
+        loss: "torch.Tensor | float | None",
+        metrics: Mapping[str, float] | None,
+        num_samples: int | None,
+        num_tokens: int | None,
+    ) -> None:
+        """Queues the report of the step that ends now."""
+        session, observer, count = self._session, self._observer, self._session.count
+        self._seq += 1
+        self._boundary = time.monotonic()
+        phases = self._clock.take()
+        agent_seconds = self._guard.take_seconds()
+        other_seconds = sum([guard.take_seconds() for guard in self._other_guards])
+        held = observer.batches.held
+        seen = observer.take(loss)
+        if self._on_observed is not None:
+            self._on_observed(count.step, seen, loss, observer.batches)
+        record = StepRecord(
+            attempt=session.attempt,
+            seq=self._seq,
+            step=count.step,
+            model_step=count.model_step,
+            time=time.time(),
+            num_samples=kept_count(num_samples),
+            num_tokens=kept_count(num_tokens),
+            num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
+            phases=phases,
+            metrics=_numbers(metrics) if metrics else {},
+            agent_seconds=agent_seconds + other_seconds,
+            sample_every=self._governor.sample_every,
+            norm_every=self._governor.norm_every,
+            num_skipped=self._skipper.num_skipped if self._skipper is not None else 0,
+            num_layers=len(observer.table),
+            num_modules=len(observer.modules) if seen.is_sampled else 0,
+            part=observer.part,
+            batch=observer.batches.describe(),
+            host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if seen.is_sampled else None,
+            device_bytes=observer.device_bytes() if seen.is_sampled else None,
+            device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
+            seen=seen,
+            on_bad_number=lambda report: self._after_bad_number(report, held),
+        )
+        if self._skipper is not None:
+            self._skipper.end_step()
+        if observer.take_news():
+            session.update_hello(
+                layers=observer.table.layers,
+                groups=observer.groups,
+                modules=observer.modules,
+                visible=observer.visible,
+                blind=observer.blind,
+            )
+        session.put(record)
+        total = session.sender.cpu_seconds if session.sender is not None else 0.0
+        sender_seconds, self._sender_seconds = total - self._sender_seconds, total
+        self._governor.account(agent_seconds + sender_seconds, phases.total, was_sampled=seen.is_sampled)
+
+    def _after_bad_number(self, report: StepReport, held: Any) -> StepReport:
+        """A loss or norm is not finite: adds the batch's statistics, if it still exists, and samples the next step."""
+        from caboose.observe.batches import after_an_incident
+
+        self._had_bad_number = True
+        if report.batch is None:
+            return report
+        return msgspec.structs.replace(report, batch=after_an_incident(report.batch, held))
+
+    def heartbeat(self) -> Heartbeat:
+        session = self._session
+        return Heartbeat(
+            step=session.count.step,
+            since_step_seconds=time.monotonic() - self._boundary,
+            num_dropped=session.sender.num_dropped if session.sender is not None else 0,
+            num_failures=self._guard.num_failures,
+            utilization=self._observer.utilization.read(),
+            state="disabled" if self._guard.is_tripped else "training",
+            phase=self._clock.current,
+        )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a step's metrics that are numbers."""
+    if len(metrics) > MAX_SCALARS:
+        left_out(f"a metric beyond the first {MAX_SCALARS} of a step")
+    found = {str(name)[:256]: as_number(value, "a metric") for name, value in islice(metrics.items(), MAX_SCALARS)}
+    return {name: value for name, value in found.items() if value is not None}

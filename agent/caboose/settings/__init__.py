@@ -1,0 +1,1 @@
+"""What `attach` and the environment set: checked before training begins."""

@@ -1,0 +1,133 @@
+"""What the environment sets, beside the arguments of `attach`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caboose.report.sender import CurveKeys
+from caboose.settings.options import Sampling
+from caboose_wire import read_secret
+from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
+
+VARIABLES = (
+    "CABOOSE_AGENT_KEY",
+    "CABOOSE_DISABLED",
+    "CABOOSE_ENDPOINT",
+    "CABOOSE_HUNT",
+    "CABOOSE_INSECURE",
+    "CABOOSE_JOB",
+    "CABOOSE_OVERHEAD_BUDGET",
+    "CABOOSE_SAMPLE_EVERY",
+    "CABOOSE_SECRET_FILE",
+    "CABOOSE_SERVER_KEY",
+)
+"""Every variable the agent reads beside the launchers' own."""
+
+SAMPLE_EVERY = 100
+OVERHEAD_BUDGET = 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to report, with which keys, and how often to sample."""
+
+    endpoint: str
+    curve: CurveKeys | None
+    sample_every: int
+    overhead_budget: float = OVERHEAD_BUDGET
+    """The agent's share of a step; above it, the agent samples less often."""
+    secret: bytes | None = None
+    """Commands must be signed with it; without one, they are accepted from this machine only."""
+    is_local: bool = True
+    """Whether the daemon is on this machine."""
+    hunt: bool = False
+    """Keep the last batch, and run it again when a number is not finite."""
+
+
+def is_disabled(env: Mapping[str, str]) -> bool:
+    """Whether the environment switches the agent off."""
+    return _is_on(env, "CABOOSE_DISABLED")
+
+
+def resolve(
+    env: Mapping[str, str],
+    *,
+    endpoint: str | None = None,
+    sampling: Sampling | None = None,
+    hunt: bool | None = None,
+) -> Settings:
+    """Arguments first, then the environment, then the defaults; ValueError names what is wrong and the way out."""
+    sampling = sampling or Sampling()
+    if endpoint is not None:
+        name = "endpoint"
+    else:
+        name = "CABOOSE_ENDPOINT"
+        endpoint = env.get(name) or DEFAULT_ENDPOINT
+    try:
+        host, port = split_tcp(endpoint)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; the daemon prints its own when it starts") from None
+    if port == 0:
+        raise ValueError(f"{name}={endpoint!r} has no port; the daemon's default is 5757")
+    return Settings(
+        endpoint=endpoint,
+        curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
+        sample_every=_sample_every(env) if sampling.every is None else sampling.every,
+        overhead_budget=_overhead_budget(env) if sampling.overhead_budget is None else sampling.overhead_budget,
+        secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
+        is_local=is_loopback(host),
+        hunt=_hunt(env, hunt),
+    )
+
+
+def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> CurveKeys | None:
+    server, agent = env.get("CABOOSE_SERVER_KEY", ""), env.get("CABOOSE_AGENT_KEY", "")
+    if server and agent:
+        for variable, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
+            if len(key) != 40:
+                raise ValueError(f"{variable} has {len(key)} characters, a key has 40; see `caboose keys new`")
+        return CurveKeys(server, agent)
+    if server or agent:
+        missing = "CABOOSE_AGENT_KEY" if server else "CABOOSE_SERVER_KEY"
+        raise ValueError(f"{missing} is not set though its partner is; `caboose keys new` prints both")
+    if not is_local and not _is_on(env, "CABOOSE_INSECURE"):
+        raise ValueError(
+            f"{name}={endpoint!r} is not on this machine, and no keys are set: set CABOOSE_SERVER_KEY and "
+            "CABOOSE_AGENT_KEY (`caboose keys new` prints both), or CABOOSE_INSECURE=1 on a network you trust"
+        )
+    return None
+
+
+def _sample_every(env: Mapping[str, str]) -> int:
+    text = env.get("CABOOSE_SAMPLE_EVERY") or str(SAMPLE_EVERY)
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"CABOOSE_SAMPLE_EVERY={text!r}: give the steps between two samples, at least 1")
+    return int(text)
+
+
+def _overhead_budget(env: Mapping[str, str]) -> float:
+    text = env.get("CABOOSE_OVERHEAD_BUDGET") or str(OVERHEAD_BUDGET)
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = -1.0
+    if not 0 < budget <= 1:
+        raise ValueError(
+            f"CABOOSE_OVERHEAD_BUDGET={text!r}: give the agent's share of a step, above 0 and at most 1; "
+            "0.01 is one percent"
+        )
+    return budget
+
+
+def _hunt(env: Mapping[str, str], given: bool | None) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise ValueError(f"attach(hunt={given!r}): use True or False")
+    return _is_on(env, "CABOOSE_HUNT") if given is None else given
+
+
+def _is_on(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    raise ValueError(f"{name}={text!r}: use 1 or 0")

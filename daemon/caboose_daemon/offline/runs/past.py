@@ -1,0 +1,60 @@
+"""Past incidents of several jobs in one list, each with its likeliest cause and what resolved it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from caboose_daemon.offline.runs.source import RunSource
+
+Json = dict[str, Any]
+CHANGES = ("fix", "note")
+
+
+def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
+    """The incidents of these jobs, the newest first."""
+    rows = []
+    for job in jobs:
+        incidents = where.incidents(job)
+        if incidents:
+            events, decisions = where.events(job), where.decisions(job)
+            rows += [_row(job, incident, events, decisions) for incident in incidents]
+    return sorted(rows, key=lambda row: -row["opened_time"])
+
+
+def _row(job: str, incident: Json, events: list[Json], decisions: list[Json]) -> Json:
+    causes = (incident["diagnosis"] or {}).get("causes") or [None]
+    likeliest = causes[0]
+    keys = ("id", "rule", "state", "is_open", "worst", "summary", "attempt", "onset_step", "opened_step", "opened_time")
+    return {
+        "job": job,
+        **{key: incident[key] for key in keys},
+        "closed_step": incident["closed_step"],
+        "closed_time": incident["closed_time"],
+        "last_time": incident["closed_time"] or incident["opened_time"],
+        "seconds": None if incident["closed_time"] is None else incident["closed_time"] - incident["opened_time"],
+        "num_reopened": incident["num_reopened"],
+        "cause": None
+        if likeliest is None
+        else {key: likeliest[key] for key in ("id", "title", "confidence", "first_fix")},
+        "acknowledged": incident["acknowledged"],
+        "reason": incident["reason"],
+        "resolved_by": [] if incident["is_open"] else _resolved_by(incident, events, decisions),
+    }
+
+
+def _resolved_by(incident: Json, events: list[Json], decisions: list[Json]) -> list[str]:
+    """What was done while it was open, in the order in which it was; nothing where it healed by itself."""
+    done: list[tuple[float, str]] = []
+    for decision in decisions:
+        if decision["state"] == "committed" and _is_within(decision["time"], incident):
+            done.append((decision["time"], decision["outcome"] or decision["summary"]))
+    for event in events:
+        if event["kind"] in CHANGES and _is_within(event["time"], incident):
+            fields = {name: value for name, value in event["fields"].items() if name not in ("text", "by")}
+            said = [str(event["fields"].get("text", ""))]
+            said += [", ".join(f"{name}={value}" for name, value in fields.items())]
+            done.append((event["time"], f"{event['kind']}: {'; '.join(filter(None, said)) or 'without words'}"))
+    return list(dict.fromkeys(text for _, text in sorted(done)))
+
+
+def _is_within(time: float, incident: Json) -> bool:
+    return bool(incident["opened_time"] <= time <= incident["closed_time"])

@@ -1,0 +1,302 @@
+"""The table of a step's numbers: the one place where a per-step number is defined.
+
+Design
+------
+A number is one field of `StepSummary` (one value per step, over all ranks) or of `RankNumbers` (the latest value of one
+rank). Its `_column` gives the unit, how it is read, how a curve condenses neighbouring steps, and the names under which
+metrics and mirrors show it. The journal's table, the JSON of the API and of the live stream, the curves, the metrics
+and the mirrors are derived from the table, so none of them lists the numbers again. CONTRIBUTING.md adds one as an
+example.
+
+None means that a number was not reported. NaN means that NaN was reported. SQLite stores NaN as NULL, so a number that
+can be NaN has a bit of its own in the column `bad` of the journal (`nan_bit`).
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+import numpy as np
+
+from caboose_daemon.steps.aligned import AlignedStep
+from caboose_wire import Heartbeat, StepReport
+
+Scope = Literal["job", "part", "group", "rank", "layer"]
+"""What a number belongs to: the whole job, a named part of it, a parameter group, a rank, a layer."""
+Worst = Literal["high", "low", "apart"]
+"""Which ranks are the worst by a number: the highest, the lowest, or those far from the others."""
+Aggregate = Literal["avg", "min", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """How a curve condenses the steps of one bucket. The first aggregate has the number's name, others add a suffix."""
+
+    aggregates: tuple[Aggregate, ...] = ("avg",)
+    is_finite_only: bool = False
+    """Whether infinities are left out, so that one bad step does not hide its bucket."""
+    fallback: str = ""
+    """The number that is used at steps where this one is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One number."""
+
+    name: str
+    scope: Scope
+    kind: type[int] | type[float]
+    is_required: bool
+    """Whether it is known at every step."""
+    label: str
+    unit: str = ""
+    """seconds, bytes, ratio, or empty for a plain number."""
+    of: Callable[[Any], float | int | None]
+    """Reads it from an AlignedStep; of a rank, from a StepReport or a Heartbeat."""
+    curve: Curve | None = None
+    nan_bit: int = 0
+    metric: str = ""
+    stat: str = ""
+    """The metric's label `stat`, where several numbers share one metric."""
+    is_held: bool = False
+    """Whether the last known value counts while a message has none."""
+    mirror: str = ""
+    """Its name in TensorBoard and W&B; empty where it is not mirrored."""
+    worst: Worst = "high"
+    help: str = ""
+    """The metric's HELP line."""
+    tells: str = ""
+    """What the metric is for, in docs/metrics.md."""
+    is_from_heartbeat: bool = False
+
+    @property
+    def sql_type(self) -> str:
+        return f"{'INTEGER' if self.kind is int else 'REAL'}{' NOT NULL' if self.is_required else ''}"
+
+
+def _column(label: str, of: Callable[[Any], Any], *, default: Any = MISSING, **options: Any) -> Any:
+    metadata = {"column": {"label": label, "of": of, **options}}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _phase(name: str) -> Callable[[AlignedStep], float | None]:
+    return lambda step: step.phase_seconds(name)
+
+
+def _finite_losses(step: AlignedStep) -> Any:
+    losses = step.loss[step.has_loss]
+    return losses[np.isfinite(losses)]
+
+
+def _lowest_loss(step: AlignedStep) -> float | None:
+    finite = _finite_losses(step)
+    return float(finite.min()) if len(finite) else None
+
+
+def _highest_loss(step: AlignedStep) -> float | None:
+    finite = _finite_losses(step)
+    return float(finite.max()) if len(finite) else None
+
+
+def _agent_seconds(step: AlignedStep) -> float | None:
+    seconds = step.agent_seconds[step.present]
+    return float(seconds.mean()) if len(seconds) else None
+
+
+def _device_bytes(step: AlignedStep) -> int | None:
+    used = [report.device_bytes for report in step.reports.values() if report.device_bytes is not None]
+    return max(used, default=None)
+
+
+FINITE = Curve(aggregates=("avg", "min", "max"), is_finite_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One aligned step in a few numbers: kept in memory, written to the journal, and drawn."""
+
+    attempt: int = _column("Attempt", lambda s: s.attempt)
+    step: int = _column("Step", lambda s: s.step, metric="caboose_job_step")
+    time: float = _column("Time", lambda s: s.time, unit="seconds")
+    loss: float | None = _column(
+        "Loss",
+        lambda s: s.mean_loss,
+        curve=Curve(is_finite_only=True),
+        nan_bit=1,
+        metric="caboose_loss",
+        stat="mean",
+        mirror="loss/mean",
+    )
+    loss_min: float | None = _column(
+        "Lowest loss of a rank",
+        _lowest_loss,
+        curve=Curve(aggregates=("min",), fallback="loss"),
+        metric="caboose_loss",
+        stat="min",
+        mirror="loss/min",
+    )
+    loss_max: float | None = _column(
+        "Highest loss of a rank",
+        _highest_loss,
+        curve=Curve(aggregates=("max",), fallback="loss"),
+        metric="caboose_loss",
+        stat="max",
+        mirror="loss/max",
+    )
+    grad_norm: float | None = _column(
+        "Gradient norm",
+        lambda s: s.grad_norm,
+        curve=FINITE,
+        nan_bit=2,
+        metric="caboose_gradient_norm",
+        is_held=True,
+        mirror="gradient/norm",
+    )
+    lr: float | None = _column(
+        "Learning rate of the first group",
+        lambda s: _finite(s.lr[0]) if s.lr else None,
+        curve=Curve(aggregates=("max",)),
+    )
+    step_seconds: float | None = _column(
+        "Step time",
+        _phase("total"),
+        unit="seconds",
+        curve=Curve(aggregates=("avg", "max")),
+        mirror="speed/step_seconds",
+    )
+    data_seconds: float | None = _column(
+        "Wait for data", _phase("data"), unit="seconds", curve=Curve(), mirror="speed/data_seconds"
+    )
+    agent_seconds: float | None = _column(
+        "Agent's time",
+        _agent_seconds,
+        unit="seconds",
+        curve=Curve(),
+        metric="caboose_agent_step_seconds",
+        mirror="speed/agent_seconds",
+    )
+    num_ranks: int = _column("Ranks that reported", lambda s: s.num_present, mirror="ranks/reporting")
+    forward_seconds: float | None = _column(
+        "Forward", _phase("forward"), unit="seconds", curve=Curve(), mirror="speed/forward_seconds", default=None
+    )
+    backward_seconds: float | None = _column(
+        "Backward", _phase("backward"), unit="seconds", curve=Curve(), mirror="speed/backward_seconds", default=None
+    )
+    optimizer_seconds: float | None = _column(
+        "Optimizer", _phase("optimizer"), unit="seconds", curve=Curve(), mirror="speed/optimizer_seconds", default=None
+    )
+    num_samples: int | None = _column("Samples of all ranks", lambda s: s.num_samples, default=None)
+    num_tokens: int | None = _column("Tokens of all ranks", lambda s: s.num_tokens, default=None)
+    device_bytes: int | None = _column(
+        "Device memory, highest rank",
+        _device_bytes,
+        unit="bytes",
+        curve=Curve(aggregates=("max",)),
+        mirror="memory/device_bytes_max",
+        default=None,
+    )
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return self._rate(self.num_samples)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self._rate(self.num_tokens)
+
+    def _rate(self, count: int | None) -> float | None:
+        return count / self.step_seconds if count is not None and self.step_seconds else None
+
+
+RATES = {"samples_per_second": "num_samples", "tokens_per_second": "num_tokens"}
+"""Properties of StepSummary that divide a count by the step time."""
+
+
+@dataclass(slots=True)
+class RankNumbers:
+    """The latest numbers of one rank."""
+
+    loss: float | None = _column(
+        "Loss",
+        lambda report: report.loss,
+        metric="caboose_rank_loss",
+        worst="apart",
+        help="Loss of one rank in its last report",
+        tells="Close to the other ranks is normal. One rank apart: check its data.",
+        default=None,
+    )
+    step_seconds: float | None = _column(
+        "Step time",
+        lambda report: report.phases.total if report.phases else None,
+        unit="seconds",
+        metric="caboose_rank_step_seconds",
+        help="Duration of the last step of one rank",
+        tells="Similar on all ranks, because all wait for the slowest; the rule straggler names that rank.",
+        default=None,
+    )
+    device_utilization: float | None = _column(
+        "Device busy",
+        lambda heartbeat: heartbeat.utilization,
+        unit="ratio",
+        metric="caboose_rank_device_utilization_ratio",
+        worst="low",
+        help="Share of the last sampling period in which one rank's device was busy",
+        tells="Near 1 on a healthy GPU job. Low on all ranks: data or network limit the job. No series on a CPU.",
+        is_from_heartbeat=True,
+        default=None,
+    )
+    device_bytes: int | None = _column(
+        "Device memory",
+        lambda report: report.device_bytes,
+        unit="bytes",
+        metric="caboose_rank_device_memory_bytes",
+        is_held=True,
+        help="Device memory that one rank had allocated at its last sampled step",
+        tells="Flat in a healthy run. Growing: tensors are kept from step to step. No series on a CPU.",
+        default=None,
+    )
+
+    def take_report(self, report: StepReport) -> None:
+        for column in _OF_REPORTS:
+            value = column.of(report)
+            if value is not None or not column.is_held:
+                setattr(self, column.name, value)
+
+    def take_heartbeat(self, heartbeat: Heartbeat) -> None:
+        for column in _OF_HEARTBEATS:
+            value = column.of(heartbeat)
+            if value is not None or not column.is_held:
+                setattr(self, column.name, value)
+
+
+def _columns(table: type, scope: Scope) -> tuple[Column, ...]:
+    hints = get_type_hints(table)
+    found = []
+    for each in fields(table):
+        kinds = get_args(hints[each.name]) or (hints[each.name],)
+        found.append(
+            Column(
+                name=each.name,
+                scope=scope,
+                kind=kinds[0],
+                is_required=type(None) not in kinds,
+                **each.metadata["column"],
+            )
+        )
+    return tuple(found)
+
+
+STEP_COLUMNS = _columns(StepSummary, "job")
+RANK_COLUMNS = _columns(RankNumbers, "rank")
+_OF_REPORTS = tuple(column for column in RANK_COLUMNS if not column.is_from_heartbeat)
+_OF_HEARTBEATS = tuple(column for column in RANK_COLUMNS if column.is_from_heartbeat)
+
+
+def summarize(step: AlignedStep) -> StepSummary:
+    """An aligned step, reduced over its ranks."""
+    values: dict[str, Any] = {column.name: column.of(step) for column in STEP_COLUMNS}
+    return StepSummary(**values)

@@ -1,0 +1,108 @@
+"""The journal's table of steps, derived from `steps.columns`: its columns, how a row is written, read and condensed.
+
+Design
+------
+Rows are written and read by column name, never by position. A journal of an earlier version that lacks a column gets it
+when it is opened (`missing`), and its old rows have NULL there: not reported. A journal with columns of a later version
+is read and written without them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, Column, StepSummary
+
+NAMES = tuple(column.name for column in STEP_COLUMNS)
+NAN_BITS = {column.name: column.nan_bit for column in STEP_COLUMNS if column.nan_bit}
+SELECTED = ", ".join((*NAMES, "bad"))
+"""What `to_summary` takes, in this order."""
+
+CREATE = (
+    "CREATE TABLE IF NOT EXISTS steps (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, "
+    + ", ".join(f"{column.name} {column.sql_type}" for column in STEP_COLUMNS)
+    + ", bad INTEGER NOT NULL, PRIMARY KEY (job, attempt, step)) WITHOUT ROWID"
+)
+INSERT = (
+    f"INSERT OR REPLACE INTO steps (job, {SELECTED}) "  # noqa: S608 - constants
+    f"VALUES (?, {', '.join('?' * (len(NAMES) + 1))})"
+)
+
+
+def missing(existing: Sequence[str]) -> list[str]:
+    """The statements that add the columns which a table with these columns lacks."""
+    return [
+        f"ALTER TABLE steps ADD COLUMN {column.name} {column.sql_type}"
+        for column in STEP_COLUMNS
+        if column.name not in existing
+    ]
+
+
+def to_row(summary: StepSummary) -> tuple[Any, ...]:
+    """The values of `INSERT`, without the job."""
+    values = [getattr(summary, name) for name in NAMES]
+    bad = sum(bit for name, bit in NAN_BITS.items() if _is_nan(getattr(summary, name)))
+    return (*values, bad)
+
+
+def to_summary(row: Sequence[Any]) -> StepSummary:
+    """A row of `SELECTED`."""
+    *numbers, bad = row
+    values = dict(zip(NAMES, numbers, strict=True))
+    if bad:
+        values |= {name: float("nan") for name, bit in NAN_BITS.items() if bad & bit}
+    return StepSummary(**values)
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and value != value
+
+
+INFINITY = "9e999"
+"""How SQLite spells it; infinity is stored as it is."""
+
+
+def _is_bad(name: str) -> str:
+    return f"(bad & {NAN_BITS[name]} OR coalesce(abs({name}) = {INFINITY}, 0))"
+
+
+IS_BAD = f"({' OR '.join(_is_bad(name) for name in NAN_BITS)})"
+"""Whether a number of the step was not finite."""
+IS_BAD_LOSS = _is_bad("loss")
+
+
+def _finite(name: str) -> str:
+    return f"CASE WHEN abs({name}) < {INFINITY} THEN {name} END"
+
+
+def _condensed(column: Column) -> dict[str, str]:
+    curve = column.curve
+    if curve is None:
+        return {}
+    value = _finite(column.name) if curve.is_finite_only else column.name
+    if curve.fallback:
+        value = f"coalesce({value}, {_finite(curve.fallback)})"
+    first, *others = curve.aggregates
+    return {column.name: f"{first}({value})"} | {f"{column.name}_{each}": f"{each}({value})" for each in others}
+
+
+def _rate(name: str, count: str) -> dict[str, str]:
+    """Samples over seconds, both summed over the bucket: what the metrics export."""
+    each = f"{count} / step_seconds"
+    return {
+        name: f"sum({count}) FILTER (WHERE step_seconds > 0) / sum(step_seconds) FILTER (WHERE {count} IS NOT NULL)",
+        f"{name}_min": f"min({each})",
+        f"{name}_max": f"max({each})",
+    }
+
+
+CONDENSED = {
+    "attempt": "attempt",
+    "step": "max(step)",
+    "time": "max(time)",
+    **{name: sql for column in STEP_COLUMNS for name, sql in _condensed(column).items()},
+    **{name: sql for rate, count in RATES.items() for name, sql in _rate(rate, count).items()},
+    "num_bad": f"sum({IS_BAD})",
+    "num_bad_losses": f"sum({IS_BAD_LOSS})",
+    "num_steps": "count(*)",
+}
+"""What one bucket of a curve has, and how it is computed from the bucket's steps."""

@@ -1,0 +1,178 @@
+"""A DDP job that makes the agent use every field of the wire: clipping, scaler, samples, rollback, checkpoints, hunt.
+
+    torchrun --nproc-per-node 2 every_field.py OUT
+
+The hardware is faked at its boundary: the two functions that ask torch for a device's memory and utilization.
+It trains until a command stops it, with an error that the ranks report.
+"""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from caboose.tensors import readback
+from support import wire_recorder
+
+JOB = "every-field"
+SECONDS = 120.0
+
+
+class BusyDevice:
+    """A device whose driver answers."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def read(self) -> float | None:
+        return 0.75
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    wire_recorder.install(out, "agent")
+    readback.memory_bytes = lambda device: 3 * 2**30
+    readback.Utilization = BusyDevice  # type: ignore[misc,assignment]
+    import caboose
+
+    caboose.resume_plan(out / "checkpoints", job=JOB)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(16, 32),
+        torch.nn.ReLU(),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.Dropout(0.1),
+        torch.nn.Linear(32, 8),
+        torch.nn.Tanh(),
+        torch.nn.Linear(8, 4),
+    )
+    network[2].eval()
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    monitor = caboose.attach(
+        model,
+        optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        job=JOB,
+        start_step=3,
+        config={"batch_size": 8},
+        num_classes=4,
+        rollback=caboose.Rollback(
+            "auto", budget=100, cooldown_steps=0, skip_step="nonfinite", snapshots=caboose.Snapshots(every=10)
+        ),
+        checkpoints=out / "checkpoints",
+        sampling=caboose.Sampling(5, overhead_budget=1.0),
+        hunt=True,
+    )
+    draw = torch.Generator().manual_seed(100 + rank)
+    inputs = torch.randn(4096, 16, generator=draw)
+    if rank == 1:
+        inputs[25 * 8 + 3, 3] = float("nan")
+    data = TensorDataset(inputs, torch.randint(0, 4, (4096,), generator=draw))
+    try:
+        until_stopped(model, optimizer, scheduler, scaler, data, monitor)
+    except caboose.RollbackFailed as error:
+        monitor.close()
+        print(f"stopped as planned: {error}")
+    caboose.resume_plan(out / "checkpoints", job=JOB, timeout=10.0)
+    sharded(rank)
+    alone(rank)
+    dist.destroy_process_group()
+
+
+def until_stopped(model: Any, optimizer: Any, scheduler: Any, scaler: Any, data: Any, monitor: Any) -> None:
+    began, number = time.monotonic(), 0
+    while time.monotonic() - began < SECONDS:
+        for x, y in monitor.watch(DataLoader(data, batch_size=8)):
+            number += 1
+            train(model, optimizer, scaler, x, y, number, monitor)
+            scheduler.step()
+            if number in (27, 40):
+                monitor.checkpoint()
+            time.sleep(0.01)
+    raise SystemExit("nobody stopped the run")
+
+
+def sharded(rank: int) -> None:
+    """FSDP2, a frozen layer, a parameter without optimizer, an uncalled module, eval mode, skipped updates."""
+    import caboose
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4))
+    network.extra = torch.nn.Linear(4, 4)
+    network[0].bias.requires_grad_(False)
+    fully_shard(network)
+    trained = [p for name, p in network.named_parameters() if p.requires_grad and not name.startswith("extra")]
+    optimizer = torch.optim.SGD(trained, lr=1e-2)
+    options = {"rollback": caboose.Rollback(skip_step="nonfinite"), "sampling": caboose.Sampling(overhead_budget=1e-6)}
+    monitor = caboose.attach(network, optimizer, job="every-field-sharded", **options)
+    network.eval()
+    for number in range(150):
+        x = torch.full((8, 16), float("nan")) if number == 5 else torch.randn(8, 16)
+        loss = network(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        monitor.step(loss)
+        time.sleep(0.02 if number > 100 else 0.0)
+    monitor.close()
+
+
+def alone(rank: int) -> None:
+    """Ranks without a wrapper, one of which falls behind; reports are dropped, and the agent turns itself off."""
+    import caboose
+    from caboose.guard import MAX_FAILURES
+    from caboose.report import sender
+
+    sender.Sender.__init__.__kwdefaults__["max_queued"] = 4  # a short queue, so that reports are dropped
+    network = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+    monitor = caboose.attach(network, optimizer, job="every-field-alone")
+    for number in range(400):
+        loss = network(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        monitor.step(loss)
+        time.sleep(4.0 if number == 200 and rank == 1 else 0.01 if number > 300 else 0.0)
+    with contextlib.suppress(ValueError), monitor:
+        raise ValueError("the run ends by an error, which its Bye has")
+    monitor = caboose.attach(network, optimizer, job="every-field-off")
+    for _ in range(MAX_FAILURES + 1):
+        monitor.guard.failed("test", RuntimeError("injected"))
+    time.sleep(3.0)
+
+
+def train(model: Any, optimizer: Any, scaler: Any, x: Any, y: Any, number: int, monitor: Any) -> None:
+    model.train()
+    model.module[2].eval()
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+    if number % 20 == 0:
+        monitor.validation(1.0, accuracy=0.5)
+    monitor.step(loss, metrics={"accuracy": 0.5}, num_samples=8, num_tokens=128)
+
+
+if __name__ == "__main__":
+    main()

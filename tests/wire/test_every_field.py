@@ -1,0 +1,137 @@
+"""Every field of every wire message is set by one side and read by the other: seen on a real run, not in the source."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from caboose_wire.codec import TYPES
+from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
+from support import wire_recorder
+from support.processes import DaemonProcess, clean_environment, running_daemon, wait_until
+from support.training import JOBS, training
+
+pytestmark = pytest.mark.slow
+
+JOB = "every-field"
+Seen = dict[str, dict[str, set[str]]]
+"""By side, what it has set and what it has read."""
+DAEMON = """
+import sys
+from pathlib import Path
+from support import wire_recorder
+wire_recorder.install(Path(sys.argv.pop(1)), "daemon")
+from caboose_daemon.entry import main
+main()
+"""
+DUPLICATE = """
+import sys, time
+from pathlib import Path
+import torch
+from support import wire_recorder
+wire_recorder.install(Path(sys.argv[1]), "agent")
+import caboose
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitor = caboose.attach(model, optimizer, job="every-field", rank=0, world_size=2)
+for _ in range(30):
+    monitor.step(1.0)
+    time.sleep(0.1)
+"""
+
+
+def every_field() -> set[str]:
+    assert wire_recorder.structs() >= set(TYPES.values())
+    named = {f"{s.__name__}.{field.name}" for s in wire_recorder.structs() for field in msgspec.structs.fields(s)}
+    return named | {f"arrays[{name}]" for name in LAYER_ARRAYS | MODULE_ARRAYS}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What each side has set and read in a run that uses everything."""
+    folder = tmp_path_factory.mktemp("every-field")
+    secret, config = folder / "secret", folder / "caboose.toml"
+    secret.write_text("0123456789abcdef0123456789abcdef\n")
+    config.write_text(f'[export]\ntensorboard_dir = "{folder / "mirror"}"\n')
+    options = ("--rollback", "auto", "--secret-file", str(secret), "--config", str(config))
+    command = [sys.executable, "-c", DAEMON, str(folder)]
+    with running_daemon(folder / "daemon", *options, command=command) as daemon:
+        env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_SECRET_FILE": str(secret)}
+        with training(folder, env=env, script=JOBS / "every_field.py") as process:
+            assert wait_until(lambda: daemon.step(JOB) > 60, 60), (folder / "job.log").read_text()
+            _be_refused(folder, env)
+            _read_everything(daemon, JOB)
+            _command_everything(daemon)
+            process.wait(90)
+        for job in daemon.get("/api/v1/jobs")["jobs"]:
+            _read_everything(daemon, job["job"])
+        daemon.stop()
+    found: Seen = {side: {"set": set(), "read": set()} for side in ("agent", "daemon")}
+    for path in folder.glob("*.*.json"):
+        side = found[path.name.partition(".")[0]]
+        for what, fields in json.loads(path.read_text()).items():
+            side[what] |= set(fields)
+    return found
+
+
+def _be_refused(folder: Path, env: dict[str, str]) -> None:
+    """A second launch claims the name of the running job."""
+    environment = clean_environment(**env)
+    subprocess.run([sys.executable, "-c", DUPLICATE, str(folder)], env=environment, check=True, timeout=60)
+
+
+def _read_everything(daemon: DaemonProcess, job: str) -> None:
+    """What a person and a Prometheus ask for."""
+    daemon.text("/metrics")
+    for path in ("", "/incidents", "/diagnosis", "/ledger", "/decisions", "/layers?stat=grad_norm", "/layers/0.weight"):
+        daemon.text(f"/api/v1/jobs/{job}{path}")
+
+
+def _command_everything(daemon: DaemonProcess) -> None:
+    for kind in ("snapshot", "checkpoint", "scale_lr", "hunt", "rollback", "stop"):
+        path = f"/api/v1/jobs/{JOB}/" + ("rollback" if kind == "rollback" else "commands")
+        body = {"skip": 1, "lr_scale": 0.5} if kind == "rollback" else {"kind": kind}
+        body |= {"lr_scale": 0.9} if kind == "scale_lr" else {}
+        number = wait_until(lambda path=path, body=body: _accepted(daemon, path, body), 30)
+        assert number, (kind, daemon.get(f"/api/v1/jobs/{JOB}/decisions"))
+        closed = wait_until(lambda number=number: _closed(daemon, number), 30)
+        assert closed, (kind, daemon.get(f"/api/v1/jobs/{JOB}/decisions"))
+        assert closed["state"] == "committed", closed
+
+
+def _accepted(daemon: DaemonProcess, path: str, body: dict[str, object]) -> int:
+    """The decision's number; 0 while another command is on its way."""
+    status, answer = daemon.post(path, body)
+    return int(answer["number"]) if status < 300 else 0
+
+
+def _closed(daemon: DaemonProcess, number: int) -> Any:
+    decisions = daemon.get(f"/api/v1/jobs/{JOB}/decisions")["decisions"]
+    return next((row for row in decisions if row["number"] == number and not row["is_open"]), None)
+
+
+DOWN = ("Command.", "HelloRequest.", "Refused.", "Terms.", "Plan.", "PlannedCheckpoint.")
+
+
+def fields(*, is_down: bool) -> set[str]:
+    return {name for name in every_field() if name.startswith(DOWN) == is_down}
+
+
+def test_the_agent_sets_every_field_that_goes_up(seen: Seen) -> None:
+    assert fields(is_down=False) - seen["agent"]["set"] == set()
+
+
+def test_the_daemon_reads_every_field_that_goes_up(seen: Seen) -> None:
+    assert fields(is_down=False) - seen["daemon"]["read"] == set()
+
+
+def test_the_daemon_sets_every_field_that_goes_down(seen: Seen) -> None:
+    assert fields(is_down=True) - seen["daemon"]["set"] == set()
+
+
+def test_the_agent_reads_every_field_that_goes_down(seen: Seen) -> None:
+    assert fields(is_down=True) - seen["agent"]["read"] == set()
