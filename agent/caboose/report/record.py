@@ -26,28 +26,17 @@ Values = dict[str, tuple[Sequence[int], Float32]]
 class StepRecord:
     """One step: plain values, and device values that may still be on their way, as `seen`."""
 
-    attempt: int
-    seq: int
-    step: int
-    model_step: int
-    time: float
+    fields: dict[str, Any]
+    """Fields of the report that are known already, by name."""
     num_samples: Any
     num_tokens: Any
     """Counts, or tensors on a device that hold them."""
-    num_scheduler_steps: int | None
     phases: Phases
-    metrics: dict[str, float]
-    agent_seconds: float
-    sample_every: int
-    norm_every: int
     num_layers: int
     num_modules: int
-    num_skipped: int
     part: tuple[int, int]
     """This rank's rows of the layer table."""
     batch: Batch | None
-    host_bytes: int | None
-    device_bytes: int | None
     device_phases: Any
     """The device's marks of the phases (`readback.Marks`), if it has a clock."""
     seen: Any  # an observer.ObservedStep; naming its type here would import torch
@@ -67,32 +56,20 @@ class StepRecord:
         arrays, slices = self._arrays(values)
         loss = _scalar(values, "loss")
         report = StepReport(
-            attempt=self.attempt,
-            seq=self.seq,
-            step=self.step,
-            model_step=self.model_step,
-            time=self.time,
+            **self.fields,
             loss=seen.loss if loss is None else loss,
             num_samples=whole(self.num_samples),
             num_tokens=whole(self.num_tokens),
             lr=seen.lr,
-            num_scheduler_steps=self.num_scheduler_steps,
             phases=self._phases(),
-            metrics=self.metrics,
             local_grad_norm=_total(values, "local_grad_norm"),
             clipping=self._clipping(values),
             scaler=None if scale is None else Scaler(scale, self._num_skipped(values)),
             batch=self._batch(values),
             mode=seen.mode,
-            host_bytes=self.host_bytes,
-            device_bytes=self.device_bytes,
             fingerprint=_fingerprint(values),
-            agent_seconds=self.agent_seconds,
             num_dropped=num_dropped,
-            num_skipped=self.num_skipped,
             is_sampled=seen.is_sampled,
-            sample_every=self.sample_every,
-            norm_every=self.norm_every,
             slices=slices,
             arrays=arrays,
         )

@@ -103,26 +103,27 @@ class StepReporter:
         if self._on_observed is not None:
             self._on_observed(count.step, seen, loss, observer.batches)
         record = StepRecord(
-            attempt=session.attempt,
-            seq=self._seq,
-            step=count.step,
-            model_step=count.model_step,
-            time=time.time(),
+            fields={
+                "attempt": session.attempt,
+                "seq": self._seq,
+                "step": count.step,
+                "model_step": count.model_step,
+                "time": time.time(),
+                "num_scheduler_steps": getattr(self._scheduler, "last_epoch", None),
+                "metrics": _numbers(metrics) if metrics else {},
+                "agent_seconds": agent_seconds + other_seconds,
+                "sample_every": self._governor.sample_every,
+                "norm_every": self._governor.norm_every,
+                "num_skipped": self._skipper.num_skipped if self._skipper is not None else 0,
+                **(self._sampled_fields() if seen.is_sampled else {}),
+            },
             num_samples=kept_count(num_samples),
             num_tokens=kept_count(num_tokens),
-            num_scheduler_steps=getattr(self._scheduler, "last_epoch", None),
             phases=phases,
-            metrics=_numbers(metrics) if metrics else {},
-            agent_seconds=agent_seconds + other_seconds,
-            sample_every=self._governor.sample_every,
-            norm_every=self._governor.norm_every,
-            num_skipped=self._skipper.num_skipped if self._skipper is not None else 0,
             num_layers=len(observer.table),
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
             batch=observer.batches.describe(),
-            host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if seen.is_sampled else None,
-            device_bytes=observer.device_bytes() if seen.is_sampled else None,
             device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
             seen=seen,
             on_bad_number=lambda report: self._after_bad_number(report, held),
@@ -141,6 +142,13 @@ class StepReporter:
         total = session.sender.cpu_seconds if session.sender is not None else 0.0
         sender_seconds, self._sender_seconds = total - self._sender_seconds, total
         self._governor.account(agent_seconds + sender_seconds, phases.total, was_sampled=seen.is_sampled)
+
+    def _sampled_fields(self) -> dict[str, Any]:
+        """Fields that only the report of a sampled step has."""
+        return {
+            "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "device_bytes": self._observer.device_bytes(),
+        }
 
     def _after_bad_number(self, report: StepReport, held: Any) -> StepReport:
         """A loss or norm is not finite: adds the batch's statistics, if it still exists, and samples the next step."""

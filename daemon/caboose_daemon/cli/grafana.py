@@ -105,7 +105,7 @@ def push(
         fail(f"no dashboards in {directory or assets.folder('grafana')}")
     done: list[dict[str, str]] = []
     try:
-        version = connection.greet()
+        version = connection.check_version()
         incidents = {} if no_incidents else _incidents(address)
         changes = plan(connection, Wanted(folder, prometheus, dashboards, incidents))
         for change in changes:

@@ -96,7 +96,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         """
         bare = {rank: msgspec.structs.replace(report, arrays={}) for rank, report in self.reports.items()}
         kept = msgspec.structs.replace(self, reports=bare, local_layer_grad_norm={})
-        kept._of_layers.update(self._of_layers)
+        kept._of_layers.update(self._of_layers)  # noqa: SLF001 - the same class
         return kept
 
     def layer_values(self, name: str) -> LayerValues | None:

@@ -216,7 +216,7 @@ def test_what_cannot_be_right_is_one_line_and_2(push: Push, tmp_path: Path) -> N
     assert the_line(push("--token-file", ""), 2) == NO_TOKEN
     assert the_line(push("--token-file", "nowhere"), 2) == "Grafana's token: nowhere: No such file or directory"
     assert the_line(push("--token-file", "empty"), 2) == "Grafana's token: empty is empty"
-    assert the_line(push("--token-file", "prose"), 2) == "Grafana's token: prose holds something that is no token"
+    assert the_line(push("--token-file", "prose"), 2) == "Grafana's token: prose does not hold a token"
     assert the_line(push("--url", "grafana:3000"), 2) == "'grafana:3000' is not of the form http://host:port/path"
     assert the_line(push("--url", ""), 2).startswith("where is Grafana? Give --url URL")
 
@@ -243,7 +243,7 @@ FAILURES: dict[str, tuple[str, int, Any, str]] = {
         "GET /api/folders",
         401,
         {"message": "Invalid API key"},
-        " refuses the token (401): make a service account",
+        " refuses the token (401): create a service account",
     ),
     "403 on dashboards": (
         "POST /api/dashboards",
@@ -261,20 +261,20 @@ FAILURES: dict[str, tuple[str, int, Any, str]] = {
         "GET /api/frontend/settings",
         404,
         {},
-        " has no such address (404, asking who it is): is the URL right, sub-path",
+        " has no such address (404, reading its version): is the URL right, sub-path",
     ),
     "412": ("POST /api/dashboards", 412, {"message": "changed"}, " refused (412, writing dashboard 'Fleet'): changed"),
     "500": (
         "POST /api/folders",
         500,
         {"message": "db locked"},
-        " failed (500, creating folders); look at its log, or try",
+        " failed (500, creating folders); see its log, or try",
     ),
     "502 of a proxy": (
         "GET /api/frontend/settings",
         502,
         "<html>Bad Gateway",
-        " failed (502, asking who it is); look at its log",
+        " failed (502, reading its version); see its log",
     ),
 }
 
@@ -334,8 +334,8 @@ def test_one_that_does_not_answer_is_given_up(grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 200, until=threading.Event())
     connection = Connection(grafana.url, TOKEN, timeout=0.2)
 
-    with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s, asking who it is"):
-        connection.greet()
+    with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s, reading its version"):
+        connection.check_version()
     connection.close()
 
 

@@ -58,7 +58,7 @@ def test_the_command_line_refuses_with_one_line_that_says_what_to_do(refused_sta
     )
 
 
-LOUD = "caboose: --insecure: anyone who can reach these ports can report, read and pretend"
+LOUD = "caboose: --insecure: anyone who can reach these ports can report, read, and impersonate a rank"
 
 
 def test_insecure_is_allowed_but_loud(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_an_incident_is_posted_when_it_opens_and_ends_when_it_closes(watched: Da
     assert opened["timeEnd"] == opened["time"], "not over yet"
     assert opened["text"].startswith("warning non_finite in train: ")
     assert "began at step 4" in opened["text"]
-    assert "over at step " in grafana.annotations[1]["text"]
+    assert "closed at step " in grafana.annotations[1]["text"]
     assert grafana.annotations[2]["text"] == "train: attempt 2 began"
     assert 'caboose_exports_total{target="grafana"}' in watched.text("/metrics")
 

@@ -161,7 +161,7 @@ def test_incidents_are_texts_that_tensorboard_shows(told: Callable[..., Told], t
     (shown,) = [events for name, events in texts.items() if "non_finite" in name]
     said = [event.tensor_proto.string_val[0].decode() for event in shown]
     assert "**warning non_finite**" in said[0]
-    assert "over at step" in said[-1]
+    assert "closed at step" in said[-1]
     assert max(value for _, value in curve(run, "incidents/open")) == 1.0
 
 
@@ -328,8 +328,8 @@ def test_a_running_daemon_writes_what_its_ranks_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "module", "line"),
     [
-        ("tensorboard_dir = 'x'", "tensorboardX", "[export] tensorboard_dir is set, and tensorboardX is not installed"),
-        ("wandb_project = 'x'", "wandb", "[export] wandb_project is set, and wandb is not installed"),
+        ("tensorboard_dir = 'x'", "tensorboardX", "[export] tensorboard_dir is set, but tensorboardX is not installed"),
+        ("wandb_project = 'x'", "wandb", "[export] wandb_project is set, but wandb is not installed"),
     ],
 )
 def test_a_library_that_is_missing_is_one_line_that_names_the_extra(

@@ -12,9 +12,9 @@ from caboose_daemon.jobs.state import ExportCounts
 from caboose_daemon.out.export.exports import Exports
 from caboose_daemon.out.export.items import EDGES, Curves, histograms
 from caboose_daemon.out.export.mirror import MAX_BOOKS, MAX_OPEN, Mirror
-from caboose_daemon.out.export.outbox import Outbox
 from caboose_daemon.out.export.runs import MirrorRun
 from caboose_daemon.out.export.tensorboard import EventFile
+from caboose_daemon.out.outbox import Outbox
 from support.mirrored import MirroredCore
 from support.processes import wait_until
 from support.scenario import scenario

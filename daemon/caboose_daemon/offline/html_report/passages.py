@@ -84,9 +84,9 @@ def _incident(incident: Json, *, is_unfolded: bool) -> str:
         facts.append(("with it", ", ".join(f"{rule} (step {step:,})" for rule, step in others.items())))
     ack = incident["acknowledged"]
     if ack is not None:
-        facts.append(("in hand", f"{ack['by'] or 'somebody'}: {ack['reason']}"))
+        facts.append(("acknowledged", f"{ack['by'] or 'unknown user'}: {ack['reason']}"))
     elif (was := incident.get("outgrown")) is not None:
-        facts.append(("no longer in hand", f"{was['by'] or 'somebody'} had it in hand as it was: {was['reason']}"))
+        facts.append(("was acknowledged", f"{was['by'] or 'unknown user'}, before it got worse: {was['reason']}"))
     diagnosis = incident["diagnosis"]
     causes = "" if diagnosis is None else "".join(_diagnosis(diagnosis))
     return (

@@ -1,4 +1,4 @@
-"""A run of which there is a log only: its curves, what the rules say of them, and settings that lie beside it."""
+"""A run read from a log: its curves, what the rules find in them, and settings from files beside it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,20 +16,20 @@ from caboose_daemon.rules.parts.rule import RuleConfig
 KNOWN = (*CURVES, "val_loss")
 BLIND = "layers, ranks, updates and batches: a log holds curves only"
 CONSTANT = frozenset({"batch_size", "world", "num_parameters", "weight_decay", "momentum", "num_classes", "seed"})
-"""Columns that are settings where they never change; other constants are as likely to be counters that stand still."""
+"""Columns that are settings if constant; other constant columns may be counters that do not advance."""
 
 
 def from_log(
     path: Path, rules: Mapping[str, RuleConfig] | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> Run:
-    """The run that a file logs; `on_progress` is told the rows judged so far, and all of them."""
+    """The run in a log file; `on_progress` gets the rows judged so far, and their total."""
     try:
         log = read_log(path)
     except LogError as error:
         raise RunError(str(error)) from None
     total = len(log.steps)
-    told = None if on_progress is None else lambda done: on_progress(done, total)
-    judged = play(log, Config().rules if rules is None else rules, told)
+    progress = None if on_progress is None else lambda done: on_progress(done, total)
+    judged = play(log, Config().rules if rules is None else rules, progress)
     loss = log.columns["loss"]
     curves = {name: _seen(log, name) for name in CURVES if name in log.columns}
     return Run(

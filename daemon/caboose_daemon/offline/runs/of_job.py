@@ -9,7 +9,7 @@ from caboose_daemon.offline.runs.source import RunSource
 from caboose_wire.fields import Scalar
 
 NOT_SETTINGS = frozenset({"lr", "initial_lr", "params", "foreach", "fused", "capturable", "differentiable", "maximize"})
-"""Of a parameter group: what a schedule moves, and what changes no result."""
+"""Keys of a parameter group that a schedule changes, or that do not affect results."""
 
 
 def run_of_job(source: RunSource, job: str) -> Run:
@@ -21,9 +21,9 @@ def run_of_job(source: RunSource, job: str) -> Run:
     rows = rows.reshape(-1, 4)
     num_bad_losses = [row.get("num_bad_losses", row["num_bad"]) for row in series]  # older daemons do not report it
     blind = [f"{what}: {why}" for what, why in detail["blind"].items()]
-    blind += [f"the rule {rule} could not judge: no {', '.join(what)}" for rule, what in detail["abstaining"].items()]
+    blind += [f"rule {rule} abstained: no {', '.join(what)}" for rule, what in detail["abstaining"].items()]
     if not detail["groups"]:
-        blind.append("settings: the journal was written before they were kept, or no rank has introduced itself")
+        blind.append("settings: an old journal without them, or no rank has reported yet")
     return Run(
         name=job,
         source=source.kind,

@@ -42,7 +42,7 @@ def _row(job: str, incident: Json, events: list[Json], decisions: list[Json]) ->
 
 
 def _resolved_by(incident: Json, events: list[Json], decisions: list[Json]) -> list[str]:
-    """What was done while it was open, in the order in which it was; nothing where it healed by itself."""
+    """Changes and rollbacks while it was open, in order; empty if it ended without one."""
     done: list[tuple[float, str]] = []
     for decision in decisions:
         if decision["state"] == "committed" and _is_within(decision["time"], incident):
@@ -50,9 +50,9 @@ def _resolved_by(incident: Json, events: list[Json], decisions: list[Json]) -> l
     for event in events:
         if event["kind"] in CHANGES and _is_within(event["time"], incident):
             fields = {name: value for name, value in event["fields"].items() if name not in ("text", "by")}
-            said = [str(event["fields"].get("text", ""))]
-            said += [", ".join(f"{name}={value}" for name, value in fields.items())]
-            done.append((event["time"], f"{event['kind']}: {'; '.join(filter(None, said)) or 'without words'}"))
+            details = [str(event["fields"].get("text", ""))]
+            details += [", ".join(f"{name}={value}" for name, value in fields.items())]
+            done.append((event["time"], f"{event['kind']}: {'; '.join(filter(None, details)) or 'no text'}"))
     return list(dict.fromkeys(text for _, text in sorted(done)))
 
 

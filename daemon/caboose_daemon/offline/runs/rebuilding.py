@@ -1,4 +1,4 @@
-"""Incidents as the daemon keeps them, from what its API tells of them: a diagnosis weighs findings, not texts."""
+"""Rebuilds incidents from the API's JSON: a diagnosis weighs findings, not texts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 
 
 def rebuilt(job: str, incidents: Sequence[Json], episodes: Sequence[Json]) -> Iterator[Incident]:
-    """The incidents whose findings the daemon still has, the first opened first."""
+    """The incidents with findings that the daemon still has, the first opened first."""
     known = {int(row["id"]): _episode(row) for row in episodes}
     for row in sorted(incidents, key=lambda row: int(row["number"])):
         members = tuple(known[m["episode"]] for m in row["members"] if m["episode"] in known)
@@ -52,17 +52,17 @@ def _episode(row: Json) -> Episode:
     )
 
 
-def _finding(row: Json, told: Json) -> Finding:
-    values = {key: NOT_FINITE[v] if isinstance(v, str) else float(v) for key, v in told["values"].items()}
+def _finding(row: Json, finding: Json) -> Finding:
+    values = {key: NOT_FINITE[v] if isinstance(v, str) else float(v) for key, v in finding["values"].items()}
     return Finding(
         rule=row["rule"],
-        severity=Severity(told["severity"]),
-        step=told["step"],
+        severity=Severity(finding["severity"]),
+        step=finding["step"],
         onset_step=row["onset_step"],
-        summary=told["summary"],
-        ranks=tuple(told["ranks"]),
-        layers=tuple(told["layers"]),
-        phase=told["phase"],
-        state=told["state"],
+        summary=finding["summary"],
+        ranks=tuple(finding["ranks"]),
+        layers=tuple(finding["layers"]),
+        phase=finding["phase"],
+        state=finding["state"],
         values=values,
     )

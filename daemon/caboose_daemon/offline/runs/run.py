@@ -1,10 +1,10 @@
-"""A run as those see it who compare it, write about it or ask about it: curves, validations, incidents, settings.
+"""A run for compare, report and guided diagnosis: curves, validations, incidents, settings.
 
 Design
 ------
 Plain columns and the JSON shapes of the API, so that a daemon, a journal file and a log of another tool give the same
-thing; what a source does not hold is empty, and `cannot_see` says so. A run that was started again has steps that were
-taken twice: `surviving` keeps, for each step, the attempt that went on from it.
+type; what a source does not hold is empty, and listed in `cannot_see`. A restarted run has repeated steps: `surviving`
+keeps, for each step, the attempt that continued from it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 Source = Literal["daemon", "journal", "log"]
 PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 RATES = ("tokens_per_second", "samples_per_second")
-"""Throughput, the more telling first."""
+"""Throughput, the preferred one first."""
 CURVES = (
     *("loss", "loss_min", "loss_max", "grad_norm", "grad_norm_min", "grad_norm_max", "lr"),
     *("step_seconds", "step_seconds_max", *PHASES),
@@ -37,17 +37,17 @@ ACCUMULATION = (
     "grad_accum_steps",
     "grad_accum",
 )
-"""What trainers call the number of batches that make one step of the optimizer."""
+"""Setting names of trainers for the number of batches per optimizer step."""
 NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 class RunError(Exception):
-    """The run cannot be had; the message is one line and says the way out."""
+    """The run cannot be read; the message is one line with the way out."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run; rows are in the order in which they were taken."""
+    """One run; rows are in the order of the steps taken."""
 
     name: str
     source: Source
@@ -56,23 +56,23 @@ class Run:
     attempts: NDArray[np.int64]
     steps: NDArray[np.int64]
     curves: Mapping[str, Floats]
-    """Of `CURVES`, those that were seen; NaN where not reported, or not finite."""
+    """Those of `CURVES` with a value; NaN where not reported, or not finite."""
     num_bad: NDArray[np.int64]
     """Steps of each row whose numbers were not finite."""
     num_bad_losses: NDArray[np.int64] | None = None
-    """Those of them whose loss was not; None where it was the loss in all."""
+    """Those of them with a loss that was not; None if the same."""
     steps_per_row: int = 1
     validations: tuple[tuple[int, float, Mapping[str, float]], ...] = ()
     """Step, loss and other numbers of each evaluation, in order."""
     incidents: tuple[Json, ...] = ()
     """As the API shapes them, the first opened first."""
     found: tuple[Incident, ...] = ()
-    """The same as the daemon keeps them, for a diagnosis to weigh once more."""
+    """The same as the daemon keeps them, for another diagnosis."""
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     """Hyper-parameters, facts of model and data, and the user's own config, by name."""
     state: str = "log"
     detail: Json | None = None
-    """All the API says of the job; None for a log."""
+    """The API's detail of the job; None for a log."""
     decisions: tuple[Json, ...] = ()
     ledger: tuple[Json, ...] = ()
     latest_sample: Json | None = None
@@ -80,7 +80,7 @@ class Run:
 
     @cached_property
     def surviving(self) -> NDArray[np.bool_]:
-        """The rows that a later attempt did not take again."""
+        """The rows that a later attempt did not repeat."""
         keep = np.ones(len(self.steps), np.bool_)
         lowest = np.iinfo(np.int64).max
         for row in range(len(self.steps) - 1, -1, -1):
@@ -91,7 +91,7 @@ class Run:
         return keep
 
     def curve(self, name: str) -> tuple[NDArray[np.int64], Floats]:
-        """Steps and finite values of a curve, steps taken again only once."""
+        """Steps and finite values of a curve, repeated steps once."""
         values = self.curves.get(name)
         if values is None:
             return np.zeros(0, np.int64), np.zeros(0)
@@ -99,7 +99,7 @@ class Run:
         return self.steps[keep], values[keep]
 
     def losses(self) -> tuple[NDArray[np.int64], Floats]:
-        """Steps and losses that were reported, NaN where not finite; steps taken again only once."""
+        """Steps and reported losses, NaN where not finite; repeated steps once."""
         values = self.curves.get("loss", np.full(len(self.steps), np.nan))
         num_bad = self.num_bad if self.num_bad_losses is None else self.num_bad_losses
         keep = self.surviving & (np.isfinite(values) | (num_bad > 0))
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step that was taken; 0 where there is none."""
+        """The last step; 0 without steps."""
         return int(self.steps[-1]) if len(self.steps) else 0
 
     @property
@@ -121,10 +121,10 @@ class Run:
 
     @property
     def samples_per_step(self) -> float | None:
-        """Samples that all ranks see together in a step of the optimizer; None where the run does not tell.
+        """Samples of all ranks in one optimizer step; None if unknown.
 
-        What the steps themselves told comes first; otherwise a batch of the loader, times ranks, times the batches that
-        are accumulated, where a setting by one of the usual names tells that.
+        From the steps' own reports; otherwise the loader's batch, times ranks, times the accumulated batches, if a
+        setting of a usual name gives their number.
         """
         rates, seconds = self.curves.get("samples_per_second"), self.curves.get("step_seconds")
         if rates is not None and seconds is not None and np.isfinite(rates * seconds).any():
@@ -135,5 +135,5 @@ class Run:
 
 
 def numbers(values: list[Any]) -> Floats:
-    """A column of the API's JSON: None is NaN, and so are the words for what is not finite."""
+    """A column of the API's JSON as floats; None is NaN."""
     return np.array([np.nan if v is None else NOT_FINITE.get(v, np.nan) if isinstance(v, str) else v for v in values])

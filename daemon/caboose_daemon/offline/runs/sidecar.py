@@ -1,8 +1,8 @@
-"""Settings that trainers leave beside a log: a JSON file of its name, config.json, hparams.yaml, or the log's own head.
+"""Settings that trainers write beside a log: a JSON file of its name, config.json, hparams.yaml, or the log's head.
 
 Design
 ------
-Read for comparison only, so a file that cannot be read is no error: the run simply has fewer settings. YAML is read
+Used for comparison only, so an unreadable file is no error: the run has fewer settings. YAML is read
 line by line, `key: value`, which is what Lightning writes; anything nested in it is left out rather than guessed.
 """
 

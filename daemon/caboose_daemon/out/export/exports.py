@@ -1,10 +1,10 @@
-"""Passes the pipeline's results on to Grafana and to the mirrors, as the configuration asks.
+"""Passes the pipeline's results to Grafana and the mirrors that are configured.
 
 Design
 ------
-Called on the loop's thread with the state's lock held, so it only picks what is wanted and puts it into outboxes; what
-it puts there is frozen. Without configuration there are no outboxes, and a step costs one look at an empty list.
-Libraries are imported when they are asked for, and one that is missing ends the start with the line that installs it.
+Called on the loop's thread with the state's lock held, so it only selects items and puts them into outboxes; the items
+are immutable. Without configuration there are no outboxes, and a step costs one check of an empty list. Libraries are
+imported when configured; a missing one ends the start with the command that installs it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.state import ExportCounts, State
 from caboose_daemon.out.export.items import Curves, pick
 from caboose_daemon.out.export.mirror import Mirror, OpenWriter
-from caboose_daemon.out.export.outbox import CLOSE_SECONDS, Outbox
+from caboose_daemon.out.outbox import CLOSE_SECONDS, Outbox
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event
@@ -31,7 +31,7 @@ DAEMON_EXTRA = "pip install 'caboose[daemon]'"
 
 
 class ExportError(ValueError):
-    """What is asked for cannot be done; the message is one line."""
+    """A configured export is not possible; the message is one line."""
 
 
 class Exports:
@@ -48,12 +48,12 @@ class Exports:
         self._curves = curves or Curves()
 
     def start(self) -> None:
-        """Begins to deliver."""
+        """Starts delivery."""
         for outbox in self._all:
             outbox.start()
 
     def close(self, patience: float = CLOSE_SECONDS) -> None:
-        """Delivers what is queued if that goes quickly."""
+        """Delivers what is queued, within `patience` seconds."""
         deadline = time.monotonic() + patience
         for outbox in self._all:
             outbox.close(max(0.0, deadline - time.monotonic()))
@@ -63,28 +63,27 @@ class Exports:
         return self._mirrors if self._poster is None else (self._poster, *self._mirrors)
 
     def attempt_began(self, job: Job) -> None:
-        """Told to Grafana, but for the first: a restart or a rollback."""
+        """To Grafana, except for the first attempt: a restart or a rollback."""
         if self._poster is not None and job.attempt is not None and job.num_attempts > 1:
             from caboose_daemon.out.grafana.annotations import of_attempt
 
             self._poster.put(of_attempt(job.name, job.num_attempts, job.attempt.began))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """To the mirrors, thinned as configured."""
+        """To the mirrors, every n-th step as configured."""
         if self._mirrors:
             item = self._curves.pick(job, summary)
             if item is not None:
                 self._mirror(item)
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
-        """To all."""
         if self._poster is not None:
             self._poster.put(incident)
         if self._mirrors:
             self._mirror(incident)
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """Rollbacks that were done, or failed, to all; anything else is for the page."""
+        """Rollbacks, done or failed, to all targets; other decisions to none."""
         if decision.kind != "rollback" or decision.state not in ("committed", "failed"):
             return
         if self._poster is not None:
@@ -107,7 +106,7 @@ class Exports:
 
 
 def make_exports(config: Config, state: State, data_dir: Path) -> Exports:
-    """What the configuration asks for, not started; ExportError if it cannot be."""
+    """The configured exports, not started; ExportError if one is not possible."""
     poster = _poster(config.grafana, state)
     mirrors = _mirrors(config.export, state, data_dir)
     export = config.export
@@ -160,15 +159,15 @@ def _need(module: str, key: str, library: str, install: str) -> None:
             importlib.import_module(module)
     except ImportError as error:
         missing = library if getattr(error, "name", None) == module else f"{library} ({error})"
-        raise ExportError(f"{key} is set, and {missing} is not installed: {install}") from None
+        raise ExportError(f"{key} is set, but {missing} is not installed: {install}") from None
 
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """tensorboardX imports torch where it finds it, which takes seconds and hundreds of megabytes for nothing."""
+    """Hides torch: tensorboardX imports it if present, which costs seconds and hundreds of megabytes."""
     is_hidden = "torch" not in sys.modules
     if is_hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say: cannot be imported
+        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to make an import fail
     try:
         yield
     finally:

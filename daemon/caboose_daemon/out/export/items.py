@@ -1,10 +1,10 @@
-"""What a mirror is given: a step, a validation; picked on the loop's thread, turned into names and numbers later.
+"""The items of a mirror: steps and validations; selected on the loop's thread, converted to names and numbers later.
 
 Design
 ------
-A step is a handful of numbers and may wait in a queue by the thousand. All ranks' histograms of a sampled step may be
-hundreds of megabytes, so they are only lent: of those that still wait the newest eight can be had, whatever the queues'
-lengths, and older ones are taken back. They are brought together on the mirror's thread.
+A step is a few numbers, and thousands may wait in a queue. All ranks' histograms of a sampled step may be hundreds of
+megabytes, so they are only lent: the newest eight that wait stay available, whatever the queue lengths, and older ones
+are withdrawn. They are merged on the mirror's thread.
 """
 
 import math
@@ -31,11 +31,11 @@ MAX_TIMES = 1000
 MAX_LAYERS = 32
 """Layers (and modules) with a histogram, evenly spread over the depth."""
 SAMPLED_ELEMENTS = 512.0
-"""An agent looks at so many elements of an activation."""
+"""Elements of an activation that an agent samples."""
 NUM_BINS = HISTOGRAM_BINS - 1
 """Bins of a mirrored histogram: zeros, then the powers of two."""
 EDGES = np.arange(HISTOGRAM_LOWEST - 1, HISTOGRAM_LOWEST + NUM_BINS, dtype=np.float64)
-"""Of the bins, in powers of two; below the lowest lie the exact zeros."""
+"""Of the bins, in powers of two; exact zeros are below the lowest."""
 Floats = NDArray[np.float64]
 LAYER_STATISTICS = {
     "weight_norm": "weight_norm",
@@ -44,11 +44,11 @@ LAYER_STATISTICS = {
     "activation_dead": "dead_units_ratio",
     "activation_saturated": "saturated_units_ratio",
 }
-"""What a sample has, and how the metrics call it."""
+"""A sample's statistics and their metric names."""
 
 
 class Lent:
-    """The histograms of a sampled step, until they are taken back."""
+    """The histograms of a sampled step, until they are withdrawn."""
 
     def __init__(self, step: AlignedStep, layers: tuple[Layer, ...], modules: tuple[Module, ...]) -> None:
         self.step: AlignedStep | None = step
@@ -58,12 +58,12 @@ class Lent:
 
 @dataclass(frozen=True)
 class MirroredSample:
-    """What a sample showed of the layers."""
+    """The layers at a sampled step."""
 
     layer_grad_norm: Masked
     latest: LatestSample | None
     histograms: Lent | None
-    """None where none are wanted of this step."""
+    """None if not wanted for this step."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class MirroredStep:
     num_open: int
     noise_ratio: float | None = None
     replicas: tuple[int, int] | None = None
-    """How many were compared last, and how many of them differ; None where none were."""
+    """How many were compared last, and how many of them differ; None without a comparison."""
     sample: MirroredSample | None = None
     rewound_at: int | None = None
-    """The step after which the ranks went back, in an attempt that began so."""
+    """The step before the rollback that this attempt began with; None for other attempts."""
 
     @property
     def values(self) -> dict[str, float]:
-        """Every number that is known, by the name it has in a mirror."""
+        """Every known number, by its name in a mirror."""
         summary = self.summary
         known: dict[str, float | None] = {
             **{column.mirror: getattr(summary, column.name) for column in STEP_COLUMNS if column.mirror},
@@ -114,7 +114,7 @@ class Declared:
 
 
 class Curves:
-    """Picks the steps that are mirrored, and the samples that become histograms."""
+    """Selects the steps to mirror, and the samples that become histograms."""
 
     def __init__(self, every_steps: int = 1, histogram_seconds: float | None = None) -> None:
         self._every = every_steps
@@ -123,7 +123,7 @@ class Curves:
         self._lent: deque[Lent] = deque()
 
     def pick(self, job: Job, summary: StepSummary) -> MirroredStep | None:
-        """The step as a mirror wants it; None where it is not to be mirrored."""
+        """The step as a mirror item; None if it is not mirrored."""
         step = job.last
         if step is None or step.step != summary.step:
             return None
@@ -173,7 +173,7 @@ def pick(job: Job, event: Event) -> Declared | None:
 
 
 def layer_values(sample: MirroredSample) -> dict[str, float]:
-    """Least, middle and most over all layers, of everything that is known per layer."""
+    """Minimum, median and maximum over all layers, of every statistic per layer."""
     values: dict[str, float] = {}
     known: dict[str, Masked] = {"gradient_norm": sample.layer_grad_norm}
     if sample.latest is not None:
@@ -189,7 +189,7 @@ def layer_values(sample: MirroredSample) -> dict[str, float]:
 
 
 def histograms(lent: Lent) -> dict[str, Floats] | None:
-    """By name, how many elements lie in each of the bins of EDGES; None where they were taken back."""
+    """By name, the element counts in the bins of EDGES; None if withdrawn."""
     step = lent.step
     if step is None:
         return None
@@ -224,7 +224,7 @@ def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator
 
 
 def _first(step: AlignedStep, name: str) -> Masked | None:
-    """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
+    """The values of the lowest rank that has them: activations differ between ranks only by their data."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):

@@ -1,10 +1,10 @@
-"""Writes jobs' steps, histograms and incidents as runs of somebody else's format: the common part of all mirrors.
+"""Writes jobs' steps, histograms and incidents as runs of another tool: the common part of all mirrors.
 
 Design
 ------
-The target of an outbox. It knows which job's run is open, turns items into names and numbers and hands them to a
-`Writer`. A writer that raised is put away and opened again with the next item; of many jobs only the last few have
-their writers open.
+The target of an outbox. It keeps track of each job's open run, converts items to names and numbers and passes them to
+a `MirrorWriter`. A writer that raised is closed and opened again with the next item; of many jobs only the most recent
+have an open writer.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from caboose_daemon.rollback_state.decision import Decision
 
 MAX_OPEN = 64
 MAX_BOOKS = 256
-"""Jobs of which it is remembered in memory where their runs are; names come from the network."""
+"""Jobs whose run number is kept in memory; bounded, as names come from the network."""
 MAX_EARLY = 100
 
 
@@ -35,13 +35,13 @@ class MirrorWriter(Protocol):
         """Counts in the bins of `items.EDGES`."""
 
     def text(self, step: int, time: float, name: str, text: str) -> None:
-        """Something to read."""
+        """Text."""
 
     def flush(self) -> None:
-        """Writes out what is held back."""
+        """Writes out buffered data."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Ends the run."""
 
 
 Item = MirroredStep | Declared | Incident | Decision
@@ -57,10 +57,10 @@ class Mirror:
         self._directory = directory
         self._open_writer = open_writer
         self._books: OrderedDict[str, RunBook] = OrderedDict()
-        """Of the jobs heard of last; those of others are on disk."""
+        """Of the most recent jobs; the others' are on disk."""
         self._writers: OrderedDict[str, tuple[MirrorRun, MirrorWriter]] = OrderedDict()
         self._early: dict[str, deque[Declared]] = {}
-        """Validations of steps that are not aligned yet; they wait for them, because some formats only go forward."""
+        """Validations of steps that are not aligned yet: some formats need increasing steps."""
 
     def take(self, item: Item) -> None:
         """Writes one item."""
@@ -98,7 +98,7 @@ class Mirror:
         elif isinstance(item, Incident):
             step = item.opened_step if item.closed_step is None else item.closed_step
             time = item.opened_time if item.closed_time is None else item.closed_time
-            writer.text(step, time, f"incidents/{item.number}_{item.rule}", told(item))
+            writer.text(step, time, f"incidents/{item.number}_{item.rule}", incident_text(item))
         elif isinstance(item, Declared):
             writer.scalars(item.step, item.time, item.values)
         else:
@@ -129,11 +129,11 @@ class Mirror:
     def _put_away(self, job: str) -> None:
         opened = self._writers.pop(job, None)
         if opened is not None:
-            with contextlib.suppress(Exception):  # it is given up because it failed, or because another takes its place
+            with contextlib.suppress(Exception):  # it failed, or is replaced
                 opened[1].close()
 
     def rest(self) -> None:
-        """Writes everything out, then where it got to."""
+        """Writes out buffered data, then the run books."""
         for _, writer in self._writers.values():
             writer.flush()
         for book in self._books.values():
@@ -148,13 +148,13 @@ class Mirror:
             writer.close()
 
 
-def told(incident: Incident) -> str:
-    """An incident as a person reads it."""
+def incident_text(incident: Incident) -> str:
+    """An incident as Markdown."""
     lines = [f"**{incident.severity} {incident.rule}**: {incident.summary}", f"began at step {incident.onset_step}"]
     best = None if incident.diagnosis is None else incident.diagnosis.best
     if best is not None:
         lines.append(f"likely cause: {best.title} ({best.confidence:.0%})")
         lines.append(f"first: {best.advice.first_fix}")
     if not incident.is_open:
-        lines.append(f"over at step {incident.closed_step}: {incident.reason}")
+        lines.append(f"closed at step {incident.closed_step}: {incident.reason}")
     return "  \n".join(lines)

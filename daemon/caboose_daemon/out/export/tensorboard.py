@@ -1,7 +1,7 @@
 """A run as a TensorBoard event file.
 
-Written with tensorboardX's synchronous writer: its `SummaryWriter` has a thread and a queue of its own, behind which a
-full disk goes unnoticed.
+Written with tensorboardX's synchronous writer: its `SummaryWriter` has its own thread and queue, which hide errors such
+as a full disk.
 """
 
 import itertools
@@ -25,7 +25,7 @@ class EventFile:
     """One event file in a run's directory; a run that is opened again gets a second one, as TensorBoard expects."""
 
     def __init__(self, directory: Path, run: MirrorRun) -> None:
-        # Two writers of one second and one directory must not meet in one file, and are read in the order of names.
+        # Two writers in one second and directory must not share a file; files are read in name order.
         suffix = f".{next(_numbers):08}.{os.getpid()}"
         self._file = EventsWriter(str(directory / "events"), filename_suffix=suffix)
 
@@ -55,7 +55,6 @@ class EventFile:
         self._write(step, time, summary.text(name, text))
 
     def flush(self) -> None:
-        """To the disk."""
         self._file.flush()
 
     def close(self) -> None:

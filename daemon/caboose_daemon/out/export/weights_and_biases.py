@@ -1,7 +1,7 @@
 """A run in Weights & Biases, offline or online.
 
-W&B takes a run's steps in order only: a validation that is older than the newest step is logged with that one, and
-incidents stand in the run's summary, where they can be read at any time.
+W&B takes a run's steps in order only: a validation older than the newest step is logged with the newest step, and
+incidents are in the run's summary.
 """
 
 import re
@@ -17,7 +17,7 @@ from caboose_daemon.out.export.runs import MirrorRun
 
 MAX_ID = 64
 FINISH_SECONDS = 4.0
-"""How long the end of a run may wait for the network."""
+"""Limit for the upload at the end of a run."""
 Mode = Literal["offline", "online"]
 
 
@@ -41,7 +41,7 @@ class WandbRun:
         self._run.summary[name] = text
 
     def flush(self) -> None:
-        """W&B's own process writes as it goes."""
+        """W&B's process writes continuously."""
 
     def close(self) -> None:
         """Ends the run."""

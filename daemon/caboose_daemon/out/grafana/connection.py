@@ -1,10 +1,10 @@
-"""A connection to a Grafana: its address, its token, and one line for everything that can go wrong.
+"""A connection to a Grafana: its address, its token, and a one-line message for every error.
 
 Design
 ------
-`grafana-client` makes the calls. It knows nothing of sub-paths without a slash, leaks its HTTP library's exceptions and
-follows redirects, which turn a write into a read; so every call goes through `call`, which lets out nothing but
-`GrafanaError`. The token comes from a file or the environment: a command line can be read by everybody on the machine.
+`grafana-client` makes the calls. It does not support sub-paths without a slash, leaks its HTTP library's exceptions and
+follows redirects, which turn a write into a read; so every call goes through `call`, which raises `GrafanaError` only.
+The token comes from a file or the environment: every user of the machine can read a command line.
 """
 
 import os
@@ -17,7 +17,7 @@ import niquests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaException, GrafanaTimeoutError
 
-from caboose_daemon.out.export.outbox import one_line
+from caboose_daemon.out.outbox import one_line
 
 R = TypeVar("R")
 TIMEOUT_SECONDS = 5.0
@@ -25,7 +25,7 @@ TOKEN_VARIABLE = "CABOOSE_GRAFANA_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class GrafanaError(RuntimeError):
-    """Grafana cannot do what was asked; the message is one line that says what to do."""
+    """Grafana failed or refused; the message is one line with the way out."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def read_token(file: str) -> str:
         how = f"put a service account's token into a file and name it (token_file), or set {TOKEN_VARIABLE}"
         raise GrafanaError(f"Grafana's token: {file} is empty" if file else f"no token for Grafana: {how}")
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise GrafanaError(f"Grafana's token: {where} holds something that is no token")
+        raise GrafanaError(f"Grafana's token: {where} does not hold a token")
     return token
 
 
@@ -68,18 +68,18 @@ class Connection:
         )
         self.api.client.s.max_redirects = 0
 
-    def greet(self) -> str:
-        """Whether somebody answers who is a Grafana, and accepts the token; its version."""
+    def check_version(self) -> str:
+        """Checks that Grafana answers and accepts the token; returns its version."""
         try:
-            build = self.call("asking who it is", self.api.health.check)
-        except AttributeError:  # what the library makes of a page that is no JSON object
+            build = self.call("reading its version", self.api.health.check)
+        except AttributeError:  # the library raises it for an answer that is no JSON object
             build = None
         if not isinstance(build, dict) or "version" not in build:
             raise GrafanaError(f"{self.url} answers, but not as Grafana does; is the address right, sub-path and all?")
         return str(build["version"])
 
     def call(self, doing: str, request: Callable[..., R], *arguments: Any, **named: Any) -> R:
-        """The answer to a request; GrafanaError says, in one line, why there is none."""
+        """The answer to a request; GrafanaError without one."""
         try:
             return request(*arguments, **named)
         except GrafanaTimeoutError:
@@ -94,7 +94,7 @@ class Connection:
             raise GrafanaError(f"{self.url} answers, but not as Grafana does: {one_line(error)}") from None
 
     def find(self, doing: str, request: Callable[..., R], *arguments: Any) -> R | None:
-        """As `call`; None where Grafana has no such thing."""
+        """As `call`; None if Grafana answers 404."""
         try:
             return self.call(doing, request, *arguments)
         except GrafanaError as error:
@@ -107,22 +107,22 @@ class Connection:
         self.api.client.s.close()
 
     def _explained(self, doing: str, error: GrafanaException) -> str:
-        status, said = int(error.status_code or 0), _said(error)
+        status, message = int(error.status_code or 0), _message_of(error)
         where = f"Grafana at {self.url}"
         if status == 401:
-            return f"{where} refuses the token (401): make a service account, and put its token into the file"
+            return f"{where} refuses the token (401): create a service account, and put its token into the file"
         if status == 403:
             role = "Admin" if "data source" in doing else "Editor"
-            return f"{where} does not allow {doing} (403): the token's service account needs the role {role}{said}"
+            return f"{where} does not allow {doing} (403): the token's service account needs the role {role}{message}"
         if status == 404:
             return f"{where} has no such address (404, {doing}): is the URL right, sub-path and all?"
         if status >= 500:
-            return f"{where} failed ({status}, {doing}); look at its log, or try again{said}"
-        return f"{where} refused ({status}, {doing}){said}"
+            return f"{where} failed ({status}, {doing}); see its log, or try again{message}"
+        return f"{where} refused ({status}, {doing}){message}"
 
 
 def check_url(url: str) -> str:
-    """The address without a trailing slash; GrafanaError if it cannot be one."""
+    """The address without a trailing slash; GrafanaError if it is invalid."""
     parts = urlsplit(url)
     try:
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -135,14 +135,14 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _said(error: GrafanaException) -> str:
+def _message_of(error: GrafanaException) -> str:
     answer = error.response
     text = answer.get("message", "") if isinstance(answer, dict) else ""
     return f": {' '.join(str(text).split())[:200]}" if text else ""
 
 
 def _reason(error: BaseException) -> str:
-    """What is at the bottom of an HTTP library's story."""
+    """The operating system's error at the root of an exception chain."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:

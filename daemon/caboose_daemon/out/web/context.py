@@ -1,4 +1,4 @@
-"""What the HTTP side may touch of a running daemon."""
+"""The parts of a running daemon that the HTTP endpoints use."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from caboose_daemon.store.sample_history import SampleReader
 
 @dataclass
 class Context:
-    """Handed to every endpoint."""
+    """Passed to every endpoint."""
 
     state: State
     pipeline: Pipeline
@@ -31,7 +31,7 @@ class Context:
     by_hand: ByHand
     rollback: RollbackConfig
     incident_seconds: float = 120.0
-    """How long an incident is exported at least."""
+    """The least time that an incident is exported."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def series(self, job: str, points: int, first: int | None, last: int | None) -> list[dict[str, Any]]:
@@ -40,27 +40,27 @@ class Context:
             return self.history.series(job, points, first, last)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
-        """What the last sample at a job's layers showed."""
+        """A job's layers at its last sampled step."""
         with self._history_lock:
             return self.history.latest_sample(job)
 
     def samples(self, job: str, question: Callable[[SampleReader], dict[str, Any]]) -> dict[str, Any]:
-        """What somebody wants to know of a job's samples."""
+        """The answer to a question about a job's samples."""
         with self._history_lock:
             return question(SampleReader(self.history.connection, job))
 
     def steps(self, job: str, attempt: int, step: int, before: int, after: int) -> dict[str, Any]:
-        """A job's steps around a moment, one by one."""
+        """A job's steps around one step."""
         with self._history_lock:
             return steps_around(self.history.connection, job, attempt, step, before, after)
 
     def declared(self, job: str) -> list[dict[str, Any]]:
-        """What was declared of a job, beside its validations."""
+        """A job's declared events, without validations."""
         with self._history_lock:
             return declared(self.history.connection, job)
 
     def problems(self) -> list[str]:
-        """What keeps the daemon from doing its work."""
+        """Why the daemon is not ready; empty if it is."""
         problems = []
         if not self.is_receiving():
             problems.append("the receiving loop has stopped")

@@ -1,13 +1,12 @@
-"""What a browser loads before it asks for data: the page, its scripts and styles, and plotly's script.
+"""The static files of the page: HTML, scripts, styles, and plotly's script.
 
 Design
 ------
-The page's own files change with every upgrade, so a browser keeps them only with their validator and asks each time
-whether they still hold; there are many, so they lie in memory, compressed. Plotly's script is nearly five megabytes
-and belongs to an installed version: under a name with that version in it a browser keeps it for good. It is compressed
-once, when the page is first asked for, and not by the middleware for each reader. What the page leads to is named in
-its head, so that nothing is found only after something else was read: the modules, which import one another, and then
-plotly's script, which is run once the words and numbers are on the screen.
+The page's files change with every upgrade, so a browser revalidates them by ETag each time; there are many, so they are
+kept in memory, compressed. Plotly's script is nearly 5 MB and belongs to an installed version: its name contains that
+version, so a browser caches it for good. It is compressed once, at the first request, and not by the middleware for
+each request. The page's head preloads the modules, which import one another, and then plotly's script, which runs after
+text and numbers are on the screen.
 """
 
 import gzip
@@ -40,7 +39,7 @@ GREAT_FUNCTION = b'} (typeof self !== "undefined" ? self : this, () => {'
 
 
 class Files:
-    """Serves them."""
+    """Serves the static files."""
 
     def __init__(self) -> None:
         self.plotly_name = f"plotly-{version('plotly')}.min.js"
@@ -49,7 +48,6 @@ class Files:
         self._lock = threading.Lock()
 
     def routes(self) -> list[Route]:
-        """The routes, for the application."""
         return [
             Route("/", self.page),
             Route("/favicon.ico", self.favicon),
@@ -59,7 +57,6 @@ class Files:
         ]
 
     async def page(self, request: Request) -> Response:
-        """The live page."""
         body = self._page(shows_job="job" in request.query_params)
         headers = {
             "content-security-policy": CONTENT_POLICY,
@@ -71,7 +68,7 @@ class Files:
         return Response(body, media_type="text/html", headers=headers, background=BackgroundTask(self._prepared))
 
     def _page(self, *, shows_job: bool) -> bytes:
-        """The page as it lies there, with all it leads to named in its head; from a list of jobs, charts come later."""
+        """index.html with preloads in its head; the list of jobs only prefetches plotly."""
         text = (PAGE / "index.html").read_text(encoding="utf-8")
         modules = (f'<link rel="modulepreload" href="static/{html.escape(p.name)}">' for p in sorted(PAGE.glob("*.js")))
         relation = 'rel="preload" as="script"' if shows_job else 'rel="prefetch"'
@@ -79,7 +76,7 @@ class Files:
         return text.replace(HEAD_END, "\n".join([*modules, script, HEAD_END]), 1).encode()
 
     async def file(self, request: Request) -> Response:
-        """One of the page's own files, to be kept only with its validator, so that an upgrade is never half seen."""
+        """One of the page's files; revalidated each time, so that an upgrade is never partial."""
         file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
@@ -93,11 +90,11 @@ class Files:
         return Response(file.compressed, media_type=file.media_type, headers=headers)
 
     async def favicon(self, request: Request) -> Response:
-        """The page's icon, where browsers look for it unasked."""
+        """The page's icon, at the path that browsers request by default."""
         return RedirectResponse("/static/icon.svg")
 
     async def plotly(self, request: Request) -> Response:
-        """Plotly's own script, from the installed package."""
+        """Plotly's script, from the installed package."""
         is_versioned = request.url.path.endswith(self.plotly_name)
         headers = {
             "cache-control": FOR_GOOD if is_versioned else ASK_AGAIN,
@@ -112,7 +109,7 @@ class Files:
         return Response(await run_in_threadpool(gzip.decompress, body), media_type="text/javascript", headers=headers)
 
     def _prepared(self) -> bytes:
-        """Plotly's script, compressed; a quarter of a second of one core, once."""
+        """Plotly's script, compressed once (0.25 s of one core)."""
         with self._lock:
             if not self._compressed:
                 self._compressed = gzip.compress(hinted(PLOTLY.read_bytes()), compresslevel=6, mtime=0)
@@ -120,10 +117,10 @@ class Files:
 
 
 def hinted(script: bytes) -> bytes:
-    """Plotly's script with its one great function in brackets, which tells a browser that it is called at once.
+    """Plotly's script with its main function in brackets, a hint to the browser that it is called at once.
 
-    Chromium then compiles it in the background while it arrives, and not a second time when it is called: a third of
-    the time that the script takes. A version of plotly that begins or ends in another way is left as it is.
+    Chromium then compiles it in the background while it loads, and not again when it is called, which saves a third of
+    the script's time. A plotly version with another beginning or end is left unchanged.
     """
     if script.count(GREAT_FUNCTION) == 1 and script.endswith(b"}));"):
         return script.replace(GREAT_FUNCTION, GREAT_FUNCTION.replace(b"() =>", b"(() =>"))[:-4] + b"})));"
@@ -131,7 +128,7 @@ def hinted(script: bytes) -> bytes:
 
 
 class PageFile:
-    """A file of the page, held in memory, read again when it has changed on disk."""
+    """A file of the page in memory; read again when it changes on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +138,7 @@ class PageFile:
         self.etag = ""
 
     def refresh(self) -> None:
-        """Reads it, if it is not as it was."""
+        """Reads the file if it has changed."""
         changed = self._path.stat().st_mtime_ns
         if changed != self._changed:
             self.body = self._path.read_bytes()
@@ -155,7 +152,7 @@ def _etag(body: bytes) -> str:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Whether the browser has this already; middleware on the way may have made its validator a weak one."""
+    """Whether the browser has this version; middleware may have made its ETag a weak one."""
     return etag in (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
 
 

@@ -1,4 +1,4 @@
-"""The JSON API of the layers over time: one statistic of all of them, or all statistics of one."""
+"""The JSON API of layers over time: one statistic of all layers, or all statistics of one."""
 
 from typing import Annotated, Any
 
@@ -22,11 +22,11 @@ LAST_STEP = 2**53
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 NEVER = {
-    "dead": "no ReLU was watched through a whole window of 8 samples yet",
-    "saturated": "no tanh or sigmoid was seen",
-    "activation_std": "no sample has shown activations yet",
+    "dead": "no ReLU has a full window of 8 samples yet",
+    "saturated": "the model has no tanh or sigmoid that was sampled",
+    "activation_std": "no sample with activations yet",
 }
-"""Why a statistic has no sample, where the agent names no reason and others have some."""
+"""Why a statistic was not sampled, if the agent gives no reason and others were sampled."""
 
 
 class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -39,7 +39,7 @@ class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "fro
     last: Step = LAST_STEP
     keep: Keep = "largest"
     names: bool = False
-    """Whether each row names all that it stands for."""
+    """Whether each row lists all layers that it merges."""
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -56,14 +56,13 @@ class LayersApi:
         self._context = context
 
     def routes(self) -> list[Route]:
-        """The routes, for the application."""
         return [
             Route("/api/v1/jobs/{job}/layers", self.layers),
             Route("/api/v1/jobs/{job}/layers/{layer:path}", self.layer),
         ]
 
     async def layers(self, request: Request) -> Response:
-        """Depth by samples, of one statistic."""
+        """One statistic of all layers over the sampled steps."""
         try:
             query = msgspec.convert(dict(request.query_params), MapQuery, strict=False)
         except msgspec.ValidationError as problem:
@@ -91,7 +90,7 @@ class LayersApi:
         return JSONResponse(await run_in_threadpool(self._context.samples, name, ask))
 
     async def layer(self, request: Request) -> Response:
-        """Every statistic of one layer, and of the module that it belongs to."""
+        """Every statistic of one layer and of its module."""
         try:
             query = msgspec.convert(dict(request.query_params), HistoryQuery, strict=False)
         except msgspec.ValidationError as problem:
@@ -121,7 +120,7 @@ class LayersApi:
         return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/sample has their names")
 
     def _about(self, name: str) -> Json | Response:
-        """What the state adds to what the journal has."""
+        """The job's state beside what the journal has; the 404 reply for an unknown job."""
         state = self._context.state
         with state.lock:
             unknown = unknown_job(state, name)
@@ -132,16 +131,16 @@ class LayersApi:
 
 
 def _sample_every(job: Job) -> int | None:
-    """Every how many steps a sample is taken now; None where that is not known."""
+    """The present sampling interval in steps; None if unknown."""
     reports = job.last.reports.values() if job.last is not None else ()
     return max((report.sample_every for report in reports), default=0) or None
 
 
 def _availability(stat: Stat, counts: dict[str, int], blind: dict[str, str]) -> Json:
-    """Whether a statistic was ever seen, and if not, why."""
+    """How often a statistic was sampled, and if never, why."""
     num, reason = counts[stat.name], None
     if not num:
-        other = NEVER.get(stat.name, "no sample has shown it yet") if any(counts.values()) else "no sample yet"
+        other = NEVER.get(stat.name, "no sample with it yet") if any(counts.values()) else "no sample yet"
         reason = blind.get(stat.needs) or other
     return {"stat": stat.name, "of": stat.of, "num_sampled": num, "reason": reason}
 

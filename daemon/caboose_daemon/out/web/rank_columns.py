@@ -1,13 +1,13 @@
-"""The ranks of a job in columns, and what changed between two looks at them.
+"""The ranks of a job in columns, and the changes between two states of them.
 
 Design
 ------
-A fleet of thousands makes a step at once: most numbers of most ranks are new every second, and a name repeated for each
-of them costs more than the number itself. So each field is one column. What all ranks share is said once (`all`), what
-changed in few of them only for those (`at`, `to`), and a column that did not change is left out. Numbers are rounded to
-what people read, and a rank that was heard of lately has no time, so that what is unchanged stays unchanged.
+Thousands of ranks take a step at the same time: most numbers of most ranks change every second, and a field name
+repeated for each costs more than the number. So each field is one column. A value that all ranks share is sent once
+(`all`), a change in few ranks only for those (`at`, `to`), and an unchanged column not at all. Numbers are rounded to
+the digits that are shown, and a recently heard rank has no time, so that fewer columns change.
 
-Under the state's lock only `rows` runs: it copies references, a microsecond a rank.
+Only `rows` runs under the state's lock: it copies references, about a microsecond per rank.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ NUMBERS = tuple(column.name for column in RANK_COLUMNS)
 """These are rounded."""
 FIELDS = (*PLAIN, *NUMBERS, "heard")
 LATELY_SECONDS = 5
-"""A rank that was heard since has no `heard`: it changes all the time, and nobody reads it."""
+"""A rank heard within this time has no `heard`, which would change all the time."""
 
 Row = tuple[Any, ...]
 
 
 def rows(attempt: Attempt | None) -> list[Row]:
-    """What is to be told of every rank, in the order of the ranks."""
+    """The fields of every rank, in rank order."""
     members = sorted(attempt.members.items()) if attempt is not None else []
     return [
         (
@@ -61,29 +61,29 @@ def rows(attempt: Attempt | None) -> list[Row]:
 
 
 class RankColumns:
-    """All ranks at one moment, ready to be compared with another."""
+    """All ranks at one time, comparable with an earlier one."""
 
     def __init__(self, of: Sequence[Row], now: float) -> None:
         columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
         plain, (*numbers, seen) = columns[: len(PLAIN)], columns[len(PLAIN) :]
         heard = tuple(None if now - time < LATELY_SECONDS else int(time) for time in seen)
-        self._columns = [*plain, *map(_rounded, numbers), heard]
+        self.columns = [*plain, *map(_rounded, numbers), heard]
 
     def whole(self) -> Json:
         """Every column."""
-        columns = zip(FIELDS, self._columns, strict=True)
+        columns = zip(FIELDS, self.columns, strict=True)
         return {"is_whole": True, "columns": {name: _short(column) for name, column in columns}}
 
     def since(self, before: "RankColumns") -> Json:
-        """The columns in which something changed; all of them where others take part."""
-        if self._columns[0] != before._columns[0]:
+        """The columns that changed; all of them if the set of ranks changed."""
+        if self.columns[0] != before.columns[0]:
             return self.whole()
-        pairs = zip(FIELDS, before._columns, self._columns, strict=True)
+        pairs = zip(FIELDS, before.columns, self.columns, strict=True)
         return {"columns": {name: _change(old, new) for name, old, new in pairs if old != new}}
 
 
 def _rounded(values: Sequence[float | None]) -> tuple[float | str | None, ...]:
-    """To the four digits that are shown."""
+    """Rounded to the four digits that are shown."""
     return tuple(None if value is None else number(float(f"{value:.4g}")) for value in values)
 
 

@@ -1,4 +1,4 @@
-"""The JSON API of what commands ask beside the page: a run's steps one by one, and how the daemon itself does."""
+"""The JSON API for commands: a run's steps one by one, its events, and the daemon's own status."""
 
 import shutil
 from typing import Annotated
@@ -35,7 +35,6 @@ class RecordsApi:
         self._context = context
 
     def routes(self) -> list[Route]:
-        """The routes, for the application."""
         return [
             Route("/api/v1/jobs/{job}/steps", self.steps),
             Route("/api/v1/jobs/{job}/events", self.events, methods=["GET"]),
@@ -58,7 +57,7 @@ class RecordsApi:
         return JSONResponse(rows)
 
     async def events(self, request: Request) -> Response:
-        """What was declared of one job, beside its validations, oldest first."""
+        """The declared events of one job without validations, oldest first."""
         name = request.path_params["job"]
         unknown = unknown_job(self._context.state, name)
         if unknown is not None:
@@ -66,7 +65,7 @@ class RecordsApi:
         return JSONResponse({"job": name, "events": await run_in_threadpool(self._context.declared, name)})
 
     async def daemon(self, request: Request) -> Response:
-        """Version, clock, journal, who scrapes, what was refused, and what may be done to which run."""
+        """Version, clock, journal, last scrape, refused messages, and the rollback mode of each run."""
         context, state = self._context, self._context.state
         now = context.clock()
         with state.lock:

@@ -1,4 +1,4 @@
-"""The JSON API of rollback: what was decided, what could be gone back to, and asking for it by hand."""
+"""The JSON API of rollback: decisions, snapshots and checkpoints, and manual requests."""
 
 import msgspec
 from starlette.requests import Request
@@ -38,13 +38,12 @@ class CommandBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RollbackApi:
-    """The endpoints. A write answers at once with the decision; what becomes of it is in GET .../decisions."""
+    """The endpoints. A write answers at once with the decision; its outcome is in GET .../decisions."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
-        """The routes, for the application."""
         return [
             Route("/api/v1/jobs/{job}/decisions", self.decisions),
             Route("/api/v1/jobs/{job}/ledger", self.ledger),
@@ -53,7 +52,7 @@ class RollbackApi:
         ]
 
     async def decisions(self, request: Request) -> Response:
-        """How rollback stands in one job, and every decision, the newest first."""
+        """The rollback state of one job, and every decision, newest first."""
         budget, now = self._context.rollback.budget, self._context.clock()
 
         def shape(job: Job) -> json_shapes.Json:
@@ -64,7 +63,7 @@ class RollbackApi:
         return job_reply(self._context.state, request, shape)
 
     async def ledger(self, request: Request) -> Response:
-        """Every snapshot and checkpoint of one job with its health, the newest first."""
+        """Every snapshot and checkpoint of one job with its health, newest first."""
         return job_reply(
             self._context.state,
             request,
@@ -72,7 +71,6 @@ class RollbackApi:
         )
 
     async def rollback(self, request: Request) -> Response:
-        """Asks for a rollback."""
         try:
             body = msgspec.json.decode(await request.body(), type=RollbackBody)
         except msgspec.MsgspecError as problem:
@@ -83,7 +81,6 @@ class RollbackApi:
         return self._ask(request, asked)
 
     async def command(self, request: Request) -> Response:
-        """Asks for another command."""
         try:
             body = msgspec.json.decode(await request.body(), type=CommandBody)
         except msgspec.MsgspecError as problem:

@@ -1,7 +1,6 @@
-"""Server-sent events: steps, findings and rank states as they come.
+"""Server-sent events: steps, findings and rank states as they arrive.
 
-The first `status` holds everything, later ones what changed since (see `status`); after a `reload` everything comes
-again.
+The first `status` holds everything, later ones the changes (see `status`); after a `reload` everything is sent again.
 """
 
 import asyncio
@@ -19,18 +18,17 @@ from caboose_daemon.out.web.status import STATUS_SECONDS, StatusBoard
 
 
 class Stream:
-    """GET /api/v1/stream, for all jobs or for `?job=NAME`; with `?kinds=incident,event` only these, and the status."""
+    """GET /api/v1/stream, for all jobs or for `?job=NAME`; with `?kinds=incident,event` these kinds and the status."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._board = StatusBoard(context.state, context.clock, context.rollback.budget)
 
     def routes(self) -> list[Route]:
-        """The route, for the application."""
         return [Route("/api/v1/stream", self.open)]
 
     async def open(self, request: Request) -> Response:
-        """Streams until the page goes away or the daemon ends."""
+        """Streams until the page closes or the daemon ends."""
         job = request.query_params.get("job")
         kinds = request.query_params.get("kinds")
         listener = self._context.broker.join(job, None if kinds is None else frozenset(kinds.split(",")))
@@ -51,7 +49,7 @@ class Stream:
             while True:
                 if loop.time() >= next_status:
                     next_status = loop.time() + STATUS_SECONDS
-                    known, status = self._board.tell(listener.job, known)
+                    known, status = self._board.message(listener.job, known)
                     yield f"event: status\ndata: {status}\n\n"
                 try:
                     async with asyncio.timeout(max(0.0, next_status - loop.time())):
