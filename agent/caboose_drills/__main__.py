@@ -20,8 +20,8 @@ def main() -> int:
         one.add_argument("--prefix", help="jobs are called PREFIX-SEED; drill-NAME unless given")
     options = parser.parse_args()
     if options.command == "list":
-        told = {"drills": [d.described() for d in DRILLS], "healthy": [d.described() for d in HEALTHY]}
-        sys.stdout.write(json.dumps(told) + "\n")
+        listed = {"drills": [d.described() for d in DRILLS], "healthy": [d.described() for d in HEALTHY]}
+        sys.stdout.write(json.dumps(listed) + "\n")
         return 0
     seeds = [int(seed) for seed in options.seeds.split(",")]
     train = launch if options.command == "run" else here

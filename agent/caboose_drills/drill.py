@@ -26,7 +26,7 @@ class Drill:
     severity: str = "warning"
     """How loud the rule must be to count as found; `info` only where that is all it ever says."""
     origin_ranks: tuple[int, ...] = ()
-    """The ranks it begins on, where that can be told."""
+    """The ranks on which it starts, where they can be known."""
     origin_layers: tuple[str, ...] = ()
     """The layers it begins in, by name or by the name of what holds them; the finding must name one of them first."""
     fault_step: int = 0
@@ -52,5 +52,5 @@ class Drill:
 
     def described(self) -> dict[str, Any]:
         """All but `train`, as plain values."""
-        told = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "train"}
-        return {**told, "cause": list(self.causes)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "train"}
+        return {**values, "cause": list(self.causes)}

@@ -4,8 +4,8 @@ Design
 ------
 Importing torch takes longer than most drills, so all seeds share one process, or one torchrun with one process group;
 only a drill whose ranks do not survive it, or mostly wait, gets a launch per seed; those that wait run side by side. A
-seed that raises is told and the next one is trained; across ranks an error ends the launch, because the others would
-wait for ever.
+seed that raises is reported and the next one is trained; across ranks an error ends the launch, because the others
+would wait for ever.
 """
 
 import gc

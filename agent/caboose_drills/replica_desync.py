@@ -28,7 +28,7 @@ def train(run: DrillRun) -> None:
 
 DRILL = Drill(
     name="replica_desync",
-    about="the replica of one of three ranks comes apart from the others: a bit of one weight flipped",
+    about="the replica of one of three ranks differs from the others: a bit of one weight flipped",
     train=train,
     rule="replica_desync",
     cause="hardware_fault",

@@ -11,7 +11,7 @@ FAULT_STEP = 110
 
 
 class SkippingAdam(torch.optim.Adam):
-    """Adam that is told to leave an update out, as home-made spike guards do it: on this rank alone."""
+    """Adam that can skip an update on this rank only, as self-written spike guards do."""
 
     is_skipping = False
 
@@ -35,7 +35,7 @@ def train(run: DrillRun) -> None:
 
 DRILL = Drill(
     name="replica_desync_skip",
-    about="the replica of one of three ranks comes apart from the others: its own guard skipped an update",
+    about="the replica of one of three ranks differs from the others: its own guard skipped an update",
     train=train,
     rule="replica_desync",
     cause="uneven_update",

@@ -155,7 +155,7 @@ def test_tables_come_to_their_places_and_the_prose_stays(tmp_path: Path) -> None
     assert generate(str(copy)).returncode == 0
     text = copy.read_text()
 
-    assert "| `ratio` | 1.25 | How many times the level" in text
+    assert "| `ratio` | 1.25 | Loss over its level" in text
     assert "by hand" not in text
     assert text.index("More prose.") < text.index("| `warn_seconds` | 10 |") < text.index("*What to do*: look.")
     assert "| `kept` | 1 | as it is |" in text

@@ -1,5 +1,6 @@
-"""Rules say what is wrong; the diagnosis says why, how sure that is, what to do first and what not to do.
+"""Finds the likely causes of an incident: how likely each is, what to do first and what not to do.
 
-Reading order: `verdict` (what comes out), `evidence`, `case` (what is known), `cause` (what a cause is), `causes/` (one
-file each), `weighing` (how they are ranked), `refusals` (advice that is not given, and why).
+Reading order: `case` (what is known about an incident), `cause` (what a cause is, and its evidence), `causes/` (one
+file each), `weighing` (how they are ranked, and when), `refusals` (advice that is not given, and why). `model_facts`,
+`curves` and `hunts` read from a case what several causes need.
 """

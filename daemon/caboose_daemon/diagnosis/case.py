@@ -129,7 +129,7 @@ class Case:
         if finding is None or not finding.ranks:
             return "a rank"
         is_witness = witness is not None and witness.ranks[:1] == finding.ranks[:1]
-        host = f" on {witness.host}" if witness is not None and is_witness and witness.host else ""
+        host = f" ({witness.host})" if witness is not None and is_witness and witness.host else ""
         return f"rank {finding.ranks[0]}{host}"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the ranks' hunts found about an incident: the first bad number's place, operation and samples.
+"""Reads what the ranks' NaN hunts found about an incident: place, operation and samples of the first bad number.
 
 A hunt is an event of the run (`kind="hunt"`), with the fields of the agent's result as plain values.
 """
@@ -12,7 +12,7 @@ from caboose_wire.fields import Scalar
 
 KIND = "hunt"
 ADJACENT = 10
-"""Steps by which a rule may see the onset later than the rank did."""
+"""Steps by which a rule's onset may be later than the rank's."""
 UNDEFINED = frozenset(
     {
         *("log", "log2", "log10", "log1p", "xlogy", "logit", "lgamma", "log_softmax", "binary_cross_entropy"),
@@ -20,7 +20,7 @@ UNDEFINED = frozenset(
         *("asin", "acos", "atanh", "acosh"),
     }
 )
-"""Operations, or their backwards, that are undefined or have no finite slope somewhere."""
+"""Operations that are undefined, or have no finite slope, for some inputs; their backwards count as well."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class Hunted:
 
     @property
     def is_undefined(self) -> bool:
-        """Whether the operation is one that is undefined for some numbers: a logarithm, a root, a division."""
+        """Whether the operation is undefined for some inputs: a logarithm, a root, a division."""
         plain = re.sub(r"Backward\d*$", "", self.operation).lower()
         return plain.rstrip("_") in UNDEFINED
 
     @property
     def is_run(self) -> bool:
-        """Whether it was found by running the batch: inputs and weights were sound."""
+        """Whether it was found by running the batch, so that inputs and weights were finite."""
         return self.where in ("output", "loss", "backward")
 
 
 def of(events: Iterable[Event], first: int, last: int) -> Iterator[Hunted]:
-    """What was found about the steps from the onset on; what is one rank's own data before all else."""
+    """What was found since the onset; bad inputs first, then by rank."""
     found = [_read(event) for event in events if event.kind == KIND]
     near = [hunt for hunt in found if hunt is not None and first - ADJACENT <= hunt.step <= last]
     yield from sorted(near, key=lambda hunt: (hunt.where != "input", hunt.rank))

@@ -1,11 +1,10 @@
-"""Advice that is not given: another optimizer, more epochs, a bigger model; each with the evidence for saying no.
+"""Refuses common advice that the evidence does not support: another optimizer, more epochs, a bigger model.
 
 Design
 ------
-These are what people reach for when a run disappoints, and they are seldom the answer. So each needs a cause that calls
-for it, near the head of the list and with a confidence that is worth an experiment; without one it is refused, and the
-reason is what was seen in this case, in its own numbers. What is refused is not advised in the same breath: causes that
-call for it and stay below that bar are left to what is unknown.
+People try these when a run disappoints, and they seldom help. So each needs a cause that supports it, among the first
+two and with a confidence that is worth an experiment. Without one it is refused, with this case's own numbers as the
+reason. Refused advice is not given at the same time: causes that would support it, with less confidence, are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,26 +18,26 @@ CALLS_FOR: Mapping[str, str] = {
     "budget_too_short": EPOCHS,
     "too_little_capacity": SIZE,
 }
-"""Causes that are evidence for what people reach for."""
+"""The causes that support such advice."""
 MIN_CONFIDENCE = 0.25
-"""Below it a cause calls for nothing yet."""
+"""Confidence below which a cause supports no advice yet."""
 STUCK = frozenset({"not_learning", "plateau", "underfitting", "oscillation", "divergence", "overfitting", "loss_spike"})
-"""Where people reach for another optimizer or more epochs."""
+"""Rules at which people try another optimizer or more epochs."""
 HIGH = frozenset({"not_learning", "plateau", "underfitting", "overfitting"})
-"""Where people reach for a bigger model."""
+"""Rules at which people try a bigger model."""
 
 
 def refuse(case: Case, ranked: Sequence[RankedCause]) -> tuple[list[RankedCause], list[Refusal]]:
-    """The causes that may be told, and what people reach for in a case like this, where nothing speaks for it."""
-    told = set(case.reportable_rules)
-    reached_for = ({OPTIMIZER, EPOCHS} if told & STUCK else set()) | ({SIZE} if told & HIGH else set())
-    called_for = {CALLS_FOR.get(cause.id) for cause in ranked[:2] if cause.confidence >= MIN_CONFIDENCE}
-    refused = reached_for - called_for
+    """The causes that remain, and the common advice for such a case that nothing supports."""
+    rules = set(case.reportable_rules)
+    tempting = ({OPTIMIZER, EPOCHS} if rules & STUCK else set()) | ({SIZE} if rules & HIGH else set())
+    supported = {CALLS_FOR.get(cause.id) for cause in ranked[:2] if cause.confidence >= MIN_CONFIDENCE}
+    refused = tempting - supported
     causes = [cause for cause in ranked if CALLS_FOR.get(cause.id) not in refused]
     why = {
         OPTIMIZER: _why_no_optimizer(case, causes),
-        EPOCHS: _why_no_epochs(case, told),
-        SIZE: _why_no_size(case, told),
+        EPOCHS: _why_no_epochs(case, rules),
+        SIZE: _why_no_size(case, rules),
     }
     return causes, [Refusal(advice, reason) for advice, reason in why.items() if advice in refused]
 
@@ -46,31 +45,31 @@ def refuse(case: Case, ranked: Sequence[RankedCause]) -> tuple[list[RankedCause]
 def _why_no_optimizer(case: Case, causes: Sequence[RankedCause]) -> str:
     name = case.optimizer or "the optimizer"
     if causes and causes[0].evidence_for:
-        return f"what was seen does not point at {name}: {causes[0].evidence_for[0]}"
-    return f"nothing that was seen points at {name}, and a change of it changes everything else as well"
+        return f"the evidence does not point at {name}: {causes[0].evidence_for[0]}"
+    return f"no evidence points at {name}, and another one needs other settings"
 
 
-def _why_no_epochs(case: Case, told: set[str]) -> str:
-    if "overfitting" in told:
+def _why_no_epochs(case: Case, rules: set[str]) -> str:
+    if "overfitting" in rules:
         best, now = case.value("overfitting", "best"), case.value("overfitting", "validation_loss")
         numbers = f" from {best:.3g} to {now:.3g}" if best is not None and now is not None else ""
-        return f"validation has been rising{numbers}: more of the same makes it worse"
-    if told & {"divergence", "loss_spike", "oscillation"}:
-        return "the run is unstable: more steps repeat what happened"
+        return f"validation loss rose{numbers}: more epochs raise it further"
+    if rules & {"divergence", "loss_spike", "oscillation"}:
+        return "the run is unstable: more steps do not change that"
     slope = case.recent_trend
     if slope is None:
-        return "there is no sign that the loss would go on falling"
+        return "too few steps to see whether the loss still falls"
     change, error = slope
-    said = f"the loss changed by {100 * change:+.2g} % (+- {100 * error:.1g} %) over the last half of the run"
+    text = f"loss changed by {100 * change:+.2g} % (+- {100 * error:.1g} %) over the last half of the run"
     if change < -2 * error:
-        return f"{said}, and what was found stands in the way of more: mend that first"
-    return f"{said}: more of the same would not move it"
+        return f"{text}, and this incident limits it: fix that first"
+    return f"{text}: more epochs would not change it"
 
 
-def _why_no_size(case: Case, told: set[str]) -> str:
+def _why_no_size(case: Case, rules: set[str]) -> str:
     ratio = case.samples_per_parameter
     if ratio is not None and ratio < 1:
-        return f"it has {1 / ratio:.3g} trained parameters for each sample already"
-    if "overfitting" in told:
-        return "it learns its training data better than what it is for: more parameters widen that gap"
-    return "nothing that was seen says that the model is too small; one batch learned by heart would tell"
+        return f"{1 / ratio:.3g} trained parameters per sample already"
+    if "overfitting" in rules:
+        return "the model fits the training data better than the validation data: more parameters widen that gap"
+    return "no evidence that the model is too small; check first whether it can memorise one batch"

@@ -1,37 +1,61 @@
-"""Ranks the causes of an incident and says how sure it is.
+"""Ranks the causes of an incident with their confidences, and decides when an incident is diagnosed again.
 
 Design
 ------
-Naive Bayes with few, round weights. Every cause that explains a member begins with the same odds, less its rarity; each
-piece of evidence multiplies them; each member worth a ticket that it does not explain divides them, and so does having
-nothing in its favour, or fifty causes that merely could be would crowd out what is not known. "Unknown" is a
-cause like the others, which explains everything and has no evidence: so confidences can only be high where something
-specific speaks for a cause, and they add up to 1 with what is unknown. Causes below 2 % are not worth a reader's time.
+Naive Bayes with few, round weights. Every cause that explains a member starts with the same odds, less its rarity. Each
+piece of evidence multiplies them. Each reported member that it does not explain divides them, and so does having no
+evidence for it; otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like
+the others that explains everything and has no evidence: so a confidence can be high only where specific evidence
+supports a cause, and all confidences add up to 1 with the unknown. Causes below 2 % are not shown.
+
+An incident is diagnosed when it opens and changes, and again when it has lasted twice as long as at the last diagnosis.
+So a spike that lasts is judged with what followed it, at a cost that does not grow with its length.
 """
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
+from caboose_daemon.diagnosis.cause import Cause, Evidence
 from caboose_daemon.diagnosis.causes import CAUSES
-from caboose_daemon.diagnosis.evidence import Evidence
-from caboose_daemon.diagnosis.missing import missing
 from caboose_daemon.diagnosis.refusals import refuse
+from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
+from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.incidents.incident_log import IncidentLog
 
 logger = logging.getLogger("caboose.daemon")
 
 START = -1.0
-"""Log-odds of a cause against "unknown" before anything was looked at."""
+"""Log-odds of a cause against "unknown" before any evidence."""
 UNEXPLAINED = 0.7
-"""What each member that a cause does not explain takes away."""
+"""Log-odds that a cause loses for each member that it does not explain."""
 NOTHING_FOR_IT = 1.5
-"""What a cause loses that nothing speaks for."""
+"""Log-odds that a cause loses if no evidence supports it."""
 MIN_CONFIDENCE = 0.02
 MAX_CAUSES = 6
 MAX_HUNTS = 8
+FIRST_REPEAT = 10
+"""Steps after which an incident that only lasts is diagnosed again for the first time."""
+
+
+def diagnose_due(
+    log: IncidentLog, changed: Iterable[Incident], step: int, case_of: Callable[[Incident], Case]
+) -> Iterator[Incident]:
+    """Diagnoses new and changed incidents and those that are due again; yields them with their diagnosis."""
+    changed = list(changed)
+    numbers = {incident.number for incident in changed}
+    lasting = [incident for incident in log.open if incident.number not in numbers and _is_due(incident, step)]
+    for incident in (*changed, *lasting):
+        yield log.diagnosed(incident.number, diagnose(case_of(incident))) or incident
+
+
+def _is_due(incident: Incident, step: int) -> bool:
+    if incident.diagnosis is None:
+        return True
+    age = incident.diagnosis.step - incident.opened_step
+    return step - incident.opened_step >= 2 * max(FIRST_REPEAT, age)
 
 
 def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
@@ -52,29 +76,58 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
         for odd, (cause, evidence, _) in ranked[:MAX_CAUSES]
         if odd / total >= MIN_CONFIDENCE
     ]
-    causes_told, refusals = refuse(case, shown)
+    remaining, refusals = refuse(case, shown)
     return Diagnosis(
         step=case.step,
-        causes=tuple(causes_told),
-        unknown=1.0 - sum(cause.confidence for cause in causes_told),
+        causes=tuple(remaining),
+        unknown=1.0 - sum(cause.confidence for cause in remaining),
         refusals=tuple(refusals),
-        missing=tuple(missing(case)),
+        missing=tuple(_missing(case)),
         hunts=tuple(hunt.summary for hunt in case.hunts[:MAX_HUNTS]),
     )
 
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
-    """The evidence and the log-odds; nothing where the cause explains none of what was found."""
-    told = case.reportable_rules
-    explained = [rule for rule in told if rule in cause.explains]
-    if not explained:
+    """The evidence and the log-odds; nothing where the cause explains none of the reported rules."""
+    rules = case.reportable_rules
+    if not any(rule in cause.explains for rule in rules):
         return
     try:
         evidence = list(cause.weigh(case))
     except Exception:
-        # A cause is code about the unexpected, as a rule is; if it fails, the others still speak.
+        # A cause handles unexpected data, as a rule does; if one fails, the others still count.
         logger.exception("cause %s failed on incident %s", cause.id, case.incident.id)
         return
-    evidence += [Evidence(f"it would not explain {rule}", -UNEXPLAINED) for rule in told if rule not in cause.explains]
+    evidence += [Evidence(f"does not explain {rule}", -UNEXPLAINED) for rule in rules if rule not in cause.explains]
     lacks = 0.0 if any(e.weight > 0 for e in evidence) else NOTHING_FOR_IT
     yield evidence, START - cause.rarity - lacks + sum(e.weight for e in evidence)
+
+
+def _missing(case: Case) -> Iterator[str]:
+    """A line for each thing that was not visible and matters for the incident's rules, with the way to report it."""
+    rules = set(case.reportable_rules)
+    if rules & (STANDS_STILL | {"metric_divergence"}) and case.setting("num_classes") is None:
+        yield "number of classes: attach(..., num_classes=N), to compare the loss with chance"
+    if rules & STANDS_STILL and not case.has_validation:
+        yield "validation loss: monitor.validation(loss), to distinguish a converged run from a stuck one"
+    if rules & {"overfitting", "metric_divergence"} and case.is_live and not _has_score(case):
+        yield "validation score: monitor.validation(loss, accuracy=...), to separate wrong from over-confident answers"
+    if rules & {"overfitting", "underfitting"} and case.epochs_seen is None:
+        yield "batch and dataset size: `for batch in monitor.watch(loader)`, to count epochs"
+    if rules & {"data_starved"} and case.is_live and case.setting("num_workers") is None:
+        yield "loader workers: pass the DataLoader itself to monitor.watch"
+    if rules & {"bad_batch", "loss_spike", "non_finite"} and case.is_live and not _sees_batches(case):
+        yield "batches: `for batch in monitor.watch(loader)`, to name the batch of a spike"
+    if rules & (STANDS_STILL | {"frozen_parameters"}) and case.is_live and not case.sees("activations"):
+        yield "activations: not visible in a compiled model; a run without torch.compile shows dead layers"
+    if not case.is_live:
+        yield "layers, ranks, updates and batches: a log has curves only, attach the agent"
+
+
+def _sees_batches(case: Case) -> bool:
+    reports = () if case.sampled is None else case.sampled.reports.values()
+    return case.setting("batch_size") is not None or any(report.batch is not None for report in reports)
+
+
+def _has_score(case: Case) -> bool:
+    return any(found.score is not None for _, found in case.validations)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.case import MemoryUse
-from caboose_daemon.diagnosis.rounds import visit
+from caboose_daemon.diagnosis.weighing import diagnose_due
 from caboose_daemon.format import duration
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
@@ -274,7 +274,7 @@ class Pipeline:
     def _publish(self, job: Job, incidents: list[Incident]) -> None:
         """Diagnoses these incidents and those that are due again, and hands them to the sink."""
         step = job.recent[-1].step if job.recent else 0
-        for incident in visit(job.incidents, incidents, step, job.case):
+        for incident in diagnose_due(job.incidents, incidents, step, job.case):
             self._sink.incident_changed(job, incident)
 
     def _moment(self, job: Job, now: float) -> Moment:

@@ -1,15 +1,15 @@
-"""activation_collapse: what a layer puts out has lost its spread, or blown up, against its own history.
+"""activation_collapse: a layer's activations have collapsed or exploded against their own history.
 
 Design
 ------
-Each module's standard deviation is compared, in its logarithm, with its own level over the closer looks so far and
-with how much it usually scatters; there is no absolute bound that fits all models. Both a factor and the scatter must
-be exceeded, at several looks in a row. What is out of bounds is not learned; where it has stayed for long it is taken
-as the new level, so that a change somebody made on purpose does not stand for ever.
+The logarithm of each module's standard deviation is compared with the module's own level over the sampled steps so far,
+and with its usual scatter; no absolute bound fits all models. It must exceed both a factor and the scatter, at several
+samples in a row. Values out of bounds are not learned. After `relearn_looks` samples they become the new level, so that
+an intended change is not reported for ever.
 
-Growth alone is no fault: layers that begin at zero by design grow a thousandfold. An explosion is one only where the
-module now stands above everything that was usual anywhere in the net. Norms, whose spread is fixed by design, and
-losses and probabilities, whose spread falls as a model learns, are left out.
+Growth alone is no fault: layers that start at zero by design grow a thousandfold. An explosion counts only where the
+module exceeds the usual level of every module in the net. Norms have a fixed spread by design, and the spread of losses
+and probabilities falls as a model learns, so these kinds are left out.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.depth import Matrices
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
+from caboose_daemon.rules.parts.lasting_rule import LastingRule, and_more
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
@@ -30,7 +30,7 @@ LEFT_OUT = ("norm", "softmax", "sigmoid", "loss", "entropy")
 RATE = 1.0 / 16.0
 MIN_SCATTER = 0.05
 ABOVE_ALL = 2.0
-"""How many times the largest usual spread of the net an explosion must reach."""
+"""Factor over the largest usual spread in the net that an explosion must reach."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class ActivationCollapseConfig(RuleConfig):
     """Thresholds of activation_collapse."""
 
     collapse_factor: float = 100.0
-    """How many times below its level a module's standard deviation must fall."""
+    """Factor below its level to which a module's standard deviation must fall."""
     explode_factor: float = 10.0
-    """How many times above its level it must rise."""
+    """Factor above its level to which a module's standard deviation must rise."""
     scales: float = 8.0
-    """And by how many scales of its usual scatter."""
+    """Distance from the level, in scales of the usual scatter, that is needed as well."""
     warmup_looks: int = 5
-    """Closer looks to learn a module's level from."""
+    """Sampled steps from which a module's level is learned."""
     persist_looks: int = 2
-    """Closer looks in a row that show it before it is told."""
+    """Sampled steps in a row before it is reported."""
     relearn_looks: int = 20
-    """Closer looks after which what has stayed is the new level."""
+    """Sampled steps after which a changed value becomes the new level."""
 
 
 class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
@@ -66,7 +66,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._is_judged: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self._matrices = Matrices()
         self._weights: NDArray[np.float64] = np.zeros(0)
-        """Norms of the weight matrices when all modules were last as usual."""
+        """Norms of the weight matrices when all modules were last at their level."""
         self._make_room(0)
 
     def _make_room(self, num: int) -> None:
@@ -76,7 +76,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._num_bad: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
 
     def observe(self, view: JobView) -> Finding | None:
-        """A warning at every closer look at which a module is far from its level."""
+        """A warning at every sampled step at which a module is far from its level."""
         step = view.step
         spread = _spread(step) if step is not None and step.is_sampled else None
         if step is None or spread is None:
@@ -84,7 +84,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         num = min(len(spread), len(view.modules))
         spread = spread[:num]
         if view.modules != self._modules or len(self._level) != num:
-            self._take_up(view.modules, num)
+            self._read_modules(view.modules, num)
         seen = np.isfinite(spread) & self._is_judged
         with np.errstate(divide="ignore", invalid="ignore"):
             now = np.log(spread)
@@ -103,7 +103,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         weights = self._follow_weights(view, step, is_usual=not self._num_bad.any())
         return self._judge(view, step.step, spread, exploded, weights)
 
-    def _take_up(self, modules: Sequence[Module], num: int) -> None:
+    def _read_modules(self, modules: Sequence[Module], num: int) -> None:
         if len(self._level) != num or [m.name for m in modules[:num]] != [m.name for m in self._modules[:num]]:
             self._make_room(num)
         self._modules = modules
@@ -111,7 +111,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._is_judged = np.array([not any(word in kind for word in LEFT_OUT) for kind in kinds], dtype=np.bool_)
 
     def _learn(self, now: NDArray[np.float64], good: NDArray[np.bool_]) -> None:
-        good = good & np.isfinite(now)  # a spread of exactly zero from the start is how a module is built
+        good = good & np.isfinite(now)  # a spread of exactly zero from the start is by design
         rate = np.maximum(RATE, 1.0 / (self._num_looks + 1.0))
         with np.errstate(invalid="ignore"):
             off = np.where(np.isnan(self._level), 0.0, now - self._level)
@@ -120,7 +120,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         self._num_looks += good
 
     def _follow_weights(self, view: JobView, step: AlignedStep, *, is_usual: bool) -> dict[str, float]:
-        """`weight_ratio`: the typical weight matrix over what it was when all was as usual, for the diagnosis."""
+        """`weight_ratio`: median norm ratio of the weight matrices to the last usual sample, for the diagnosis."""
         norms = step.layer_values("weight_norm")
         if self._matrices.look(view.layers):
             self._weights = np.zeros(0)
@@ -157,16 +157,16 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         if not len(rows) and (self._num_looks < self.config.warmup_looks)[self._is_judged].all():
             return None  # a restarted daemon has no level to judge by yet
         if not len(rows):
-            return self._resolved(step, "every layer's output has its usual spread again")
+            return self._resolved(step, "activations of every layer are back at their usual spread")
         names = [view.modules[row].name for row in rows.tolist()]
         first = rows[0]
-        what = "has blown up" if exploded[first] else "has collapsed"
+        what = "exploded" if exploded[first] else "collapsed"
         usual = float(np.exp(self._level[first]))
         return self._found(
             Severity.WARNING,
             step,
-            f"the output of {names[0]} {what}: its standard deviation is {spread[first]:.2g}, "
-            f"usually {usual:.2g}; {len(rows)} module{'s' if len(rows) > 1 else ''}: {named(names)}",
+            f"activations {what} in {names[0]}{and_more(len(names), 'module')}: "
+            f"standard deviation {spread[first]:.2g}, usually {usual:.2g}, {self._since(step)}",
             layers=tuple(names),
             phase="forward",
             values={
@@ -179,7 +179,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
 
 
 def _spread(step: AlignedStep) -> NDArray[np.float64] | None:
-    """Each module's standard deviation, as a mean over the ranks that called it; NaN where none did."""
+    """Each module's standard deviation, averaged over the ranks that called it; NaN where none did."""
     found, orders = step.module_values("activation_std"), step.module_values("activation_order")
     if found is None or orders is None or found.shape != orders.shape:
         return None

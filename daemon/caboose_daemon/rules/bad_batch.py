@@ -1,17 +1,17 @@
-"""bad_batch: the loss went wrong with a batch that is itself wrong, and which one that was.
+"""bad_batch: the loss jumped or broke on a batch that is itself bad; names rank and batch.
 
 Design
 ------
-Neither half is enough. Odd inputs that the model takes without harm are its business, and a loss that jumps has other
-causes as well. So a symptom (loss or gradients not finite, or the mean loss far above its level, as in `loss_spike`)
-must meet evidence about the batch of the same step:
+Neither half is enough. A model may handle odd inputs without harm, and a loss jumps for other reasons too. So a symptom
+(loss or gradients not finite, or the mean loss far above its level, as in `loss_spike`) must coincide with evidence
+about the batch of the same step:
 
-    its elements are not finite;
-    its range lies far outside that of all batches looked at before (both only where somebody looked);
-    or the loss jumped on this rank alone. All ranks of a step share their weights, so what differs is the data.
+    the batch has elements that are not finite;
+    its range is far outside that of all batches sampled before (both only where the batch was sampled);
+    or the loss jumped on this rank only. All ranks of a step have the same weights, so their data differs.
 
-The batch is named by its index in the watched loader, from the first one of the step where several were accumulated.
-Never critical: `non_finite` and `loss_spike` page, this says where to look.
+The batch is named by its index in the watched loader. Where several were accumulated in a step, the range of indices is
+named. Never critical: `non_finite` and `loss_spike` page, and this rule names the batch.
 """
 
 import math
@@ -31,9 +31,9 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import Batch, StepReport
 
 MIN_LOOKS = 3
-"""Steps whose batches were looked at before a range can be judged."""
+"""Sampled steps before a range can be judged."""
 RELEARN_STEPS = 3
-"""High steps in a row after which they are the new level."""
+"""High steps in a row after which their loss is the new level."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class BadBatchConfig(RuleConfig):
     """Thresholds of bad_batch."""
 
     scales: float = 6.0
-    """How many scales of its scatter above its level the loss must jump."""
+    """Height of the loss above its level, in scales of its scatter, that is a jump."""
     ratio: float = 1.25
-    """And to how many times its level."""
+    """Loss over its level that is needed as well."""
     range_widths: float = 2.0
-    """How far outside the range of earlier batches, in widths of that range, a batch is out of range."""
+    """Distance outside the range of earlier batches, in widths of that range, that is out of range."""
     calm_steps: int = 3
-    """Steps without symptoms after which it is over."""
+    """Steps without symptoms after which it is resolved."""
 
 
 class BadBatch(LastingRule[BadBatchConfig]):
@@ -70,10 +70,10 @@ class BadBatch(LastingRule[BadBatchConfig]):
         self._num_calm = 0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A warning when a step goes wrong with its batch, until the steps are good again."""
+        """A warning from a bad step with a bad batch until the steps are good again."""
         step = view.step
         if step is None or not step.reports:
-            return None  # a log tells nothing of batches
+            return None  # a log has no batches
         before, self._before = self._before, step.reports
         is_skipped = self._skipped.observe(step)
         is_broken = bool(step.bad_loss_ranks) or (step.has_bad_grad_norm and not is_skipped)
@@ -87,11 +87,11 @@ class BadBatch(LastingRule[BadBatchConfig]):
                 self._learn_range(step)
             return self._calm(step.step)
         self._num_calm = 0
-        culprit = self._culprit(step)
-        if culprit is None:
+        found = self._bad_batch(step)
+        if found is None:
             return msgspec.structs.replace(self._last, step=step.step) if self._last is not None else None
-        rank, why = culprit
-        return self._speak(step, rank, why, before)
+        rank, why = found
+        return self._report(step, rank, why, before)
 
     def _is_high(self, loss: float) -> bool:
         if not self._loss.is_ready:
@@ -99,18 +99,19 @@ class BadBatch(LastingRule[BadBatchConfig]):
         level = self._loss.level
         return self._loss.excess(loss) > self.config.scales and (level <= 0 or loss > level * self.config.ratio)
 
-    def _culprit(self, step: AlignedStep) -> tuple[int, str] | None:
+    def _bad_batch(self, step: AlignedStep) -> tuple[int, str] | None:
+        """The rank of the bad batch, and what is bad about it."""
         if step.bad_inputs:
             rank = min(step.bad_inputs)
-            return rank, f"holds {step.bad_inputs[rank].num_bad} elements that are not finite"
+            return rank, f"{step.bad_inputs[rank].num_bad:,} NaN or infinite elements"
         for rank, report in step.reports.items():
             if report.batch is not None and self._is_out_of_range(report.batch):
                 low, high = report.batch.lowest, report.batch.highest
-                return rank, f"reaches from {low:.3g} to {high:.3g}, others {self._lowest:.3g} to {self._highest:.3g}"
-        return self._alone(step)
+                return rank, f"values {low:.3g} to {high:.3g}, others {self._lowest:.3g} to {self._highest:.3g}"
+        return self._single_high_rank(step)
 
-    def _alone(self, step: AlignedStep) -> tuple[int, str] | None:
-        """The one rank whose loss jumped, where at least two others stayed."""
+    def _single_high_rank(self, step: AlignedStep) -> tuple[int, str] | None:
+        """The one rank whose loss jumped, where at least two others did not."""
         if step.has_loss.sum() < 3 or not self._loss.is_ready or step.finite_loss is None:
             return None
         level = self._loss.level
@@ -118,7 +119,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         high = np.flatnonzero(step.has_loss & (step.loss > limit))
         if len(high) != 1 or step.reports[int(high[0])].batch is None:
             return None
-        return int(high[0]), "is the only one whose loss jumped"
+        return int(high[0]), "the loss jumped on this rank only"
 
     def _is_out_of_range(self, batch: Batch) -> bool:
         if self._num_looks < MIN_LOOKS or batch.lowest is None or batch.highest is None:
@@ -136,25 +137,27 @@ class BadBatch(LastingRule[BadBatchConfig]):
 
     def _calm(self, step: int) -> Finding | None:
         self._num_calm += 1
-        return self._resolved(step, "steps are good again") if self._num_calm >= self.config.calm_steps else None
+        if self._num_calm < self.config.calm_steps:
+            return None
+        return self._resolved(step, f"loss and gradients normal for {self.config.calm_steps} steps")
 
-    def _speak(self, step: AlignedStep, rank: int, why: str, before: Mapping[int, StepReport]) -> Finding:
+    def _report(self, step: AlignedStep, rank: int, why: str, before: Mapping[int, StepReport]) -> Finding:
         batch = step.reports[rank].batch
-        assert batch is not None, "a culprit has a batch"
+        assert batch is not None, "only a rank with a batch is found"
         widths: dict[str, float] = {}
         if self._is_out_of_range(batch) and batch.lowest is not None and batch.highest is not None:
             widths = {"width": batch.highest - batch.lowest, "usual_width": self._highest - self._lowest}
         earlier = before[rank].batch if rank in before else None
         first = earlier.index + 1 if earlier is not None and earlier.index < batch.index else batch.index
         which = f"batch {batch.index}" if first == batch.index else f"one of batches {first} to {batch.index}"
-        if step.finite_loss is not None:
-            loss = f"the loss is {step.finite_loss:.4g} against a level of {self._loss.level:.4g}"
-        else:
-            loss = "no loss was reported" if step.mean_loss is None else f"the loss is {step.mean_loss:g}"
+        at = f"at step {step.step:,}"
+        loss = f"no loss reported {at}" if step.mean_loss is None else f"loss {step.mean_loss:.4g} {at}"
+        if step.finite_loss is not None and self._loss.is_ready:
+            loss += f", usually {self._loss.level:.4g}"
         return self._found(
             Severity.WARNING,
             step.step,
-            f"{which} of rank {rank} (epoch {batch.epoch}) {why}; {loss}",
+            f"{which} of rank {rank} (epoch {batch.epoch}): {why}; {loss}",
             ranks=(rank,),
             phase="input",
             values={

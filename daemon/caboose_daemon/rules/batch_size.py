@@ -1,13 +1,13 @@
-"""batch_size: is the batch far too small for the noise of its gradients, or far larger than pays off.
+"""batch_size: the batch is far below or far above the gradient noise scale.
 
 Design
 ------
-Compared with the gradient noise scale, which data parallelism gives away (see `noise`); a verdict is given only where
-it holds for the uncertainty of the averages as well.
+The batch is compared with the gradient noise scale, which data-parallel gradients give for free (see `noise`). The
+threshold must be exceeded by more than the uncertainty of the averages.
 
-A batch far above the noise scale wastes its samples: an information. One far below is common in healthy runs, which
-then merely take more steps than they would need, and so an information too. It is a warning once the loss no longer
-falls: noise is then what the run is made of, and a larger batch or a lower learning rate is the way on.
+A batch far above the noise scale wastes samples: an info. A batch far below it is common in healthy runs, which then
+only take more steps than necessary: an info as well. It is a warning once the loss no longer falls: the steps are then
+mostly noise, and a larger batch or a lower learning rate helps.
 """
 
 import math
@@ -23,9 +23,9 @@ from caboose_daemon.steps.view import JobView
 SIGMAS = 2.0
 TREND_BUCKETS = 8
 VISIBLE_FALL = 0.1
-"""A fall of this share of the loss must have been visible in its noise before it is said not to be there."""
+"""A fall of the loss by this share must be detectable in its noise before the loss counts as flat."""
 CALM = 0.7
-"""It is over when the ratio has come so much closer, so that a run at the threshold is told once."""
+"""Share of the threshold below which it is resolved, so that a run at the threshold is reported once."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class BatchSizeConfig(RuleConfig):
     """Thresholds of batch_size."""
 
     noisy_ratio: float = 10.0
-    """How many times the batch the noise scale is, to call the batch far too small."""
+    """Noise scale over batch above which the batch is far too small."""
     wasteful_ratio: float = 10.0
-    """How many times the noise scale the batch is, to call it wasteful."""
+    """Batch over noise scale above which the batch is wasteful."""
     min_looks: int = 10
-    """Sampled steps before anything is judged; the noise scale of a run's beginning says little."""
+    """Sampled steps before the first judgement; the noise scale of the first steps means little."""
     memory_looks: int = 20
-    """How many sampled steps the averages remember."""
+    """Sampled steps over which the averages are taken."""
 
 
 class BatchSize(Rule[BatchSizeConfig]):
@@ -59,7 +59,7 @@ class BatchSize(Rule[BatchSizeConfig]):
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every sampled step on which the batch is far from the noise scale."""
+        """A finding at every sampled step at which the batch is far from the noise scale."""
         step = view.step
         if step is None:
             return None
@@ -72,7 +72,7 @@ class BatchSize(Rule[BatchSizeConfig]):
         return self._judge(view, step)
 
     def resume(self, finding: Finding) -> None:
-        """Since when, and of which kind; the ratio shows anew."""
+        """Restores onset and kind; the ratio is measured again."""
         self._onset = finding.onset_step
         self._kind = "noisy" if finding.values["ratio"] > 1 else "wasteful"
 
@@ -90,7 +90,7 @@ class BatchSize(Rule[BatchSizeConfig]):
         kind = "noisy" if is_noisy else "wasteful"
         if self._onset is None or kind != self._kind:
             self._onset, self._kind = step.step, kind
-        ratio = max(noise, 0.0) / signal if signal > of_signal else least  # else it may be anything above
+        ratio = max(noise, 0.0) / signal if signal > of_signal else least  # else `least` is only a lower bound
         severity = Severity.WARNING if is_noisy and self._has_stopped_falling() else Severity.INFO
         return Finding(
             rule=self.name,
@@ -117,7 +117,7 @@ class BatchSize(Rule[BatchSizeConfig]):
             severity=Severity.INFO,
             step=step.step,
             onset_step=onset,
-            summary="the batch is of the order of the gradient noise scale",
+            summary="batch within the thresholds of the gradient noise scale again",
             state="resolved",
         )
 
@@ -127,11 +127,9 @@ def _summary(view: JobView, step: AlignedStep, kind: str, ratio: float, severity
     per_rank = view.setting("batch_size")
     if samples is None and per_rank is not None:
         samples = int(per_rank) * step.world
-    batch = "the batch" if samples is None else f"the batch of {samples}"
-    scale = "" if samples is None else f" (about {samples * ratio:.2g})"
+    batch = "batch" if samples is None else f"batch of {samples:,}"
+    scale = "" if samples is None else f" (about {samples * ratio:,.3g})"
     if kind == "wasteful":
-        return (
-            f"{batch} is {1 / max(ratio, 1e-9):.0f} times the gradient noise scale{scale}: a smaller one learns as much"
-        )
+        return f"{batch} is {1 / max(ratio, 1e-9):.0f}x the gradient noise scale{scale}: a smaller one learns as much"
     end = ", and the loss no longer falls" if severity is Severity.WARNING else ""
-    return f"the gradient noise scale is {ratio:.0f} times {batch}{scale}: its gradients are mostly noise{end}"
+    return f"gradient noise scale{scale} is {ratio:.0f}x the {batch}: gradients are mostly noise{end}"

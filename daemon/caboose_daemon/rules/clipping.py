@@ -1,12 +1,11 @@
-"""clipping: how often gradient clipping acts.
+"""clipping: gradient clipping acts on most steps, or on none.
 
 Design
 ------
-Clipping is a belt for rare steps. The share of clipped steps is followed with an exponential memory, in which one
-step counts the same however hard it was clipped, so no outlier moves it far. Where most steps are clipped, the
-clipper sets the length of each step and the learning rate no longer means what it says. While the rate warms up norms
-are large by nature, so those steps are not counted. A clipper that has never acted is an information: the norm it
-waits for may be far above what the run has.
+Clipping is a safeguard for rare steps. The share of clipped steps is an exponential average in which each step counts
+the same however strongly it was clipped, so no outlier moves it far. Where most steps are clipped, the clipping and not
+the learning rate sets the step length. Norms are large while the rate warms up, so those steps are not counted. A
+clipping that has never acted is an info: its limit may be far above the norms of this run.
 """
 
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.view import JobView
 
-EASIER = 0.9
-"""It is over only below this part of the threshold."""
+CALM = 0.9
+"""Share of the threshold below which it is resolved."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,13 @@ class ClippingConfig(RuleConfig):
     """Thresholds of clipping."""
 
     share: float = 0.5
-    """Share of clipped steps above which it is told."""
+    """Share of clipped steps above which it is reported."""
     ruling_share: float = 0.8
-    """Share above which clipping is the optimizer, and the summary says so."""
+    """Share above which the summary adds that clipping sets the step length."""
     memory_steps: int = 200
-    """Steps over which the share is taken; as many are waited for before it is judged."""
+    """Steps over which the share is taken; nothing is judged before as many."""
     quiet_steps: int = 1000
-    """Steps in which clipping never acted before that is told."""
+    """Steps without any clipping after which that is reported."""
 
 
 class Clipping(LastingRule[ClippingConfig]):
@@ -50,7 +49,7 @@ class Clipping(LastingRule[ClippingConfig]):
         self._largest = 0.0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A warning while most steps are clipped; an information while none ever was."""
+        """A warning while most steps are clipped; an info while none ever was."""
         step = view.step
         ratio = None if step is None else step.clip_ratio
         if step is None or ratio is None or (norm := step.finite_grad_norm) is None:
@@ -63,33 +62,33 @@ class Clipping(LastingRule[ClippingConfig]):
         is_quiet = self._num_clipped == 0
         was_quiet = self._last is not None and "never" in self._last.values
         if self.is_open and was_quiet and not is_quiet:
-            return self._resolved(step.step, f"clipping acted: the norm was {norm:.3g}")
+            return self._resolved(step.step, f"clipping acted at a norm of {norm:.3g}")
         if is_quiet and self._num_steps >= self.config.quiet_steps:
             return self._found(
                 Severity.INFO,
                 step.step,
-                f"clipping has not acted in {self._num_steps} steps; the largest norm was {self._largest:.3g}",
+                f"clipping never acted in {self._num_steps:,} steps, largest norm {self._largest:.3g}",
                 values={"share": 0.0, "never": 1.0},
             )
-        limit = self.config.share * (EASIER if self.is_open else 1.0)
+        limit = self.config.share * (CALM if self.is_open else 1.0)
         if self._num_steps < self.config.memory_steps and not self.is_open:
             return None
         if self._share <= limit:
-            return self._resolved(step.step, f"clipping acts on {self._share:.0%} of the steps")
-        rules = (
-            ": it, not the learning rate, sets the length of the steps"
-            if self._share > self.config.ruling_share
-            else ""
-        )
+            return self._resolved(
+                step.step, f"{100 * self._share:.0f} % of steps clipped, limit {100 * self.config.share:.0f} %"
+            )
+        is_ruling = self._share > self.config.ruling_share
+        ruling = ": clipping sets the step length" if is_ruling else ""
         return self._found(
             Severity.WARNING,
             step.step,
-            f"{self._share:.0%} of the steps are clipped, this one to {ratio:.2g} of its gradient{rules}",
+            f"{100 * self._share:.0f} % of the last {self.config.memory_steps:,} steps clipped, "
+            f"step {step.step:,} to {ratio:.2g} of its norm{ruling}",
             values={"share": self._share, "clip_ratio": ratio},
         )
 
     def resume(self, finding: Finding) -> None:
-        """The share goes on from where it was."""
+        """Restores the share."""
         super().resume(finding)
         self._share = finding.values["share"]
         is_quiet = "never" in finding.values

@@ -1,12 +1,12 @@
-"""config_advice: settings that are known to cause trouble, told once, at the start of an attempt.
+"""config_advice: settings that are known to cause trouble, reported once at the start of an attempt.
 
 Design
 ------
-What Hello says (optimizers, their settings, precision, scaler, attention) is judged at the first step; what only
-shows after a while (was the rate warmed up, is anything clipped) once more after `look_steps`. All advice is one
-finding with one onset, told when it changes and not at every step; it is not resolved, because settings do not heal.
-It never pages: many a run does well against advice. What cannot be known is not advised on: a resumed run has had its
-warm-up.
+What the agent's Hello contains (optimizers, their settings, precision, scaler, attention) is judged at the first step.
+What shows only later (whether the rate was warmed up, whether gradients are clipped) is judged again after
+`look_steps`. All advice is one finding with one onset. It is reported when it changes, not at every step, and it is
+never resolved, because settings do not change in a run. It never pages: many runs do well against the advice. Unknown
+settings are not judged: a resumed run has had its warm-up.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import Group
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
-"""Those whose `weight_decay` is added to the gradient, and so divided away by it, unless it is decoupled."""
+"""Their `weight_decay` is added to the gradient, and so divided by its size, unless it is decoupled."""
 ADAM_FAMILY = ("adam", "lamb", "adan", "radam")
 WARM_SHARE = 0.9
-"""Share of the highest rate at which a run that begins there was not warmed up."""
+"""A run whose first rate is above this share of its highest rate was not warmed up."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class ConfigAdviceConfig(RuleConfig):
     """Thresholds of config_advice."""
 
     lowest_lr: float = 1e-7
-    """Learning rate below which an optimizer of Adam's family hardly moves."""
+    """Learning rate below which an optimizer of the Adam family hardly moves the weights."""
     highest_lr: float = 1e-2
-    """Learning rate above which one seldom converges."""
+    """Learning rate above which an optimizer of the Adam family seldom converges."""
     look_steps: int = 200
-    """Steps after which warm-up, clipping and the rate that was reached are judged."""
+    """Steps after which warm-up, clipping and the highest rate so far are judged."""
 
 
 class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
@@ -65,10 +65,10 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if self._num_steps < self.config.look_steps:
             return None
         self._is_done = True
-        return self._advise(step.step, [*self._at_attach(view), *self._after_a_while(view)])
+        return self._advise(step.step, [*self._at_attach(view), *self._after_look_steps(view)])
 
     def resume(self, finding: Finding) -> None:
-        """It was told; how the run began can no longer be seen."""
+        """It was reported; how the run started is no longer visible."""
         super().resume(finding)
         self._is_done = True
 
@@ -99,32 +99,32 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         for group in view.groups:
             decay = _number(group, "weight_decay")
             if group.optimizer in L2_OPTIMIZERS and decay > 0 and not group.settings.get("decoupled_weight_decay"):
-                text = f"{group.optimizer} with weight_decay {decay:g} is L2, which Adam divides away: use AdamW"
+                text = f"weight_decay {decay:g} in {group.optimizer} is L2, which Adam scales away: use AdamW"
                 advice.append(("adam_l2", Severity.INFO, text))
                 break
         adam_rates = [_rate(group) for group in view.groups if _is_adam(group)]
         if adam_rates and max(adam_rates) > self.config.highest_lr:
             optimizer = next(group.optimizer for group in view.groups if _rate(group) == max(adam_rates))
-            text = f"a learning rate of {max(adam_rates):g} is high for {optimizer}"
+            text = f"learning rate {max(adam_rates):g} is high for {optimizer}"
             advice.append(("high_lr", Severity.WARNING, f"{text} (usual: up to {self.config.highest_lr:g})"))
         if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
-            text = "parameters in float16 without a GradScaler: small gradients become zero"
+            text = "float16 parameters without a GradScaler: small gradients become zero"
             advice.append(("fp16_without_scaler", Severity.WARNING, text))
         return advice
 
-    def _after_a_while(self, view: JobView) -> list[tuple[str, Severity, str]]:
+    def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []
         is_adam = any(_is_adam(group) for group in view.groups)
         is_transformer = view.facts.get("attention") is True
         if is_adam and 0 < self._highest_lr < self.config.lowest_lr:
-            text = f"the learning rate has not passed {self._highest_lr:g} in {self._num_steps} steps"
+            text = f"learning rate at most {self._highest_lr:g} in {self._num_steps:,} steps"
             advice.append(("low_lr", Severity.WARNING, text))
         if is_transformer and "clipping" in view.visible and not self._was_clipped:
-            text = "no gradient clipping on a transformer: clip_grad_norm_(..., 1.0) is usual"
+            text = "transformer without gradient clipping (usual: clip_grad_norm_(..., 1.0))"
             advice.append(("no_clipping", Severity.INFO, text))
         is_flat = self._highest_lr > 0 and self._first_lr >= WARM_SHARE * self._highest_lr
         if is_transformer and is_adam and self._is_from_start and is_flat:
-            text = f"no warm-up: the learning rate was {self._first_lr:g} from the first step"
+            text = f"no warm-up: learning rate {self._first_lr:g} from the first step"
             advice.append(("no_warmup", Severity.INFO, text))
         return advice
 

@@ -1,15 +1,15 @@
-"""data_starved: the job waits for its data.
+"""data_starved: a large share of the step time is spent waiting for data.
 
 Design
 ------
-The share is that of time: what the steps waited for data over what they took, both with an exponential memory, each as
-the median over ranks (one rank that waits is a `straggler`). Shares of single steps would not do: loaders with
-workers deliver in bursts, and seven fast steps then hide the eighth that waits for all of them. Yet one long wait is
-not starving either, so a step counts for at most `CLIP` usual ones, and waits must come often enough.
+The share is the time that steps waited for data over the time that they took, both exponential averages of the median
+over ranks (a single waiting rank is a `straggler`). Shares of single steps would not do: loaders with workers deliver
+in bursts, and seven fast steps then hide the eighth that waits for all of them. But one long wait is not starvation
+either, so a step counts for at most `CLIP` usual ones, and a minimum share of steps must wait.
 
-The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not
-a step's. Steps of a millisecond or two are not judged by a share of them: what the loop itself needs to ask for a batch
-would be a tenth. It never pages: a slow run is not a lost one.
+The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not a
+step's. Waits below `min_wait_seconds` are not reported: in steps of a millisecond or two, asking the loader for a batch
+takes a tenth. It never pages: a slow run is not lost.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from caboose_daemon.steps.view import JobView
 DATA = PHASES.index("data")
 CLIP = 10.0
 OFTEN = 0.06
-"""Share of steps that must wait: a loader of sixteen workers that starves makes one step in sixteen wait."""
+"""Share of steps that must wait: a starved loader with sixteen workers makes one step in sixteen wait."""
 ROUNDING = 1e-9
 CALM = 0.8
-"""It is over below this part of the threshold, so that a job at the threshold is told once."""
+"""Share of the threshold below which it is resolved, so that a job at the threshold is reported once."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class DataStarvedConfig(RuleConfig):
     """Thresholds of data_starved."""
 
     warn_share: float = 0.1
-    """Share of the time that goes to waiting for data, from which on it is told."""
+    """Share of the step time spent waiting for data, above which it is reported."""
     severe_share: float = 0.2
-    """Share from which on it is called severe; it stays a warning."""
+    """Share above which the summary calls it severe; it stays a warning."""
     min_steps: int = 20
-    """Steps before anything is judged."""
+    """Steps before the first judgement."""
     memory_steps: int = 50
-    """How many steps the averages remember."""
+    """Steps over which the averages are taken."""
     min_wait_seconds: float = 0.001
-    """Wait of a step below which nothing is told: asking any loader for a batch takes a fraction of this."""
+    """Wait per step below which nothing is reported; asking any loader for a batch takes a fraction of this."""
 
 
 class DataStarved(Rule[DataStarvedConfig]):
@@ -80,7 +80,7 @@ class DataStarved(Rule[DataStarvedConfig]):
         return self._judge(step)
 
     def resume(self, finding: Finding) -> None:
-        """Since when; how much shows anew after `min_steps`."""
+        """Restores the onset; the share is measured again."""
         self._onset = finding.onset_step
 
     def _learn(self, total: float, wait: float) -> None:
@@ -104,13 +104,16 @@ class DataStarved(Rule[DataStarvedConfig]):
             return self._over(step, share)
         if self._onset is None:
             self._onset = step.step
-        word = "severe: " if share > self.config.severe_share else ""
+        severe = " (severe)" if share > self.config.severe_share else ""
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING),
             step=step.step,
             onset_step=self._onset,
-            summary=f"{word}{share:.0%} of each step of {seconds:.3g} s is spent waiting for data",
+            summary=(
+                f"waiting for data{severe}: {100 * share:.0f} % of a {seconds:.3g} s step "
+                f"(limit {100 * self.config.warn_share:.0f} %) since step {self._onset:,}"
+            ),
             phase="input",
             values={"share": share, "step_seconds": seconds, "wait_seconds": share * seconds},
         )
@@ -124,7 +127,7 @@ class DataStarved(Rule[DataStarvedConfig]):
             severity=Severity.INFO,
             step=step.step,
             onset_step=onset,
-            summary=f"the wait for data is down to {share:.0%} of the step",
+            summary=f"waiting for data is down to {100 * share:.0f} % of the step",
             phase="input",
             state="resolved",
             values={"share": share},

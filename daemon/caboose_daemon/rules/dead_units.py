@@ -1,15 +1,14 @@
-"""dead_units: units of a ReLU layer that are silent for every sample.
+"""dead_units: many units of a ReLU layer are zero for every sample.
 
 Design
 ------
-A healthy ReLU layer is 50 to 90 % zeros, each sample others; dead is a unit that fired for no sample of a whole
-window of closer looks, which the agent counts (it subsamples batch and tokens, never units). Each rank sees its own
-data, so the smallest share over the ranks is the best bound on what is dead everywhere. A window of few samples tells
-little: a unit that fires for one sample in a hundred would look dead, so small windows are not judged.
+A healthy ReLU layer is 50 to 90 % zeros, at other units for each sample. A unit is dead if it was zero for all samples
+of a whole window of sampled steps. The agent counts this (it subsamples batch and tokens, never units). Each rank has
+its own data, so the smallest share over the ranks is the best bound on what is dead everywhere. A window of few samples
+means little: a unit that is active for one sample in a hundred would look dead, so small windows are not judged.
 
-A share that is large and stays is a warning: large trained nets have such layers and work. It is critical where units
-*die*: the share passed `critical_share`, stayed there for a second window, and had been clearly lower not long
-before.
+A large share that stays is a warning: large trained nets have such layers and work. It is critical where units are
+*dying*: the share passed `critical_share`, stayed there for a second window, and was clearly lower not long before.
 """
 
 from dataclasses import dataclass
@@ -18,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
+from caboose_daemon.rules.parts.lasting_rule import LastingRule, and_more
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
 WINDOW = 8
-"""Closer looks in the agent's window."""
+"""Sampled steps in the agent's window."""
 DRIFT = 0.02
-"""By how much a share may rise from window to window without that counting as dying."""
-LIVELIER = 0.9
-"""A layer is better only below this share of its threshold: one that stands at it does not come and go."""
+"""Rise of the share from window to window that does not count as dying."""
+CALM = 0.9
+"""Share of the threshold below which it is resolved, so that a layer at the threshold is reported once."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,17 @@ class DeadUnitsConfig(RuleConfig):
     """Thresholds of dead_units."""
 
     share: float = 0.4
-    """Share of a layer's units that are dead, above which it is told."""
+    """Share of dead units of a layer above which it is reported."""
     critical_share: float = 0.6
-    """Share above which dying layers are critical."""
+    """Share above which a dying layer is critical."""
     rise: float = 0.1
-    """By how much the share must have risen lately for the layer to be dying."""
+    """Recent rise of the share that makes a layer a dying one."""
     min_samples: int = 128
-    """Samples that a rank must have seen over the window, where it is known; fewer are not judged."""
+    """Samples per rank and window below which nothing is judged, where the number is known."""
 
 
 class DeadUnits(LastingRule[DeadUnitsConfig]):
-    """Layers with many units that never fire."""
+    """Layers with many dead units."""
 
     name = "dead_units"
     config_class = DeadUnitsConfig
@@ -69,20 +68,20 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
             return None
         shares = np.where(seen, shares, np.nan)
         dying = self._follow(shares)
-        limit = self.config.share * (LIVELIER if self.is_open else 1.0)
+        limit = self.config.share * (CALM if self.is_open else 1.0)
         with np.errstate(invalid="ignore"):
             rows = np.flatnonzero(shares > limit)
         if not len(rows):
-            return self._resolved(step.step, f"no layer has more than {self.config.share:.0%} dead units any more")
+            return self._resolved(step.step, f"no layer above {100 * self.config.share:.0f} % dead ReLUs any more")
         rows = rows[np.argsort(-shares[rows], kind="stable")]
         is_critical = bool(dying[rows].any())
         names = [view.modules[row].name if row < len(view.modules) else f"module {row}" for row in rows.tolist()]
-        grown = ", and more than before" if is_critical else ""
+        rising = ", rising" if is_critical else ""
         return self._found(
             Severity.CRITICAL if is_critical else Severity.WARNING,
             step.step,
-            f"{shares[rows[0]]:.0%} of the units of {names[0]} fire for no sample{grown}; "
-            f"{len(rows)} layer{'s' if len(rows) > 1 else ''} above {self.config.share:.0%}: {named(names)}",
+            f"dead ReLUs: {100 * shares[rows[0]]:.0f} % of {names[0]} (limit {100 * self.config.share:.0f} %)"
+            f"{and_more(len(rows), 'layer')}{rising}, {self._since(step.step)}",
             layers=tuple(names),
             phase="forward",
             values={"share": float(shares[rows[0]]), "num_layers": float(len(rows))},
@@ -95,7 +94,7 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
         return samples is not None and samples * WINDOW < self.config.min_samples
 
     def _follow(self, shares: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which layers are dying: high for two windows, and higher than they were lately."""
+        """Which layers are dying: high for two windows, and higher than recently."""
         more = len(shares) - len(self._floor)
         if more > 0:
             self._floor = np.append(self._floor, np.full(more, np.nan))

@@ -1,14 +1,14 @@
-"""eval_mode: the model, its norms or its dropouts are in eval mode while they are trained.
+"""eval_mode: the model, its norms or its dropouts are in eval mode during training.
 
 Design
 ------
-The mode is the one in which the training forward ran. An evaluation that forgets `model.train()` afterwards leaves it
-at eval for every step that follows, so a few steps in a row are waited for. Norms whose own parameters take no
-gradient are not counted by the agent; others may be declared (`frozen_norms` in the job's own settings). Dropouts
-alone, in a model part of which is frozen, belong to a backbone that was put to eval on purpose.
+The mode is the one in which the training forward ran. An evaluation without `model.train()` after it leaves the model
+in eval mode for every later step, so a few steps in a row are needed. The agent does not count norms whose own
+parameters take no gradient; others may be declared (`frozen_norms` in the job's own settings). Dropouts alone, in a
+partly frozen model, belong to a backbone that was put into eval mode on purpose.
 
-An evaluation with gradients on looks like one training step in eval mode, each time a validation was reported: it
-only wastes memory, and is an information.
+An evaluation with gradients enabled looks like one training step in eval mode, each time a validation is reported. It
+only wastes memory, and is an info.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
-from caboose_daemon.rules.parts.origins import in_words
+from caboose_daemon.rules.parts.origins import list_ranks
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
@@ -28,9 +28,9 @@ class EvalModeConfig(RuleConfig):
     """Thresholds of eval_mode."""
 
     persist_steps: int = 3
-    """Steps in a row in the wrong mode before it is told, or in the right one before it is over."""
+    """Steps in a row in the wrong mode before it is reported, and in the right one before it is resolved."""
     evaluations: int = 2
-    """Evaluations in a row with gradients on before that is told."""
+    """Evaluations in a row with gradients enabled before that is reported."""
 
 
 class EvalMode(LastingRule[EvalModeConfig]):
@@ -68,12 +68,12 @@ class EvalMode(LastingRule[EvalModeConfig]):
         if not self._num_bad:
             self._began = self._evaluated if self._evaluated == step.step - 1 else step.step
         self._num_bad, self._num_good = self._num_bad + 1, 0
-        return self._speak(step, bad) if self._num_bad >= self.config.persist_steps else None
+        return self._report(step, bad) if self._num_bad >= self.config.persist_steps else None
 
     def _calm(self, step: int) -> Finding | None:
         if self._last is None or "evaluations" in self._last.values or self._num_good < self.config.persist_steps:
             return None
-        return self._resolved(step, "the model is trained in train mode again")
+        return self._resolved(step, f"train mode for {self._num_good} steps in a row again")
 
     def _bad_modes(self, view: JobView, step: AlignedStep) -> dict[int, Mode]:
         is_declared = bool(view.config.get("frozen_norms"))
@@ -86,33 +86,33 @@ class EvalMode(LastingRule[EvalModeConfig]):
         }
 
     def _after_evaluation(self, step: int, bad: dict[int, Mode]) -> Finding | None:
-        """The first forward after a validation may be the validation's own, with gradients on."""
+        """The first forward after a validation may be the validation's own, with gradients enabled."""
         if not bad:
             self._num_evaluations = 0
-            return self._resolved(step, "evaluations run without gradients again")
+            return self._resolved(step, "last evaluation ran without gradients")
         self._evaluated = step
         self._num_evaluations += 1
         if self._num_evaluations < self.config.evaluations:
             return None
         num = float(self._num_evaluations)
-        what = f"the last {num:.0f} evaluations ran with gradients on: wrap them in torch.no_grad()"
+        what = f"gradients enabled in the last {num:.0f} evaluations: wrap them in torch.no_grad()"
         return self._found(Severity.INFO, step, what, phase="forward", values={"evaluations": num})
 
-    def _speak(self, step: AlignedStep, bad: dict[int, Mode]) -> Finding:
+    def _report(self, step: AlignedStep, bad: dict[int, Mode]) -> Finding:
         ranks = tuple(sorted(bad))
         first = bad[ranks[0]]
-        where = "" if len(ranks) == step.num_present else f" on {in_words(ranks)}"
+        where = "" if len(ranks) == step.num_present else f" on {list_ranks(ranks)}"
         parts = [
             f"{num} {kind}{'s' if num > 1 else ''}"
             for num, kind in ((first.num_norms_in_eval, "batch norm"), (first.num_dropouts_in_eval, "dropout"))
             if num
         ]
-        what = "the model" if not first.is_training else " and ".join(parts)
+        what = "model" if not first.is_training else " and ".join(parts)
         also = f" ({' and '.join(parts)})" if not first.is_training and parts else ""
         return self._found(
             Severity.WARNING,
             step.step,
-            f"{what}{also} in eval mode for {self._num_bad} training steps{where}: is model.train() missing?",
+            f"{what}{also} in eval mode for {self._num_bad:,} training steps{where}: model.train() missing?",
             onset=self._began,
             ranks=() if len(ranks) == step.num_present else ranks,
             phase="forward",

@@ -1,19 +1,19 @@
-"""frozen_parameters: parameters that are meant to be trained and are not.
+"""frozen_parameters: parameters that should be trained are not.
 
 Design
 ------
-Three ways, each told by itself. *No optimizer holds it*: known from the layer table. *No gradient*, or one of exactly
-zero, at every look over a window in which other layers had one. *It never moves*: its update is exactly zero at
-several closer looks though it has a gradient and the learning rate is there (an update too small for the parameter's
+Three conditions, each reported separately. *In no optimizer*: known from the layer table. *No gradient*, or one of
+exactly zero, at every step of a window in which other layers had one. *Never updated*: the update is exactly zero at
+several sampled steps although there is a gradient and a learning rate (an update too small for the parameter's
 precision does that).
 
-What was frozen on purpose needs no gradient and is not looked at. Layers that are used by turns need a longer window:
-those that have had a gradient before, and all of them under several optimizers. Experts and adapters, which a batch
-may pass by for good reason, and teachers and averages, which follow others, are left out by their names. A bias may
-have an exact gradient of zero by the structure of the net (before a norm, under a softmax), so only its absence
-counts. Where the larger part of the model is left out of the optimizer, and all of it comes before what is not,
-somebody trains a head on what is there: that is an information, as it is where the job's own settings declare it
-(`trained_in_part`). A layer left out from the middle, or from the end, was forgotten.
+Layers frozen on purpose need no gradient and are not judged. Layers that are trained in turns need a longer window:
+those that had a gradient before, and all layers where there are several optimizers. Experts and adapters, which a batch
+may bypass, and teachers and averages, which are copied from others, are left out by name. A bias may have a gradient of
+exactly zero because of the net's structure (before a norm, under a softmax), so for a bias only a missing gradient
+counts. Where the larger part of the model is in no optimizer, and all of it comes before the rest, only a head is
+trained on purpose: an info, as it is where the job's own settings declare it (`trained_in_part`). A layer missing from
+the middle or the end was forgotten.
 """
 
 import re
@@ -33,11 +33,11 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import Group, Layer
 
 ASIDE = frozenset({"expert", "experts", "moe", "adapter", "adapters", "ema", "teacher", "target", "momentum"})
-"""In names of layers that only some batches use, or that follow others by another way than a gradient."""
+"""Words in names of layers that only some batches use, or that are copied from others instead of trained."""
 BY_TURNS = 10
-"""How many times longer the window is for what may be trained by turns."""
+"""Factor on the window for layers that may be trained in turns."""
 LR_SHARE = 0.1
-"""Share of the highest learning rate so far, below which an update may well be too small to be seen."""
+"""Share of the highest learning rate so far, below which an update may be too small to show."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class FrozenParametersConfig(RuleConfig):
     """Thresholds of frozen_parameters."""
 
     window_steps: int = 100
-    """Looks at the gradients without one for this layer, and with one for others; ten times as many for a layer that
-    has had one before, or where several optimizers take turns."""
+    """Steps with gradients of other layers and none of this one; ten times as many for a layer that had a gradient
+    before, or where several optimizers take turns."""
     persist_looks: int = 5
-    """Closer looks at which a layer's update is exactly zero."""
+    """Sampled steps at which a layer's update is exactly zero."""
 
 
 class _Table:
-    """What the layer table says of each layer, as arrays."""
+    """The layer table as arrays."""
 
     def __init__(self, layers: Sequence[Layer], groups: Sequence[Group]) -> None:
         def flags(values: list[bool]) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ class _Table:
 
 
 class FrozenParameters(LastingRule[FrozenParametersConfig]):
-    """Layers that should learn and do not."""
+    """Trainable layers that are not trained."""
 
     name = "frozen_parameters"
     config_class = FrozenParametersConfig
@@ -90,15 +90,15 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         self._num_updates = 0
         self._is_resumed = False
         self._first_step = 0
-        self._told: tuple[bytes, str, tuple[str, ...]] = (b"", "", ())
+        self._described: tuple[bytes, str, tuple[str, ...]] = (b"", "", ())
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while any layer is found frozen."""
+        """A finding while any layer is frozen."""
         step = view.step
         if step is None or not view.layers:
             return None
         if view.layers is not self._layers and view.layers != self._layers:
-            self._take_up(view, step.step)
+            self._read_layers(view, step.step)
         is_skipped = self._skipped.observe(step)
         self._highest_lr = max(self._highest_lr, *step.lr) if step.lr else self._highest_lr
         if step.has_layers:
@@ -108,17 +108,17 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         return self._judge(view, step.step)
 
     def resume(self, finding: Finding) -> None:
-        """What was frozen is taken to be so until it has been looked at for as long again."""
+        """Takes the layers as still frozen until a whole window was seen again."""
         super().resume(finding)
         self._is_resumed = True
 
-    def _take_up(self, view: JobView, step: int) -> None:
+    def _read_layers(self, view: JobView, step: int) -> None:
         num = len(view.layers)
         self._layers = view.layers
         self._table = _Table(view.layers, view.groups)
         self._had: NDArray[np.bool_] = np.zeros(num, dtype=np.bool_)
         self._num_without: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
-        self._since: NDArray[np.int64] = np.full(num, step)
+        self._last_with_gradient: NDArray[np.int64] = np.full(num, step)
         self._num_still: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._num_looks = 0
         self._first_step = step
@@ -128,12 +128,12 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         if len(norms) != len(self._had):
             return
         is_zero = norms.has & (norms.values == 0)
-        has = norms.has & ~is_zero  # a gradient that is not finite is one
+        has = norms.has & ~is_zero  # a gradient that is not finite counts as one
         if not has.any():
             return
         self._num_looks += 1
         without = norms.is_absent | (is_zero & ~self._table.is_bias)
-        self._since[has] = step.step
+        self._last_with_gradient[has] = step.step
         self._num_without[has] = 0
         self._num_without[without] += 1
         self._had |= has
@@ -164,12 +164,12 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             if self._is_resumed:
                 return None
         if not is_anything:
-            return self._resolved(step, "every layer that should learn does")
+            return self._resolved(step, "every trainable layer gets gradients and updates")
         is_on_purpose = table.is_head_alone or bool(view.config.get("trained_in_part"))
         is_warning = bool(idle.any() or still.any()) or not is_on_purpose
-        summary, names = self._told_of(view, idle, still, is_unheld=is_unheld)
+        summary, names = self._describe(view, idle, still, is_unheld=is_unheld)
         rows = np.flatnonzero(idle)
-        onset = int(self._since[rows].min()) if len(rows) else self._first_step
+        onset = int(self._last_with_gradient[rows].min()) if len(rows) else self._first_step
         return self._found(
             Severity.WARNING if is_warning else Severity.INFO,
             step,
@@ -183,22 +183,22 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             },
         )
 
-    def _told_of(
+    def _describe(
         self, view: JobView, idle: NDArray[np.bool_], still: NDArray[np.bool_], *, is_unheld: bool
     ) -> tuple[str, tuple[str, ...]]:
-        """Summary and names; made anew only when other layers are concerned."""
+        """Summary and names; built again only when the set of layers changed."""
         key = idle.tobytes() + still.tobytes() + bytes([is_unheld])
-        if key != self._told[0]:
+        if key != self._described[0]:
             parts, names = [], []
             for what, rows in (
-                ("{} no optimizer holds", self._table.unheld if is_unheld else self._table.unheld[:0]),
-                ("{} without a gradient while others have one", np.flatnonzero(idle)),
-                ("{} whose update is exactly zero", np.flatnonzero(still)),
+                ("in no optimizer", self._table.unheld if is_unheld else self._table.unheld[:0]),
+                ("without gradient while others have one", np.flatnonzero(idle)),
+                ("never updated", np.flatnonzero(still)),
             ):
                 if len(rows):
                     found = [view.layers[row].name for row in rows]
-                    count = f"{len(rows)} trainable layer{'s' if len(rows) > 1 else ''}"
-                    parts.append(f"{what.format(count)}: {named(found)}")
+                    count = f"{len(rows)} of {len(view.layers)} layers"
+                    parts.append(f"{count} {what}: {named(found)}")
                     names += found
-            self._told = (key, "; ".join(parts), tuple(names))
-        return self._told[1], self._told[2]
+            self._described = (key, "; ".join(parts), tuple(names))
+        return self._described[1], self._described[2]

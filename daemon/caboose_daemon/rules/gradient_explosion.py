@@ -1,17 +1,17 @@
-"""gradient_explosion: the gradient norm far above its own history, or doubling step after step.
+"""gradient_explosion: the gradient norm is far above its own history, or doubles step after step.
 
 Design
 ------
-How large a healthy norm is differs by orders of magnitude between models, and between a loss that is a mean and one
-that is a sum; so the norm is judged against itself, in logarithms: by scales of its recent scatter, by what its own
-outliers reach (the baseline's tail), and by ratio. A norm that at least doubles on each of three consecutive points
-needs no history at all: that is how a blow-up begins, also in a run that was attached to in the middle. Where there is
-history, the doublings must have led beyond the run's own outliers, and where there was none the norm alone never pages.
+Healthy norms differ by orders of magnitude between models, and between a mean and a sum as the loss. So the norm is
+judged against its own history, in logarithms: by scales of its recent scatter, by its own outliers (the baseline's
+tail), and by ratio. A norm that at least doubles on each of three consecutive steps needs no history: that is how a
+blow-up starts, also in a run that was attached to in the middle. Where there is history, the doublings must exceed the
+run's own outliers. Without history the norm alone never pages.
 
-One high norm is one batch, which the clipper takes care of: for the record only, unless it is `outlier_ratio` times
-the level. What lasts, doubles on or is that high is a warning. It is critical when the loss has left its level too, or
-when the norm stays high for long. Silent while nothing is known yet, in the first steps; the slow rise of norms in a
-warm-up of the learning rate is followed.
+One high norm is one batch, which clipping handles: an info, unless it is `outlier_ratio` times the level. A norm that
+stays high, keeps doubling or is that high is a warning. It is critical when the loss is above its level too, or when
+the norm stays high for long. The rule is silent in the first steps, before there is a level. The slow rise of norms
+during a learning-rate warm-up is learned as the level.
 """
 
 import math
@@ -25,7 +25,7 @@ from caboose_daemon.steps.view import JobView
 
 DOUBLED = math.log(2.0)
 MIN_SCALE = 0.05
-"""Logarithms: a norm that varies by less than 5 % is not taken to be known any better."""
+"""Smallest scale of the norm's logarithm: the level is not taken to be known to better than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class GradientExplosionConfig(RuleConfig):
     """Thresholds of gradient_explosion."""
 
     scales: float = 6.0
-    """How many scales of the recent scatter of the norm's logarithm above its level count as high."""
+    """Height of the norm's logarithm above its level, in scales of its recent scatter, that is high."""
     ratio: float = 3.0
-    """How many times its level the norm must be as well."""
+    """Norm over its level that is needed as well."""
     outlier_ratio: float = 10.0
-    """How many times its level a single norm must be to be a warning on its own."""
+    """Norm over its level at which a single step is a warning."""
     tails: float = 2.0
-    """How many times as far as this run's own outliers (one norm in a hundred) it must reach."""
+    """Height over that of the run's own outliers (one norm in a hundred) that is needed as well."""
     doublings: int = 3
-    """Consecutive norms that each at least double the one before: a warning without any history."""
+    """Consecutive norms, each at least twice the one before, that are a warning without any history."""
     persist_steps: int = 3
     """High norms in a row that are a warning."""
     critical_steps: int = 10
-    """High norms in a row that are critical, also while the loss holds."""
+    """High norms in a row that are critical, even if the loss stays at its level."""
     calm_steps: int = 5
-    """Norms back near the level before it is over."""
+    """Norms near the level before it is resolved."""
     warmup_steps: int = 20
-    """Norms to learn the level from."""
+    """Norms from which the level is learned."""
 
 
 class GradientExplosion(Rule[GradientExplosionConfig]):
@@ -70,7 +70,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         self._num_high = 0
         self._longest = 0
         self._is_known = True
-        """Whether the level was learned; without history it is a guess, and no ground to page on."""
+        """Whether the level was learned; without history it is a guess, and not enough to page."""
         self._level = math.nan
         self._scale = math.nan
         self._peak = 0.0
@@ -80,7 +80,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         """A finding at every step of an explosion."""
         step = view.step
         if step is None or (norm := step.finite_grad_norm) is None or norm <= 0:
-            return None  # what is not a number is non_finite's; an exact zero says nothing about explosions
+            return None  # NaN and infinity are non_finite's; an exact zero is no explosion
         value = math.log(norm)
         self._num_doubled = self._num_doubled + 1 if value - self._last >= DOUBLED else 0
         before, self._last = self._last, value
@@ -106,16 +106,17 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         now = self._severity(norm, is_doubling=is_doubling, is_loss_high=is_loss_high)
         self._worst = max(self._worst, now, key=lambda s: s.rank)
         level = math.exp(self._level)
-        how = f", doubling {self._num_doubled} times in a row" if is_doubling else ""
-        loss = "; the loss has left its level too" if is_loss_high else ""
-        summary = f"gradient norm {norm:.3g} against a level of {level:.3g}, {norm / level:.3g} times{how}{loss}"
+        onset = self._lasting.onset if self._lasting.onset is not None else step.step
+        how = f", doubled {self._num_doubled} times in a row" if is_doubling else ""
+        loss = "; the loss is high too" if is_loss_high else ""
+        summary = f"gradient norm {norm:.3g} against {level:.3g} before step {onset:,} ({norm / level:.3g}x){how}{loss}"
         return self._finding(step.step, norm, self._worst, "open", summary)
 
     def resume(self, finding: Finding) -> None:
-        """The level to come back to is in the finding."""
+        """The level before it is in the finding."""
         self._level, self._scale = math.log(finding.values["level"]), finding.values["scale"]
         self._peak, self._worst = finding.values["peak"], finding.severity
-        self._lasting.take_up(finding.onset_step)
+        self._lasting.restore(finding.onset_step)
 
     def _is_high(self, value: float) -> bool:
         is_open = self._lasting.is_open
@@ -128,13 +129,13 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         return above > max(self.config.scales, self.config.tails * self._norm.tail) * max(scale, MIN_SCALE)
 
     def _is_doubling(self, value: float) -> bool:
-        """Whether the norm doubles on and on; where its scatter is known, to beyond what that does now and then."""
+        """Whether the norm keeps doubling; where its scatter is known, to beyond its own outliers."""
         if self._num_doubled < self.config.doublings:
             return False
         return not self._norm.is_ready or self._norm.excess(value) > self._norm.tail
 
     def _find_level(self, value: float) -> None:
-        """Learns on in an episode that began without history: where the norm settles may be where it lives."""
+        """Keeps learning in an episode that started without history: the norm may settle at its normal level."""
         self._norm.learn(value)
         if self._norm.is_ready:
             self._level, self._scale, self._is_known = self._norm.level, self._norm.scale, True
@@ -155,13 +156,13 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             is_loss_high and num >= self.config.persist_steps
         ):
             return Severity.CRITICAL
-        is_told = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
-        return Severity.WARNING if is_told else Severity.INFO
+        is_warning = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
+        return Severity.WARNING if is_warning else Severity.INFO
 
     def _end(self, step: int, norm: float) -> Finding:
-        summary = f"gradient norm is back at {norm:.3g} after a peak of {self._peak:.3g}"
+        summary = f"gradient norm back at {norm:.3g} after a peak of {self._peak:.3g}"
         finding = self._finding(step, norm, Severity.INFO, "resolved", summary)
-        if self._longest == 1:  # an outlier of one batch is a part of this run's nature; an explosion is not
+        if self._longest == 1:  # an outlier of one batch is normal for this run; an explosion is not
             self._norm.learn(math.log(self._peak))
         self._norm.learn(math.log(norm))
         self._num_high, self._longest, self._peak, self._worst = 0, 0, 0.0, Severity.INFO

@@ -1,16 +1,16 @@
-"""gradient_vanishing: gradients fade towards the input, so that the first layers hardly learn.
+"""gradient_vanishing: the gradient shrinks towards the input, so that the first layers hardly learn.
 
 Design
 ------
-Norms are divided by the root of their layer's size, and only trained weight matrices are compared, in order of depth
-(see `depth`): a bias or an embedding thousands of times smaller than a matrix is healthy. Three things must hold, and
-stay: the gradient falls geometrically (all the way, from each quarter of the layers to the next, and not at one
-place); from the output's quarter of the layers to the input's it falls below `ratio`; and at the input it is
-negligible: below `rms` per element, or moving the weights by less than `update_ratio` of themselves a step.
+Norms are divided by the root of the layer's size, and only trained weight matrices are compared, in order of depth (see
+`depth`): the gradient of a bias or an embedding may be thousands of times smaller than a matrix's in a healthy net.
+Three conditions must hold and last: the gradient falls geometrically (from each quarter of the layers to the next, not
+at one place); from the output's quarter to the input's it falls below `ratio`; and at the input it is negligible: below
+`rms` per element, or the weights there change by less than `update_ratio` per step.
 
-Residual nets have small early gradients but neither the trend over three decades nor negligible ones. A run that
-converges shrinks all layers together, so "negligible" is judged as if the output's gradient still had the largest
-level it has had. Layers without a gradient are left out; they are `frozen_parameters`'.
+Residual nets have small early gradients, but they neither fall over three orders of magnitude nor become negligible. In
+a converging run the gradients of all layers shrink together, so "negligible" is judged as if the output's gradient
+still had its highest level. Layers without a gradient are left out; they are `frozen_parameters`'.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ from caboose_daemon.steps.masked import LayerValues
 from caboose_daemon.steps.view import JobView
 
 MIN_LAYERS = 4
-"""Fewer points than this show no geometric fall."""
+"""Fewer layers than this show no geometric fall."""
 MIN_PART, MAX_PART = 0.1, 0.75
-"""Share of the whole fall, in logarithms, that lies between one quarter of the layers and the next."""
+"""Bounds on the share of the whole fall, in logarithms, between one quarter of the layers and the next."""
 RATE = 0.1
-"""Weight of one look in the smoothed logarithms."""
+"""Weight of one step in the smoothed logarithms."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class GradientVanishingConfig(RuleConfig):
     """Thresholds of gradient_vanishing."""
 
     ratio: float = 1e-3
-    """Gradient per element at the input over that at the output, below which it has vanished on the way."""
+    """Gradient per element at the input over that at the output, below which it has vanished."""
     rms: float = 1e-7
     """Gradient per element that is negligible; raise it for a loss that is a sum and not a mean."""
     update_ratio: float = 1e-6
-    """Change of the input layers' weights in a step, over the weights, that is negligible as well."""
+    """Update-to-weight ratio of the input layers that is negligible as well."""
     persist_steps: int = 50
-    """Looks at the gradients in a row that show it before it is told, or do not before it is over."""
+    """Steps with gradients in a row before it is reported, and without the condition before it is resolved."""
 
 
 class GradientVanishing(LastingRule[GradientVanishingConfig]):
-    """Gradients that fall geometrically towards the input."""
+    """A gradient that shrinks geometrically towards the input."""
 
     name = "gradient_vanishing"
     config_class = GradientVanishingConfig
@@ -66,7 +66,7 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
         self._began = 0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A warning while the first layers hardly get a gradient."""
+        """A warning while the first layers get hardly any gradient."""
         step = view.step
         if step is None or not view.layers or not step.has_layers:
             return None
@@ -119,15 +119,15 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
             self._num_good += 1
             self._num_bad = 0
         if self.is_open and self._num_good >= self.config.persist_steps:
-            return self._resolved(step, f"the first layers get a gradient again: {np.exp(first):.1e} per element")
+            return self._resolved(step, f"gradient at the input back at {np.exp(first):.1e} per element")
         if not self.is_open and self._num_bad < self.config.persist_steps:
             return None
         names = [view.layers[self._matrices.rows[row]].name for row in (rows[0], rows[-1])]
         return self._found(
             Severity.WARNING,
             step,
-            f"the gradient fades towards the input: {np.exp(first):.1e} per element at {names[0]}, "
-            f"{np.exp(last):.1e} at {names[1]}",
+            f"vanishing gradient: {np.exp(first):.1e} per element at {names[0]} against "
+            f"{np.exp(last):.1e} at {names[1]}, {self._since(step, self._began)}",
             onset=self._began,
             layers=(names[0],),
             phase="backward",
@@ -136,6 +136,6 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
 
 
 def _is_geometric(quarters: list[float]) -> bool:
-    """Whether it falls all the way, and not at one place only."""
+    """Whether it falls over the whole depth, and not at one place only."""
     falls = np.diff(quarters) / (quarters[-1] - quarters[0])
     return bool(falls.min() >= MIN_PART and falls.max() <= MAX_PART)

@@ -1,13 +1,13 @@
-"""loss_scale_collapse: the gradient scaler's scale falls again and again, or has sunk to 1.
+"""loss_scale_collapse: the gradient scaler's scale keeps falling, or has reached 1.
 
 Design
 ------
-A scaler lives by overflowing now and then: it doubles its scale after thousands of good steps, and halves it at an
-overflow. So single halvings are normal, and a row of them is at the very start, while it searches for its first
-scale. What is not normal, after that search, is `halvings` of them within a few hundred steps: they leak away with
-time, so no window has to be kept. And whenever the scale reaches 1, also in the search, nothing is left to search:
-what still overflows does so without any scaling, and it is critical while steps go on being skipped, because then
-nothing is learned at all.
+A scaler overflows now and then by design: it doubles its scale after thousands of good steps, and halves it at an
+overflow. Single halvings are normal, and so is a series of them at the very start, while it searches for its first
+scale. After that search, `halvings` of them within a few hundred steps are not normal. They decay with time, so no
+window has to be kept. Whenever the scale reaches 1, also during the search, nothing is left to search: what still
+overflows does so without any scaling. It is critical while steps are still skipped there, because then nothing is
+learned at all.
 """
 
 import math
@@ -22,7 +22,7 @@ from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.view import JobView
 
 MEMORY = 200.0
-"""Steps over which a halving is forgotten."""
+"""Decay time of a halving, in steps."""
 FLOOR = 1.0
 
 
@@ -31,17 +31,17 @@ class LossScaleCollapseConfig(RuleConfig):
     """Thresholds of loss_scale_collapse."""
 
     halvings: float = 5.0
-    """Halvings within about 200 steps, after the first search, that are too many."""
+    """Halvings within about 200 steps, after the first search, that are reported."""
     settled_steps: int = 20
-    """Steps in a row that were not skipped, after which the first search is over."""
+    """Steps in a row without a skip after which the first search is over."""
     persist_steps: int = 3
     """Steps skipped at a scale of 1 or below before it is critical."""
     calm_steps: int = 50
-    """Steps in a row that were not skipped, at a scale above 1, after which it is over."""
+    """Steps in a row without a skip, at a scale above 1, after which it is resolved."""
 
 
 class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
-    """A scale that does not hold."""
+    """A loss scale that keeps falling."""
 
     name = "loss_scale_collapse"
     config_class = LossScaleCollapseConfig
@@ -57,10 +57,10 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
         self._num_at_floor = 0
         self._began = 0
         self._largest: float | None = None
-        """The largest finite activation of the last closer look."""
+        """The largest finite activation of the last sampled step."""
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while the scale falls, or lies at the floor."""
+        """A finding while the scale keeps falling, or is at 1 or below."""
         step = view.step
         if step is None or step.scaler is None or not math.isfinite(step.scaler.scale) or step.scaler.scale <= 0:
             return None
@@ -77,12 +77,12 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
             return None
         if self.is_open and self._num_taken >= self.config.calm_steps and not is_down:
             self._halvings = 0.0
-            return self._resolved(step.step, f"the loss scale holds again, at {scale:g}")
+            return self._resolved(step.step, f"loss scale stable at {scale:,g} for {self._num_taken:,} steps")
         is_critical = scale <= FLOOR and self._num_at_floor >= self.config.persist_steps
         return self._found(
             Severity.CRITICAL if is_critical else Severity.WARNING,
             step.step,
-            self._summary(scale),
+            f"{self._what(scale)}, {self._since(step.step, self._began or step.step)}",
             onset=self._began or step.step,
             phase="backward",
             values={
@@ -94,7 +94,7 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
         )
 
     def resume(self, finding: Finding) -> None:
-        """The search was over, or it would not have been told."""
+        """The first search was over, or it would not have been reported."""
         super().resume(finding)
         self._is_settled = self._was_above = True
         self._num_at_floor = int(finding.values["skipped_at_floor"])
@@ -115,8 +115,8 @@ class LossScaleCollapse(LastingRule[LossScaleCollapseConfig]):
         if not self._is_settled and self._num_taken >= self.config.settled_steps:
             self._is_settled, self._halvings = True, 0.0
 
-    def _summary(self, scale: float) -> str:
+    def _what(self, scale: float) -> str:
         if scale <= FLOOR:
-            still = f"; {self._num_at_floor} steps were skipped there" if self._num_at_floor else ""
-            return f"the loss scale has sunk to {scale:g}: gradients overflow, or underflow, without any scaling{still}"
-        return f"the loss scale keeps falling: {self._halvings:.0f} halvings in a short time, now {scale:g}"
+            skipped = f", {self._num_at_floor:,} steps skipped there" if self._num_at_floor else ""
+            return f"loss scale fell to {scale:g}{skipped}: gradients are not finite even without scaling"
+        return f"loss scale keeps falling: {self._halvings:.0f} halvings in about {MEMORY:.0f} steps, now {scale:,g}"

@@ -1,21 +1,19 @@
-"""loss_spike: the loss stands far above its own recent level, and what becomes of it.
+"""loss_spike: the loss is far above its own recent level; follows whether it recovers.
 
 Design
 ------
-A step is high when the mean loss exceeds its baseline by scale *and* by ratio, and by more than this run's own
-outliers do now and then (the baseline's tail). The first high step opens an episode, which freezes the baseline: no
-high step of it is learned (an outlier cannot hide the next one), and the episode ends only when the loss is back near
-the level it had at the onset, so a divergence is never learned as normal. An outlier of one step that was no spike is
-learned when it is over: what a run does every day is its nature. What is declared (a data switch, a new batch size)
-begins a new baseline instead. A run that got over such a thing by itself several times is told of only when it goes
-higher, or takes longer, than it did then (see `healed`).
+A step is high when the mean loss exceeds its baseline by scale *and* by ratio, and by more than this run's own outliers
+(the baseline's tail). The first high step opens an episode, which freezes the baseline: no high step of it is learned
+(an outlier cannot hide the next one), and the episode ends only when the loss is back near the level before it, so a
+divergence is never learned as normal. An outlier of one step that was no spike is learned when it is over: it is normal
+for this run. A declared change (a data switch, a new batch size) starts a new baseline instead. A run that recovered
+from several such rises is reported only when a rise is higher or longer than those (see `past_spikes`).
 
-One high step is an outlier batch and for the record only, unless it stands at `outlier_ratio` times the level. It is a
-warning when a second high step comes, or when the gradient norm jumped with it or just before (a second witness); it is
-critical with that witness and a second high step, or when it stays high for `persist_steps`, if it undoes more than
-next to nothing (`critical_share`) of what the run has gained. Triage, by how the excess compares with its peak:
-recovering, lingering, diverging. Of a loss that has been negative a ratio says nothing; its height is measured by the
-way that the run has come (see `progress`).
+One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level. It is a warning at a
+second high step, or when the gradient norm jumped with it or just before. It is critical with that jump and a second
+high step, or after `persist_steps` high steps, if it undoes more than `critical_share` of the run's improvement. The
+state compares the excess with its peak: recovering, lingering, diverging. For a loss that has been negative a ratio
+means nothing; its height is measured by the run's improvement so far (see `progress`).
 """
 
 import math
@@ -23,13 +21,13 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.past_spikes import Healed
+from caboose_daemon.rules.parts.past_spikes import PastSpikes
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.view import JobView
 
-WITNESS_STEPS = 5
-"""How long before the loss a jump of the gradient norm still counts as its witness."""
+NORM_LEAD_STEPS = 5
+"""Steps by which a jump of the gradient norm may precede the loss and still belong to the spike."""
 LINGERING_STEPS = 30
 
 
@@ -38,21 +36,21 @@ class LossSpikeConfig(RuleConfig):
     """Thresholds of loss_spike."""
 
     scales: float = 6.0
-    """How many scales of the recent scatter above the level count as high. Raise it for very noisy losses."""
+    """Height above the level, in scales of the recent scatter, that is high. Raise it for very noisy losses."""
     ratio: float = 1.25
-    """How many times the level the loss must reach as well; guards runs whose scatter is tiny."""
+    """Loss over its level that is needed as well; guards runs with a tiny scatter."""
     outlier_ratio: float = 2.0
-    """How many times the level a single step must reach to be a warning on its own."""
+    """Loss over its level at which a single step is a warning."""
     tails: float = 2.0
-    """How many times as far as this run's own outliers (one step in a hundred) a step must reach to count as high."""
+    """Height over that of the run's own outliers (one step in a hundred) that is needed as well."""
     persist_steps: int = 3
-    """Steps the loss stays high before it is critical without a second witness."""
+    """High steps after which it is critical even if the gradient norm did not jump."""
     critical_share: float = 0.02
-    """Share of what the run has gained that a spike must undo to be critical; guards losses near zero."""
+    """Share of the run's improvement that a spike must undo to be critical; guards losses near zero."""
     calm_steps: int = 3
-    """Steps near the old level before the episode is over."""
+    """Steps near the old level before it is resolved."""
     warmup_steps: int = 20
-    """Steps to learn the level from before anything is judged."""
+    """Steps from which the level is learned before anything is judged."""
 
 
 @dataclass
@@ -64,11 +62,11 @@ class _Episode:
     peak: float
     peak_step: int
     began_at: int = 0
-    """In losses seen."""
-    is_told: bool = False
+    """Number of losses seen before it."""
+    is_reported: bool = False
     num_high: int = 0
     num_calm: int = 0
-    has_witness: bool = False
+    has_norm_jump: bool = False
     worst: Severity = Severity.INFO
 
 
@@ -83,17 +81,17 @@ class LossSpike(Rule[LossSpikeConfig]):
     def __init__(self, config: LossSpikeConfig) -> None:
         super().__init__(config)
         self._progress = Progress()
-        self._healed = Healed()
+        self._past = PastSpikes()
         self._loss = Baseline(self.config.warmup_steps)
         self._norm = Baseline(self.config.warmup_steps)
         self._last_norm_jump = -math.inf
         self._episode: _Episode | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at the first high step and at every step until the loss is back."""
+        """A finding at the first high step and at every step until the loss has recovered."""
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
-            return None  # a loss that is not a number is non_finite's
+            return None  # NaN and infinity are non_finite's
         self._watch_norm(step.step, step.finite_grad_norm)
         self._progress.observe(loss, view)
         if self._episode is not None:
@@ -114,9 +112,9 @@ class LossSpike(Rule[LossSpikeConfig]):
         return self._follow(self._episode, step.step, loss)
 
     def resume(self, finding: Finding) -> None:
-        """The level to come back to is in the finding; a new baseline is learned afterwards."""
+        """The level before the spike is in the finding; a new baseline is learned afterwards."""
         values = finding.values
-        self._progress.take_up(values.get("first", values["level"]), values["level"])
+        self._progress.restore(values.get("first", values["level"]), values["level"])
         self._episode = _Episode(
             onset=finding.onset_step,
             level=values["level"],
@@ -124,7 +122,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             tail=values["tail"],
             peak=values["peak"],
             peak_step=finding.onset_step,
-            is_told=True,
+            is_reported=True,
             num_high=int(values["num_high"]),
             worst=finding.severity,
         )
@@ -150,29 +148,28 @@ class LossSpike(Rule[LossSpikeConfig]):
         episode.num_calm = episode.num_calm + 1 if is_near else 0
         if self._is_high(loss, episode.level, episode.scale, episode.tail):
             episode.num_high += 1
-        episode.has_witness |= step - self._last_norm_jump <= WITNESS_STEPS
+        episode.has_norm_jump |= step - self._last_norm_jump <= NORM_LEAD_STEPS
         if episode.num_calm >= self.config.calm_steps:
             return self._end(episode, step, loss)
-        if not episode.is_told and self._is_usual(episode):
+        if not episode.is_reported and self._is_usual(episode):
             return None
-        episode.is_told = True
+        episode.is_reported = True
         severity = episode.worst = max(episode.worst, self._severity(episode), key=lambda s: s.rank)
-        excess = (loss - episode.level) / episode.scale
-        witness = "; the gradient norm jumped with it" if episode.has_witness else ""
-        summary = f"loss {loss:.4g} against a level of {episode.level:.4g}, {excess:.0f} scales above{witness}"
+        norm = "; the gradient norm jumped too" if episode.has_norm_jump else ""
+        summary = f"loss high: {loss:.4g} against {episode.level:.4g} before step {episode.onset:,}{norm}"
         return self._finding(episode, step, loss, severity, self._triage(episode, step, loss), summary)
 
     def _is_usual(self, episode: _Episode) -> bool:
         length = self._progress.num - episode.began_at
-        return self._healed.is_usual(episode.began_at, episode.peak - episode.level, length)
+        return self._past.is_usual(episode.began_at, episode.peak - episode.level, length)
 
     def _severity(self, episode: _Episode) -> Severity:
         num, height = episode.num_high, episode.peak - episode.level
-        stays = num >= self.config.persist_steps or (episode.has_witness and num >= 2)
+        stays = num >= self.config.persist_steps or (episode.has_norm_jump and num >= 2)
         if stays and height >= self.config.critical_share * self._progress.gained(episode.level):
             return Severity.CRITICAL
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
-        return Severity.WARNING if num >= 2 or episode.has_witness or is_tall else Severity.INFO
+        return Severity.WARNING if num >= 2 or episode.has_norm_jump or is_tall else Severity.INFO
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:
         if step == episode.onset:
@@ -189,14 +186,13 @@ class LossSpike(Rule[LossSpikeConfig]):
         if episode.num_high == 1:
             self._loss.learn(episode.peak)
         self._loss.learn(loss)
-        if episode.worst is not Severity.INFO or not episode.is_told:
+        if episode.worst is not Severity.INFO or not episode.is_reported:
             now = self._progress.num
-            self._healed.add(now, episode.peak - episode.level, now - episode.began_at)
-        if not episode.is_told:
+            self._past.add(now, episode.peak - episode.level, now - episode.began_at)
+        if not episode.is_reported:
             return None
-        num = step - episode.onset
-        why = f"loss is back at {loss:.4g} after a spike to {episode.peak:.4g}, {num} steps after it began"
-        return self._finding(episode, step, loss, Severity.INFO, "resolved", why)
+        summary = f"loss back at {loss:.4g} after a peak of {episode.peak:.4g}, {step - episode.onset:,} steps later"
+        return self._finding(episode, step, loss, Severity.INFO, "resolved", summary)
 
     def _finding(
         self, episode: _Episode, step: int, loss: float, severity: Severity, state: str, summary: str

@@ -1,25 +1,25 @@
-"""lr_schedule: the learning rate does what no schedule would.
+"""lr_schedule: the learning rate jumps, is reset, stays at zero or never moves, outside its schedule.
 
 Design
 ------
-Four things, each told from the schedules that look like it:
+Four conditions, each distinguished from the schedules that look like it:
 
-* A jump: up by more than `jump_ratio` from one step to the next, and by a good part of the highest rate so far (a
-  rise out of a trough has huge ratios and tiny steps). Schedules jump in three ways. In a warm-up the rate has only
-  ever risen; the regime knows. A warm restart goes back to the very peak it came from. And schedulers that are stepped
-  once an epoch climb their warm-up in stairs: such a jump falls on a scheduler's step, as the steps before it did not.
-  Where a log skips steps, what lies between is not known, and only a rate far above all before counts.
-* A reset: the scheduler's own count goes back, or the rate after a resume is far from the one that the same step was
-  taken with before. Rates are lowered on purpose after a resume, so downwards only the order of magnitude counts.
-* Zero, or next to nothing of its peak, before the end: steps that change nothing, while the run goes on. Cosine
-  schedules touch zero for one step, and a rate that a log has rounded stands at zero for the last few hundredths of a
-  run.
-* A scheduler that never moves the rate: it was never stepped (its count stands though epochs have passed), or it
-  belongs to another optimizer (it counts, but a kind that moves at every step does not move). Kinds that are constant
-  by design, or wait for a plateau or a milestone, are judged by their count alone, or not at all.
+* A jump: up by more than `jump_ratio` from one step to the next, and by a good part of the highest rate so far (a rise
+  out of a minimum has huge ratios and tiny steps). Schedules jump in three ways. In a warm-up the rate has only risen
+  so far; the regime shows that. A warm restart returns to the exact peak before it. And schedulers that are stepped
+  once an epoch warm up in stairs: such a jump coincides with a scheduler step, and the steps before it do not. Where a
+  log skips steps, the rates between are unknown, and only a rate far above all earlier ones counts.
+* A reset: the scheduler's own step count goes back, or the rate after a resume is far from the rate that the same step
+  had before. Rates are often lowered on purpose after a resume, so downwards only the order of magnitude counts.
+* Zero, or a negligible share of its peak, before the end: the run continues with steps that change nothing. Cosine
+  schedules touch zero for one step, and a rate rounded by a log is zero for the last few percent of a run.
+* A scheduler that never moves the rate: it was never stepped (its count is constant though epochs have passed), or it
+  belongs to another optimizer (it counts, but a kind that changes the rate at every step does not). Kinds that are
+  constant by design, or wait for a plateau or a milestone, are judged by their count alone, or not at all.
 
-The highest rate of all groups is looked at: a group that is frozen or unfrozen is not the schedule. Declared restarts,
-batch ramps and data switches are left alone. It is a warning: what a wrong rate does to the loss has rules of its own.
+The highest rate of all groups is used: a group that is frozen or unfrozen does not change the schedule. Declared
+restarts, batch ramps and data switches are ignored. It is a warning: other rules judge what a wrong rate does to the
+loss.
 """
 
 import math
@@ -32,23 +32,23 @@ from caboose_daemon.steps.view import JobView
 
 DECLARED = frozenset({"restart", "batch_ramp", "data_switch"})
 RISE = 0.25
-"""Share of the highest rate so far by which a jump goes up at least."""
+"""Minimal height of a jump, as a share of the highest rate so far."""
 SAME_PEAK = 0.05
-"""How close to its peak a warm restart comes back."""
+"""Relative distance from its peak within which a warm restart returns."""
 RESUME_BELOW = 10.0
 NEXT_TO_NOTHING = 1e-6
-"""Share of its peak at which a rate is as good as zero: what it changes is below the weights' precision."""
+"""Share of its peak below which a rate counts as zero: its updates are below the weights' precision."""
 ZERO_STEPS = 5
 ZERO_STEPS_WITHOUT_END = 100
 ZERO_SHARE = 0.05
-"""How long a rate of zero is watched where the run's length is not known: steps, and the share of the run so far."""
+"""How long a rate may be zero where the run's length is unknown: steps, and share of the run so far."""
 END = 0.98
-"""Share of the run from which on a rate of zero is its end."""
+"""Share of the run after which a rate of zero is its planned end."""
 CALM_STEPS = 100
-"""After so many steps a jump is no longer news, whatever became of it."""
+"""Steps after which a jump or reset is resolved, whatever the rate is."""
 NUM_EPOCHS = 2
 EPOCH_STEPS = 10_000
-"""What counts as an epoch where neither its length nor the run's is known; else the batches, or a tenth of the run."""
+"""Length of an epoch where neither its batches nor the run's length is known; else its batches, or 1/10 of the run."""
 MOVING = frozenset(
     {
         "CosineAnnealingLR",
@@ -61,9 +61,9 @@ MOVING = frozenset(
 )
 """Kinds that change the rate whenever they are stepped."""
 UNMOVED = frozenset({"ConstantLR", "ReduceLROnPlateau"})
-"""Kinds of which nothing is expected: constant by design, or waiting for a plateau."""
+"""Kinds that may never change the rate: constant by design, or waiting for a plateau."""
 MOVES = 20
-"""Scheduler's steps after which one of `MOVING` must have changed the rate."""
+"""Scheduler steps after which one of `MOVING` must have changed the rate."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,13 @@ class LrScheduleConfig(RuleConfig):
     """Thresholds of lr_schedule."""
 
     jump_ratio: float = 2.0
-    """How many times the rate of the step before counts as a jump; also after a resume."""
+    """Rate over that of the step before that is a jump; also after a resume."""
 
 
 @dataclass
-class _Trouble:
+class _Fault:
     kind: str
+    """jump, reset, zero or unmoved."""
     onset: int
     summary: str
     before: float
@@ -84,7 +85,7 @@ class _Trouble:
 
 
 class LrSchedule(Rule[LrScheduleConfig]):
-    """Jumps, resets, an early zero, and a scheduler without effect."""
+    """Jumps, resets, an early zero, or a scheduler without effect."""
 
     name = "lr_schedule"
     config_class = LrScheduleConfig
@@ -105,10 +106,10 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._num_skipped = 0
         self._first_epoch: int | None = None
         self._num_zero = 0
-        self._trouble: _Trouble | None = None
+        self._fault: _Fault | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every step while the schedule is in trouble."""
+        """A finding at every step while one of the four conditions lasts."""
         step = view.step
         if step is None or not step.lr:
             return None
@@ -122,24 +123,24 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._lr = lr
         if view.regime.active and not view.regime.active.isdisjoint(DECLARED):
             found = None
-        if self._trouble is None:
-            self._trouble = found
+        if self._fault is None:
+            self._fault = found
             return None if found is None else self._open(step, found)
-        if found is not None and found.kind == self._trouble.kind:
-            self._trouble.lr = max(self._trouble.lr, lr)
-        return self._open(step, self._trouble) if self._lasts(view, step, lr) else self._over(step, lr)
+        if found is not None and found.kind == self._fault.kind:
+            self._fault.lr = max(self._fault.lr, lr)
+        return self._open(step, self._fault) if self._lasts(view, step, lr) else self._over(step, lr)
 
     def resume(self, finding: Finding) -> None:
-        """What was found, and the rate before it, are in the finding."""
+        """The kind, and the rate before it, are in the finding."""
         values = finding.values
         kind = next(kind for kind in ("jump", "reset", "zero", "unmoved") if kind in values)
-        self._trouble = _Trouble(kind, finding.onset_step, finding.summary, values["before"], values["lr"])
+        self._fault = _Fault(kind, finding.onset_step, finding.summary, values["before"], values["lr"])
         if kind == "unmoved":
             self._first_lr = values["lr"]
         elif kind == "zero":
             self._peak = values["before"]
 
-    def _begin(self, view: JobView, step: AlignedStep, lr: float) -> _Trouble | None:
+    def _begin(self, view: JobView, step: AlignedStep, lr: float) -> _Fault | None:
         self._first_lr = self._first_lr or lr
         self._peak = max(self._peak, lr)
         self._first_step, self._first_epoch = step.step, step.epoch
@@ -149,10 +150,10 @@ class LrSchedule(Rule[LrScheduleConfig]):
             return None
         if self.config.jump_ratio * earlier >= now >= earlier / RESUME_BELOW:
             return None
-        summary = f"after the resume the learning rate is {now:.3g}; at this step it was {earlier:.3g} before"
-        return _Trouble("reset", step.step, f"{summary}: was the scheduler's state restored?", earlier, now)
+        summary = f"learning rate {now:.3g} after the resume at step {step.step:,}, {earlier:.3g} before"
+        return _Fault("reset", step.step, f"{summary}: scheduler state not restored?", earlier, now)
 
-    def _look(self, view: JobView, step: AlignedStep, lr: float, before: float) -> _Trouble | None:
+    def _look(self, view: JobView, step: AlignedStep, lr: float, before: float) -> _Fault | None:
         count = _scheduler_steps(step)
         known, was_stepped = self._count, self._was_stepped
         self._count = count
@@ -160,19 +161,17 @@ class LrSchedule(Rule[LrScheduleConfig]):
         is_reset = count is not None and known is not None and count < known
         self._num_zero = self._num_zero + 1 if self._is_zero(lr) else 0
         if self._num_zero and self._peak > 0 and self._num_zero >= self._patience_at_zero(view, step) and not is_reset:
-            return self._trouble_of("zero", step, lr, before)
+            return self._fault_of("zero", step, lr, before)
         if lr != before:
             found = self._changed(view, step, lr, before, is_stair=self._was_stepped and not was_stepped)
-            return self._trouble_of("reset", step, lr, before) if is_reset else found
+            return self._fault_of("reset", step, lr, before) if is_reset else found
         if is_reset:
-            return self._trouble_of("reset", step, lr, before)
+            return self._fault_of("reset", step, lr, before)
         if not self._has_moved and "scheduler" in view.facts and self._is_unmoved(view, step):
-            return self._trouble_of("unmoved", step, lr, before)
+            return self._fault_of("unmoved", step, lr, before)
         return None
 
-    def _changed(
-        self, view: JobView, step: AlignedStep, lr: float, before: float, *, is_stair: bool
-    ) -> _Trouble | None:
+    def _changed(self, view: JobView, step: AlignedStep, lr: float, before: float, *, is_stair: bool) -> _Fault | None:
         self._has_moved = True
         peak, has_fallen = self._peak, self._has_fallen
         self._peak = max(peak, lr)
@@ -184,7 +183,7 @@ class LrSchedule(Rule[LrScheduleConfig]):
             return None
         is_warmup = "warmup" in view.regime.active or (is_stair and not has_fallen)
         is_restart = has_fallen and abs(lr - peak) <= SAME_PEAK * peak
-        return None if is_warmup or is_restart else self._trouble_of("jump", step, lr, before)
+        return None if is_warmup or is_restart else self._fault_of("jump", step, lr, before)
 
     def _is_zero(self, lr: float) -> bool:
         return lr <= NEXT_TO_NOTHING * self._peak
@@ -209,54 +208,54 @@ class LrSchedule(Rule[LrScheduleConfig]):
         length = view.setting("num_batches") or (_total_steps(view) or 10.0 * EPOCH_STEPS) / 10.0
         return step.step - self._first_step >= NUM_EPOCHS * length
 
-    def _trouble_of(self, kind: str, step: AlignedStep, lr: float, before: float) -> _Trouble:
+    def _fault_of(self, kind: str, step: AlignedStep, lr: float, before: float) -> _Fault:
         onset = step.step
         if kind == "jump":
-            summary = f"the learning rate jumped from {before:.3g} to {lr:.3g} in one step, no warm-up and no restart"
+            times = f" {lr / before:.3g}x" if before > 0 else ""
+            summary = f"learning rate jumped{times} ({before:.3g} to {lr:.3g}) at step {onset:,}, outside its schedule"
         elif kind == "reset":
-            summary = f"the scheduler began anew: its count went back, and the learning rate went to {lr:.3g}"
+            summary = f"scheduler restarted at step {onset:,}: its step count went back, learning rate now {lr:.3g}"
         elif kind == "zero":
             onset, before = step.step - self._num_zero + 1, self._peak
-            rate = "0" if lr == 0.0 else f"next to nothing ({lr:.1g}, from {self._peak:.2g})"
-            summary = f"the learning rate is {rate} since step {onset}, and the run goes on: nothing is learned"
+            summary = f"learning rate {lr:.1g} since step {onset:,} (peak {self._peak:.2g}): nothing is learned"
         else:
-            counted = "it is never stepped" if self._count == self._first_count else "it is stepped without effect"
-            summary = f"a scheduler is attached, but the learning rate has stood at {lr:.3g} from the start: {counted}"
-        return _Trouble(kind, onset, summary, before, lr)
+            how = "is never stepped" if self._count == self._first_count else "has no effect"
+            summary = f"learning rate constant at {lr:.3g} since step {self._first_step:,}: the scheduler {how}"
+        return _Fault(kind, onset, summary, before, lr)
 
     def _lasts(self, view: JobView, step: AlignedStep, lr: float) -> bool:
-        trouble = self._trouble
-        assert trouble is not None, "asked only while there is one"
+        fault = self._fault
+        assert fault is not None, "called only while there is one"
         if view.regime.active and not view.regime.active.isdisjoint(DECLARED):
             return False
-        if trouble.kind == "zero":
+        if fault.kind == "zero":
             return self._is_zero(lr)
-        if trouble.kind == "unmoved":
-            return lr == trouble.lr
-        if step.step - trouble.onset >= CALM_STEPS:
+        if fault.kind == "unmoved":
+            return lr == fault.lr
+        if step.step - fault.onset >= CALM_STEPS:
             return False
         near = self.config.jump_ratio
-        return not trouble.before / near <= lr <= trouble.before * near
+        return not fault.before / near <= lr <= fault.before * near
 
-    def _open(self, step: AlignedStep, trouble: _Trouble) -> Finding:
+    def _open(self, step: AlignedStep, fault: _Fault) -> Finding:
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING),
             step=step.step,
-            onset_step=trouble.onset,
-            summary=trouble.summary,
-            values={trouble.kind: 1.0, "lr": trouble.lr, "before": trouble.before},
+            onset_step=fault.onset,
+            summary=fault.summary,
+            values={fault.kind: 1.0, "lr": fault.lr, "before": fault.before},
         )
 
     def _over(self, step: AlignedStep, lr: float) -> Finding:
-        trouble, self._trouble = self._trouble, None
-        assert trouble is not None, "only what began can end"
+        fault, self._fault = self._fault, None
+        assert fault is not None, "called only while there is one"
         return Finding(
             rule=self.name,
             severity=Severity.INFO,
             step=step.step,
-            onset_step=trouble.onset,
-            summary=f"the learning rate is {lr:.3g} now",
+            onset_step=fault.onset,
+            summary=f"learning rate now {lr:.3g}",
             state="resolved",
         )
 

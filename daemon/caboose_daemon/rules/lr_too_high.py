@@ -1,19 +1,20 @@
-"""lr_too_high: steps so large that they undo what they learn.
+"""lr_too_high: steps are so large that they undo what was learned.
 
 Design
 ------
-Four witnesses, each of which is enough for a warning. Where the agent looks at the weights: the typical weight matrix
-moves by more than `max_update` of itself in one step, on several sampled steps. A hundredth is large, a tenth means
-that ten steps write the weights anew; zero-initialised tensors, biases and norms do that in healthy runs and are left
-out. A single update of a good part of the matrix (`rewritten`) has wiped out what the model began with. Weights grow
-with such steps, which hides the next ones; so what is asked then is whether the loss has since come to anything, or
-falls at least, as it does in a model that was merely given tiny weights. And in the curve: soon after the start, and
-not in a warm-up, the loss lies well above where the run *began*, for many steps: an untrained model is at chance
-already, and only steps that are too large make it worse than that. Where it began is its very first loss, since the
-second one may be broken already; a first batch that was merely easy has its like among the next ones. Or the loss, or
-the gradient norm, jumped soon after the start and the run has stood where it began ever since, dead (see `thrown`).
-Large updates with a loss above its beginning are critical. A later divergence has many possible causes, and is
-`divergence`'s.
+Four signs, each of which is enough for a warning. Two come from sampled weights. The typical weight matrix changes by
+more than `max_update` of its norm in one step, on several sampled steps. A hundredth is large; a tenth means that ten
+steps replace the weights. Zero-initialised tensors, biases and norms do that in healthy runs and are left out. Or a
+single update by a large part of the matrix (`rewritten`) has erased what the model started with. Weights grow with such
+steps, which hides the next ones. So the loss decides then: it must not have improved since, nor be falling, as it does
+in a model that was only initialised with tiny weights.
+
+Two come from the curve. Soon after the start, and not in a warm-up, the loss is well above its *first* value for many
+steps: an untrained model is at chance already, and only steps that are too large make it worse. The reference is the
+very first loss, because the second may already be broken; a first batch that was only easy has similar ones among the
+next. Or the loss or the gradient norm jumped soon after the start, and the run has been stuck near its first loss since
+(see `blown_up_start`). Large updates with a loss above its start are critical. A later divergence has many possible
+causes, and is `divergence`'s.
 """
 
 import math
@@ -21,8 +22,8 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from caboose_daemon.rules.parts.beginning import is_in_sight
-from caboose_daemon.rules.parts.blown_up_start import FALLS, Peak, Thrown
+from caboose_daemon.rules.parts.beginning import is_start_of_run
+from caboose_daemon.rules.parts.blown_up_start import FALLS, BlownUpStart, Peak
 from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
@@ -36,7 +37,7 @@ JUMPS = 15
 TO_SIGMA = 1.05
 """Median absolute difference of two independent values to the standard deviation of one, if they are normal."""
 NOISE = 2.5
-"""Standard deviations of the batches' noise by which a first loss may lie low without meaning anything."""
+"""Standard deviations of the batch noise by which a first loss may be low by chance."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,21 @@ class LrTooHighConfig(RuleConfig):
     """Thresholds of lr_too_high."""
 
     max_update: float = 0.1
-    """Median update-to-weight ratio of the weight matrices that is too much."""
+    """Median update-to-weight ratio of the weight matrices that is too large."""
     samples: int = 2
-    """Sampled steps in a row on which it must be."""
+    """Sampled steps in a row above it before it is reported."""
     worse_than_start: float = 1.5
-    """How many times the run's first loss its level must reach, or a jump that it dies of."""
+    """Loss over the run's first loss that is reported, for its level or for a jump after which the run is stuck."""
     start_steps: int = 300
     """Steps that count as soon after the start."""
     persist_steps: int = 30
-    """Steps in a row that the loss must lie there."""
+    """Steps in a row above the start before it is reported."""
     rewritten: float = 0.3
-    """Update-to-weight ratio of a single step that writes the typical matrix anew."""
+    """Update-to-weight ratio at which a single step replaces the typical matrix."""
     near_start: float = 0.5
-    """Share of the run's first loss above which little has been learned since then."""
+    """Share of the run's first loss above which little has been learned since."""
     stuck_steps: int = 100
-    """Steps over which the loss must then fall by a twentieth, or it is stuck."""
+    """Steps over which the loss must then fall by 5 %, or it is stuck."""
 
 
 class LrTooHigh(Rule[LrTooHighConfig]):
@@ -84,12 +85,12 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._rewritten_step = 0
         self._window: list[float] = []
         self._last_mean = math.nan
-        self._is_at_a_stand = False
-        self._thrown = Thrown(config.worse_than_start, config.stuck_steps)
+        self._is_stuck_since_rewrite = False
+        self._blown_up = BlownUpStart(config.worse_than_start, config.stuck_steps)
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while updates are too large, or the loss lies above its beginning."""
+        """A finding while one of the four signs lasts."""
         step = view.step
         if step is None:
             return None
@@ -103,44 +104,45 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         is_above = self._is_above(view, step)
         is_large = self._num_large >= self.config.samples
         is_stuck = self._is_stuck(step.finite_loss)
-        is_thrown = self._is_thrown(view, step)
-        if not (is_above or is_large or is_stuck or is_thrown):
+        is_blown_up = self._is_blown_up(view, step)
+        if not (is_above or is_large or is_stuck or is_blown_up):
             return self._end(step.step)
         if self._onset is None:
             self._onset = self._above.onset if is_above and self._above.onset is not None else step.step
             if is_stuck:
                 self._onset = min(self._onset, self._rewritten_step)
-            if is_thrown:
-                self._onset = min(self._onset, self._thrown.step)
-        lr = f" at a learning rate of {max(step.lr):.3g}" if step.lr else ""
-        says = []
+            if is_blown_up:
+                self._onset = min(self._onset, self._blown_up.step)
+        lr = f" (learning rate {max(step.lr):.3g})" if step.lr else ""
+        parts = []
         if is_large:
-            says.append(f"the typical weight matrix moves by {100 * self._update:.2g} % of itself in a step")
+            limit = f"limit {100 * self.config.max_update:.2g} %"
+            parts.append(f"weights change by {100 * self._update:.2g} % per step, {limit}")
         elif is_stuck:
-            says.append(f"one step changed the typical weight matrix by {100 * self._rewritten:.3g} % of itself")
+            parts.append(f"one step changed the weights by {100 * self._rewritten:.3g} %")
             if not is_above:
-                says.append(f"the loss has stayed at {self._level:.4g} since, from {self._first:.4g} at the start")
-        elif is_thrown and not is_above:
-            says.append(self._how_thrown())
+                parts.append(f"loss stuck at {self._level:.4g} since, {self._first:.4g} at the start")
+        elif is_blown_up and not is_above:
+            parts.append(self._describe_blow_up())
         if is_above:
-            says.append(f"the loss lies at {self._level:.4g}, above the {self._first:.4g} it began with")
+            parts.append(f"loss {self._level:.4g} against {self._first:.4g} at the start")
         severity = Severity.CRITICAL if is_above and is_large else Severity.WARNING
-        return self._finding(step.step, severity, "open", " and ".join(says) + lr)
+        return self._finding(step.step, severity, "open", "; ".join(parts) + lr)
 
     def resume(self, finding: Finding) -> None:
-        """Each witness stands as it was until it is seen otherwise; where the run began is in the finding."""
+        """Each sign is taken as it was until the next measurement; the first loss is in the finding."""
         values = finding.values
         self._onset, self._update = finding.onset_step, values["update_ratio"]
         self._num_large = self.config.samples if self._update > self.config.max_update else 0
         self._first, self._level, self._last, self._num = values["first"], values["level"], values["level"], 1
         if values["is_above"]:
-            self._above.take_up(finding.onset_step)
+            self._above.restore(finding.onset_step)
         self._rewritten = values.get("rewritten", 0.0)
         if values.get("is_stuck"):
-            self._is_at_a_stand, self._last_mean = True, values["level"]
+            self._is_stuck_since_rewrite, self._last_mean = True, values["level"]
             self._rewritten_step = finding.onset_step
         if values.get("is_thrown"):
-            self._thrown.take_up(
+            self._blown_up.restore(
                 values["first"], Peak(finding.onset_step, values["thrown_to"], values["thrown_to"]), values["level"]
             )
 
@@ -153,16 +155,16 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._jumps.append(abs(loss - self._last) if self._num > 1 else 0.0)
         self._last = loss
         if math.isnan(self._first):
-            if "resume" in view.regime.active or not is_in_sight(step, view.regime):
-                self._num = self.config.start_steps  # where it began is not in sight, and this is not soon after it
+            if "resume" in view.regime.active or not is_start_of_run(step, view.regime):
+                self._num = self.config.start_steps  # the start was not seen, so this is not soon after it
                 return False
             self._first = loss
             chance = known(view)
             if chance is not None and chance / 2 < loss < chance:
-                self._first = chance  # an untrained model is better than that by luck alone; a fine-tuned one by far
+                self._first = chance  # an untrained model is better only by luck; a fine-tuned one is far better
         if not self._above.is_open and (self._num > self.config.start_steps or "warmup" in view.regime.active):
             return False
-        if self._above.is_open:  # said once, it stands until the loss is back at where it began
+        if self._above.is_open:  # once reported, it lasts until the loss is back at its first value
             is_worse = self._level > self._first
         else:
             ratio = self.config.worse_than_start
@@ -170,41 +172,40 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             is_worse = is_worse and self._level - self._first > NOISE * TO_SIGMA * median(self._jumps)
         return self._above.judge(step.step, is_worse) == "open"
 
-    def _is_thrown(self, view: JobView, step: AlignedStep) -> bool:
-        """Whether the run was thrown off soon after its start, and has stood where it began since."""
+    def _is_blown_up(self, view: JobView, step: AlignedStep) -> bool:
+        """Whether the run blew up soon after its start, and has been stuck near its first loss since."""
         if math.isnan(self._first):
             return False
         is_early = self._num <= self.config.start_steps and view.regime.active.isdisjoint(("warmup", "resume"))
         if (loss := step.finite_loss) is not None:
-            self._thrown.observe(step.step, loss, step.finite_grad_norm, is_early=is_early, chance=known(view))
-        return self._thrown.stands
+            self._blown_up.observe(step.step, loss, step.finite_grad_norm, is_early=is_early, chance=known(view))
+        return self._blown_up.is_stuck
 
-    def _how_thrown(self) -> str:
-        thrown = self._thrown
-        peak = thrown.loss_peak
-        if peak is not None:
-            jump = f"the loss jumped to {peak.value:.4g} at step {peak.step}, from {self._first:.4g} at the start"
+    def _describe_blow_up(self) -> str:
+        loss, norm = self._blown_up.loss_peak, self._blown_up.norm_peak
+        if loss is not None:
+            jump = f"loss jumped from {self._first:.4g} to {loss.value:.4g} at step {loss.step:,}"
         else:
-            assert thrown.norm_peak is not None
-            jump = f"the gradient norm jumped to {thrown.norm_peak.value:.3g} at step {thrown.norm_peak.step}"
-        return f"{jump}, and the loss has stood at {thrown.level:.4g} since"
+            assert norm is not None, "one of the two has jumped"
+            jump = f"gradient norm jumped to {norm.value:.3g} at step {norm.step:,}"
+        return f"{jump}, loss stuck at {self._blown_up.level:.4g} since"
 
     def _is_stuck(self, loss: float | None) -> bool:
-        """Whether a step wrote the weights anew, and the loss has come to nothing since."""
+        """Whether a step replaced the weights, and the loss has not improved since."""
         if not self._rewritten or loss is None or math.isnan(self._first):
-            return self._is_at_a_stand
+            return self._is_stuck_since_rewrite
         self._window.append(loss)
         if len(self._window) >= self.config.stuck_steps:
             mean, self._window = fmean(self._window), []
             is_high = self._first > 0 and mean > self.config.near_start * self._first
-            self._is_at_a_stand = is_high and mean > FALLS * self._last_mean
+            self._is_stuck_since_rewrite = is_high and mean > FALLS * self._last_mean
             self._last_mean = mean
-        return self._is_at_a_stand
+        return self._is_stuck_since_rewrite
 
     def _end(self, step: int) -> Finding | None:
         if self._onset is None:
             return None
-        finding = self._finding(step, Severity.INFO, "resolved", "updates and loss are in range again")
+        finding = self._finding(step, Severity.INFO, "resolved", "updates and loss back within their limits")
         self._onset = None
         return finding
 
@@ -222,10 +223,10 @@ class LrTooHigh(Rule[LrTooHighConfig]):
                 "level": self._level,
                 "first": self._first,
                 "is_above": float(self._above.is_open),
-                "is_stuck": float(self._is_at_a_stand),
+                "is_stuck": float(self._is_stuck_since_rewrite),
                 "rewritten": self._rewritten,
-                "is_thrown": float(self._thrown.stands),
-                "thrown_to": math.nan if self._thrown.loss_peak is None else self._thrown.loss_peak.value,
-                "norm_thrown_to": math.nan if self._thrown.norm_peak is None else self._thrown.norm_peak.value,
+                "is_thrown": float(self._blown_up.is_stuck),
+                "thrown_to": math.nan if self._blown_up.loss_peak is None else self._blown_up.loss_peak.value,
+                "norm_thrown_to": math.nan if self._blown_up.norm_peak is None else self._blown_up.norm_peak.value,
             },
         )

@@ -1,19 +1,19 @@
-"""lr_too_low: steps so small that nothing is learned.
+"""lr_too_low: steps are so small that nothing is learned.
 
 Design
 ------
-Judged by what the optimizer really did: the typical weight matrix moves by less than `min_update` of itself in a step,
-on several sampled steps, while the learning rate stands near its own peak. At the end of a schedule, and in a warm-up,
-small steps are the plan; a rate that decayed too early is `lr_schedule`'s and `plateau`'s. A run that has moved its
-weights before, or had gradients many times larger, has lost them since, and one without any never had them: not for
-want of a rate.
+Judged by the real updates: the typical weight matrix changes by less than `min_update` of its norm per step, on several
+sampled steps, while the learning rate is near its own peak. At the end of a schedule, and in a warm-up, small steps are
+planned; a rate that decayed too early is `lr_schedule`'s and `plateau`'s. Where the weights moved before, or gradients
+were many times larger, the gradients have vanished since, and a run without gradients never had them: the rate is not
+the cause.
 
-Updates up to ten times as large (`slow_update`) are enough for a model that is nearly right, as in fine-tuning: they
-are told where the loss shows that they are not, because it hardly falls (`slow_fall` in a thousand steps), and that is
-known well enough to say so.
+Updates up to ten times as large (`slow_update`) are enough for a model that is nearly right, as in fine-tuning. They
+are reported where the loss shows that they are not: it hardly falls (`slow_fall` per thousand steps), and that is known
+with enough precision.
 
-Zero-initialised tensors, biases and norms are left out. Without a look at the weights the rule abstains: a flat loss
-alone has too many causes.
+Zero-initialised tensors, biases and norms are left out. Without sampled weights the rule abstains: a flat loss alone
+has too many causes.
 """
 
 import math
@@ -28,12 +28,12 @@ from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 16
 KNOWN = 0.01
-"""Standard error of the loss's fall, as a share of its level, up to which it is known."""
-MORE = 1.5
-"""How many times as much the loss must fall by before it is over."""
+"""Standard error of the loss's fall, as a share of its level, up to which the fall counts as known."""
+CALM = 1.5
+"""Factor on the fall that is needed before it is resolved."""
 NORM_MEMORY = 8
 FADED = 10.0
-"""How many times the gradient norm of now an earlier one must have been for gradients to be gone."""
+"""Highest gradient norm over the present one, above which gradients have vanished."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +41,29 @@ class LrTooLowConfig(RuleConfig):
     """Thresholds of lr_too_low."""
 
     min_update: float = 1e-6
-    """Median update-to-weight ratio of the weight matrices that is too little."""
+    """Median update-to-weight ratio of the weight matrices that is too small."""
     slow_update: float = 1e-5
-    """The same, that is too little where the loss hardly falls."""
+    """Ratio that is too small where the loss hardly falls."""
     slow_fall: float = 0.02
-    """Share of its level that the loss must fall by in a thousand steps, or it hardly falls."""
+    """Fall of the loss per thousand steps, as a share of its level, below which it hardly falls."""
     slow_steps: int = 300
-    """Steps over which that is judged at least."""
+    """Steps before the fall of the loss is judged."""
     samples: int = 3
-    """Sampled steps in a row on which it must be."""
+    """Sampled steps in a row before it is reported."""
     has_moved: float = 1e-4
-    """Update-to-weight ratio that shows, if it was ever reached, that the rate is not what is too low."""
+    """Update-to-weight ratio that rules this out if it was ever reached."""
     near_peak: float = 0.1
     """Share of its peak above which the learning rate counts as near it."""
 
 
 class Streak:
-    """Sampled steps in a row on which something held."""
+    """Sampled steps in a row on which a condition held."""
 
     def __init__(self) -> None:
         self.num = 0
         self.first = 0
 
     def count(self, step: int, holds: bool) -> None:
-        """One more of them, or the end of the row."""
         if holds and not self.num:
             self.first = step
         self.num = self.num + 1 if holds else 0
@@ -91,7 +90,7 @@ class LrTooLow(Rule[LrTooLowConfig]):
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """Judged on sampled steps; a finding at every step until one says otherwise."""
+        """Judged on sampled steps; a finding at every step until a sampled one resolves it."""
         step = view.step
         if step is None or not step.lr:
             return None
@@ -115,19 +114,20 @@ class LrTooLow(Rule[LrTooLowConfig]):
                 elif is_slow and self._slow.num >= self.config.samples:
                     self._onset = self._slow.first
             elif not (self._small.num or is_slow):
-                again = f"updates are {update:.2g} of the weights again"
-                falls = f"the loss falls, by updates of {update:.2g} of the weights"
-                finding = self._finding(step.step, "resolved", falls if self._slow.num else again)
+                falls = ", and the loss falls" if self._slow.num else ""
+                finding = self._finding(step.step, "resolved", f"weights change by {update:.2g} per step{falls}")
                 self._onset = None
                 return finding
         if self._onset is None:
             return None
-        summary = f"the typical weight matrix moves by {self._update:.2g} of itself in a step, at a learning rate of"
-        so = "nothing can be learned at this pace" if self._update < self.config.min_update else "the loss hardly falls"
-        return self._finding(step.step, "open", f"{summary} {lr:.3g}: {so}")
+        is_tiny = self._update < self.config.min_update
+        limit = self.config.min_update if is_tiny else self.config.slow_update
+        so = "too small to learn" if is_tiny else "the loss hardly falls"
+        change = f"weights change by {self._update:.2g} of their norm per step (limit {limit:.2g})"
+        return self._finding(step.step, "open", f"{change} at learning rate {lr:.3g}: {so}")
 
     def resume(self, finding: Finding) -> None:
-        """Since when; the next sampled step decides."""
+        """Restores the onset; the next sampled step decides."""
         self._onset, self._update = finding.onset_step, finding.values["update_ratio"]
 
     def _follow(self, step: AlignedStep) -> None:
@@ -138,16 +138,16 @@ class LrTooLow(Rule[LrTooLowConfig]):
             self._highest_norm = max(self._highest_norm, self._norm)
 
     def _has_faded(self) -> bool:
-        """Whether the gradient was there once, and is gone."""
+        """Whether the gradient norm has fallen far below its highest value."""
         return self._highest_norm > FADED * self._norm
 
     def _is_slow(self) -> bool:
-        """Whether the loss surely falls by next to nothing."""
+        """Whether the loss hardly falls, known with enough precision."""
         num, means = self._curve.num_points, self._curve.means
         if num < self.config.slow_steps or len(means) < MIN_BUCKETS:
             return False
         line = trend(means[len(means) // 16 :])
-        least = self.config.slow_fall * (1.0 if self._onset is None else MORE)
+        least = self.config.slow_fall * (1.0 if self._onset is None else CALM)
         return line.relative * 1000 / num > -least and line.relative_error < KNOWN
 
     def _finding(self, step: int, state: str, summary: str) -> Finding:

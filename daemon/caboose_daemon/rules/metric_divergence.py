@@ -1,17 +1,16 @@
-"""metric_divergence: loss and metric of the validation tell different stories, or the validation tells none.
+"""metric_divergence: validation loss and validation metric disagree, or the validation is not a real one.
 
 Design
 ------
-Four ways in which the two come apart, each over several evaluations:
+Four conditions, each over several evaluations:
 
-- the loss rises while accuracy holds: the model is over-confident, its probabilities are no longer calibrated;
-- the loss falls on while accuracy stands still, below what it could be: what is learned is not what is measured;
-- the loss is exactly the same between evaluations while the weights moved: something is cached, or not evaluated;
+- the loss rises while accuracy stays: the model is over-confident, its probabilities are no longer calibrated;
+- the loss falls while accuracy stays, below what it could be: what is learned is not what is measured;
+- the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
 - the metric is at chance while the loss is good: the metric itself is wrong.
 
-Exact equality is looked for in the numbers as they were given; a rounded log may repeat one by chance, hence more than
-twice in a row. Accuracy is the first metric whose name says that higher is better. Which of the four it is stands among
-the finding's values.
+Exact equality is tested on the numbers as reported; a rounded log may repeat one by chance, hence more than two in a
+row. The metric is the first one whose name means that higher is better. The finding's values name the condition.
 """
 
 import math
@@ -23,7 +22,7 @@ from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_daemon.steps.view import JobView
 
 CEILING = 0.95
-"""A score above this has little room to move."""
+"""A score above this has little room to rise."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,19 @@ class MetricDivergenceConfig(RuleConfig):
     """Thresholds of metric_divergence."""
 
     evaluations: int = 3
-    """Evaluations in a row that must say the same."""
+    """Evaluations in a row on which the condition must hold."""
     rise: float = 0.1
-    """How far above its best the loss must stand while the metric holds, as a share."""
+    """Rise of the loss above its best, as a share, while the metric stays."""
     fall: float = 0.2
-    """How far the loss must have fallen since the metric last moved, as a share."""
+    """Fall of the loss since the metric last changed, as a share."""
     hold: float = 0.01
-    """How near its best the metric counts as holding, and how little counts as standing still, as a share."""
+    """Change of the metric, as a share, up to which it counts as unchanged, from its best or from its last change."""
     chance: float = 1.2
-    """Times chance (1 / num_classes) below which a metric is at chance."""
+    """Metric over chance (1 / num_classes) below which it is at chance."""
 
 
 class MetricDivergence(Rule[MetricDivergenceConfig]):
-    """Two numbers about one thing that disagree."""
+    """Validation loss and metric that disagree."""
 
     name = "metric_divergence"
     config_class = MetricDivergenceConfig
@@ -57,12 +56,12 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._last_loss = math.nan
         self._last_step = -1
         self._still_since: tuple[float, float] | None = None
-        """Score and loss when the score last moved."""
+        """Score and loss when the score last changed."""
         self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance"), 0)
         self._num_to_wait = 0
-        """Evaluations before what was open at a restart may end: it takes as many to see it again."""
+        """Evaluations before an episode that was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
-        self._told = ""
+        self._kind = ""
         self._summary = ""
         self._values: dict[str, float] = {}
 
@@ -76,10 +75,10 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         for validation in of_events(view.events):
             self._num_to_wait = max(0, self._num_to_wait - 1)
             self._evaluate(validation, step.step, view.setting("num_classes"))
-        told = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
-        if told is not None:
+        kind = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
+        if kind is not None:
             self._onset = self._onset if self._onset is not None else step.step
-            self._told, self._summary = told, self._explain(told)
+            self._kind, self._summary = kind, self._describe(kind)
         elif self._onset is not None and not self._num_to_wait:
             finding = self._finding(step.step, "resolved")
             self._onset = None
@@ -87,9 +86,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         return self._finding(step.step, "open") if self._onset is not None else None
 
     def resume(self, finding: Finding) -> None:
-        """Since when, and what was said; the next evaluations decide."""
+        """Restores onset, kind and values; the next evaluations decide."""
         self._onset, self._summary, self._values = finding.onset_step, finding.summary, dict(finding.values)
-        self._told = next((name for name in self._counts if self._values.pop(name, None) is not None), "")
+        self._kind = next((name for name in self._counts if self._values.pop(name, None) is not None), "")
         self._num_to_wait = self.config.evaluations + 1
 
     def _evaluate(self, validation: Validation, step: int, num_classes: float | None) -> None:
@@ -120,19 +119,17 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
     def _count(self, name: str, is_true: bool) -> None:
         self._counts[name] = self._counts[name] + 1 if is_true else 0
 
-    def _explain(self, told: str) -> str:
+    def _describe(self, kind: str) -> str:
         v = self._values
-        if told == "equal":
+        if kind == "equal":
             num = self._counts["equal"] + 1
-            return f"validation loss was exactly {self._last_loss:.6g} {num} times in a row: is it evaluated at all?"
-        if told == "calibration":
-            return (
-                f"validation loss rose to {v['loss']:.4g} from {v['best_loss']:.4g} while the metric holds at"
-                f" {v['score']:.4g}: over-confident"
-            )
-        if told == "stalled":
-            return f"validation loss fell to {v['loss']:.4g} while the metric stands still at {v['score']:.4g}"
-        return f"the metric is at chance ({v['score']:.4g}) while the loss is good ({v['loss']:.4g}): a metric bug?"
+            return f"validation loss exactly {self._last_loss:.6g} in {num} evaluations in a row: cached or not run?"
+        if kind == "calibration":
+            rise = f"from {v['best_loss']:.4g} to {v['loss']:.4g}"
+            return f"validation loss rose {rise} while the metric stays at {v['score']:.4g}: over-confident"
+        if kind == "stalled":
+            return f"validation loss fell to {v['loss']:.4g} while the metric stays at {v['score']:.4g}"
+        return f"metric at chance ({v['score']:.4g}) with a good validation loss of {v['loss']:.4g}: bug in the metric?"
 
     def _finding(self, step: int, state: str) -> Finding:
         is_over = state == "resolved"
@@ -141,7 +138,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
             severity=self.capped(Severity.INFO if is_over else Severity.WARNING),
             step=step,
             onset_step=self._onset if self._onset is not None else step,
-            summary="loss and metric agree again" if is_over else self._summary,
+            summary="validation loss and metric agree again" if is_over else self._summary,
             state=state,
-            values={**self._values, self._told: 1.0} if self._told and not is_over else self._values,
+            values={**self._values, self._kind: 1.0} if self._kind and not is_over else self._values,
         )

@@ -1,26 +1,27 @@
-"""monitor_blind: what the monitor itself cannot see, so that its silence is not taken for health.
+"""monitor_blind: what Caboose itself cannot see, so that its silence is not taken for health.
 
 Design
 ------
-Three kinds of blindness. What the agent says it cannot see from the start (activations of a compiled model, parameters
-that lie in a way not understood) is a fact about the job: told once, for the record, with the rules that abstain. An
-agent that turned itself off, and reports that are lost on the way, mean that something is watched that was not meant to
-be unwatched: a warning. A few lost reports in a long run are nothing; a share of the recent ones is.
+Three conditions. What the agent cannot see from the start (activations of a compiled model, parameters in an unknown
+layout) is a property of the job: reported once as an info, with the rules that abstain. An agent that turned itself
+off, and reports lost on the way, mean that something unintentionally goes unwatched: a warning. A few lost reports in a
+long run do not matter; a share of the recent ones does.
 
-Lost are gaps in a rank's sequence numbers, what agents gave up themselves (a gap as well, so the larger of the two
-counts) and what came after its step was closed. It never pages: the run is as well as it was.
+Lost reports are gaps in a rank's sequence numbers, reports that agents dropped (a gap as well, so the larger of the two
+counts) and reports that arrived after their step was closed. It never pages: the run itself is not affected.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.view import JobView
 
 MEMORY = 60
-"""Looks, about a second apart, over which reports are counted."""
-CALM_LOOKS = 60
+"""Ticks, about a second apart, over which reports are counted."""
+CALM_TICKS = 60
 MAX_NAMED = 64
 
 
@@ -29,13 +30,13 @@ class MonitorBlindConfig(RuleConfig):
     """Thresholds of monitor_blind."""
 
     lost_share: float = 0.01
-    """Share of the last minute's reports that were lost, from which on it is told."""
+    """Share of the last minute's reports that were lost, above which it is reported."""
     lost_reports: int = 10
-    """And at least so many of them."""
+    """Lost reports of the last minute that are needed as well."""
 
 
 class MonitorBlind(Rule[MonitorBlindConfig]):
-    """Agents that are off, reports that are lost, and what is not visible at all."""
+    """Agents that are off, lost reports, and what is not visible at all."""
 
     name = "monitor_blind"
     config_class = MonitorBlindConfig
@@ -50,14 +51,15 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
         self._num_calm = 0
         self._onset: int | None = None
         self._last_onset = -1
-        self._told: Mapping[str, str] = {}
-        self._is_told_open = False
+        self._reported: Mapping[str, str] = {}
+        """What was last reported as not visible."""
+        self._is_report_open = False
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while agents are off or reports are lost; one about what cannot be seen at all."""
+        """A finding while agents are off or reports are lost, and one about what is not visible at all."""
         ranks = view.ranks.values()
         if not ranks or any(rank.state == "expected" for rank in ranks):
-            self._step = None  # after a restart the counts are known once everybody was heard
+            self._step = None  # after a restart the counts are known once every rank has reported
             return None
         step = max(rank.step for rank in ranks)
         self._count(view, step)
@@ -68,12 +70,12 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
             return self._warn(step, disabled, is_losing=is_losing)
         if self._onset is not None:
             return self._calm(step)
-        return self._tell(view, step)
+        return self._report_not_visible(view, step)
 
     def resume(self, finding: Finding) -> None:
-        """What was told of static blindness is not told again; what was lost shows anew."""
+        """What is not visible is not reported again; lost reports are counted again."""
         if finding.severity is Severity.INFO:
-            self._is_told_open = True
+            self._is_report_open = True
             self._last_onset = finding.onset_step
         else:
             self._onset = self._last_onset = finding.onset_step
@@ -89,20 +91,21 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
         self._step, self._num_lost = step, num_lost
 
     def _is_losing(self) -> bool:
-        """By share; a loss without any step is one as well."""
+        """Whether the lost share is too large; reports lost without any step count as well."""
         return self._lost >= self.config.lost_reports and self._lost > self.config.lost_share * self._expected
 
     def _warn(self, step: int, disabled: tuple[int, ...], *, is_losing: bool) -> Finding:
         if self._onset is None:
-            self._onset = self._last_onset = max(step, self._last_onset + 1)  # told apart from what was told before
-            self._is_told_open = False
+            self._onset = self._last_onset = max(step, self._last_onset + 1)  # an onset of its own, for a new episode
+            self._is_report_open = False
         parts = []
         if disabled:
-            who = f"rank {disabled[0]}" + (f" and {len(disabled) - 1} more" if len(disabled) > 1 else "")
-            parts.append(f"the agent of {who} turned itself off after repeated failures; its log says why")
+            who = f"rank {disabled[0]}{and_more(len(disabled), 'rank')}"
+            parts.append(f"agent of {who} turned itself off after repeated failures (see its log)")
         if is_losing:
             share = min(1.0, self._lost / max(self._expected, 1.0))
-            parts.append(f"about {self._lost:.0f} reports of the last minute were lost ({share:.0%})")
+            limit = f"limit {100 * self.config.lost_share:.2g} %"
+            parts.append(f"about {self._lost:,.0f} reports ({100 * share:.0f} %, {limit}) lost in the last minute")
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING),
@@ -115,7 +118,7 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
 
     def _calm(self, step: int) -> Finding | None:
         self._num_calm += 1
-        if self._num_calm < CALM_LOOKS or self._onset is None:
+        if self._num_calm < CALM_TICKS or self._onset is None:
             return None
         onset, self._onset, self._num_calm = self._onset, None, 0
         return Finding(
@@ -123,28 +126,28 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
             severity=Severity.INFO,
             step=step,
             onset_step=onset,
-            summary="every agent reports, and reports arrive",
+            summary="all agents are on, and their reports arrive",
             state="resolved",
         )
 
-    def _tell(self, view: JobView, step: int) -> Finding | None:
-        """What cannot be seen at all: once, and once more if it changed."""
-        if view.blind == self._told:
+    def _report_not_visible(self, view: JobView, step: int) -> Finding | None:
+        """What is not visible at all: once, and once more if it changed."""
+        if view.blind == self._reported:
             return None
-        was_told, self._told = bool(self._told) or self._is_told_open, dict(view.blind)
-        if not view.blind and not (was_told and self._is_told_open):
+        was_reported, self._reported = bool(self._reported) or self._is_report_open, dict(view.blind)
+        if not view.blind and not (was_reported and self._is_report_open):
             return None
-        if not self._is_told_open:
+        if not self._is_report_open:
             self._last_onset = max(step, self._last_onset + 1)
-        self._is_told_open = bool(view.blind)
-        reasons = "; ".join(f"{what}: {why}" for what, why in view.blind.items())
+        self._is_report_open = bool(view.blind)
+        reasons = "; ".join(f"{what} ({why})" for what, why in view.blind.items())
         abstaining = sorted(view.look_at_abstaining())
-        rules = f" (rules that abstain: {', '.join(abstaining)})" if abstaining else ""
+        rules = f"; rules that abstain: {', '.join(abstaining)}" if abstaining else ""
         return Finding(
             rule=self.name,
             severity=Severity.INFO,
             step=step,
             onset_step=self._last_onset,
-            summary=f"cannot be seen: {reasons}{rules}" if view.blind else "everything can be seen now",
+            summary=f"not visible: {reasons}{rules}" if view.blind else "everything is visible now",
             state="open" if view.blind else "resolved",
         )

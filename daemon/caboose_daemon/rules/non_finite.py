@@ -1,19 +1,18 @@
-"""non_finite: NaN or infinity in inputs, activations, loss, gradients or weights, and where it began.
+"""non_finite: NaN or infinity in inputs, activations, loss, gradients or weights; names where it started.
 
 Design
 ------
-The all-reduce spreads one rank's NaN to every rank within the step, so the origin is read from what is not yet mixed
-(see `origins`), once, at the first bad step, and kept: later everything is NaN everywhere.
+The all-reduce spreads one rank's NaN to every rank within the step, so the origin is read from numbers that are not yet
+mixed (see `origins`), once, at the first bad step, and kept: later everything is NaN everywhere.
 
-Bad elements of the input name the origin but are no fault by themselves: models mask them. An activation that is not
-finite while loss and gradients are is a warning where that module had been finite before. Where it was so at the
-first look, or nothing came of it, it is how the model is built: scores masked with minus infinity, padded rows of a
-softmax.
+Bad elements of the input name the origin but are no fault alone: models mask them. An activation that is not finite
+while loss and gradients are is a warning where that module had been finite before. Where it was so at the first sample,
+or did no harm, it is by design: scores masked with minus infinity, padded rows of a softmax.
 
-A GradScaler finds its scale by overflowing: a step that it skipped changed nothing, so bad gradients of that step are
-counted and not reported. A loss that is not finite is reported also then; it does not come from the scale.
+A GradScaler finds its scale by overflowing: a skipped step changed nothing, so its bad gradients are counted and not
+reported. A loss that is not finite is reported also then; it does not come from the scale.
 
-A loss that was positive and then stands at exactly 0.0 is how some trainers print NaN.
+A loss that was positive and then stays at exactly 0.0 is how some trainers print NaN.
 """
 
 import math
@@ -47,13 +46,13 @@ class NonFiniteConfig(RuleConfig):
     """Thresholds of non_finite."""
 
     zero_steps: int = 3
-    """Steps with a loss of exactly 0.0, after a positive one, that count as a hidden NaN."""
+    """Steps with a loss of exactly 0.0, after a positive one, that count as NaN."""
     calm_steps: int = 3
-    """Finite steps in a row after which the episode is over."""
+    """Finite steps in a row before it is resolved."""
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Bad:
     """What is not finite in one step."""
 
     loss: bool
@@ -67,12 +66,12 @@ class _Seen:
         return self.loss or self.gradient or self.zero or bool(len(self.weights))
 
     @property
-    def is_bad(self) -> bool:
+    def is_any(self) -> bool:
         return self.is_harmful or self.module is not None
 
 
 class NonFinite(Rule[NonFiniteConfig]):
-    """NaN or infinity, with its origin."""
+    """NaN or infinity, and where it started."""
 
     name = "non_finite"
     config_class = NonFiniteConfig
@@ -88,30 +87,30 @@ class NonFinite(Rule[NonFiniteConfig]):
         self._modules = WatchedModules()
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every step with a bad number, naming the first one's origin."""
+        """A finding at every step with a bad number, with the origin of the first one."""
         step = view.step
-        if step is None or self._is_plainly_fine(step):
+        if step is None or self._is_finite_log_row(step):
             return None
         is_skipped = self._skipped.observe(step)
-        seen = self._look(step, is_skipped=is_skipped)
-        if not seen.is_bad:
+        bad = self._look(step, is_skipped=is_skipped)
+        if not bad.is_any:
             return self._calm(step)
         if self._origin is None:
-            self._origin = self._begin(view, step, seen)
+            self._origin = self._begin(view, step, bad)
         origin = self._origin
         origin.num_calm = 0
-        origin.num_bad += seen.is_harmful
-        origin.is_only_inside &= not seen.is_harmful
-        if seen.loss and origin.loss_step is None:
+        origin.num_bad += bad.is_harmful
+        origin.is_only_inside &= not bad.is_harmful
+        if bad.loss and origin.loss_step is None:
             origin.loss_step = step.step
-        self._refine(view, step, origin, seen)
-        is_critical = (seen.loss and seen.gradient) or origin.num_bad >= 2 or seen.zero
+        self._refine(view, step, origin, bad)
+        is_critical = (bad.loss and bad.gradient) or origin.num_bad >= 2 or bad.zero
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=step.step,
             onset_step=origin.step,
-            summary=self._summary(origin, step, seen),
+            summary=self._summary(origin, step, bad),
             ranks=origin.ranks,
             layers=origin.layers,
             phase=origin.phase,
@@ -119,7 +118,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         )
 
     def resume(self, finding: Finding) -> None:
-        """The origin stays the one that was found; a loss that stands at 0.0 was positive once."""
+        """Keeps the origin; a loss that is now 0.0 was positive once."""
         num_bad = int(finding.values["steps"])
         lead = finding.values.get("steps_before_loss")
         self._origin = Origin(
@@ -135,7 +134,7 @@ class NonFinite(Rule[NonFiniteConfig]):
             self._origin.loss_step = finding.onset_step + int(lead or 0)
         self._was_positive = True
 
-    def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Seen:
+    def _look(self, step: AlignedStep, *, is_skipped: bool) -> _Bad:
         is_loss = bool(step.bad_loss_ranks)
         is_gradient = step.has_bad_grad_norm
         if not is_gradient and len(step.layer_grad_norm):
@@ -149,32 +148,33 @@ class NonFinite(Rule[NonFiniteConfig]):
         module = None
         if not is_skipped or is_loss:
             module = self._modules.look(step, is_harmful=is_harmful)
-        return _Seen(is_loss, is_gradient, module, weights, self._is_hidden_by_zero(step))
+        return _Bad(is_loss, is_gradient, module, weights, self._is_nan_as_zero(step))
 
-    def _begin(self, view: JobView, step: AlignedStep, seen: _Seen) -> Origin:
-        if seen.zero and not (seen.loss or seen.gradient):
+    def _begin(self, view: JobView, step: AlignedStep, bad: _Bad) -> Origin:
+        if bad.zero and not (bad.loss or bad.gradient):
             return Origin(step.step - self._num_zero + 1)
-        origin = locate(view, step, module=seen.module, has_bad_gradient=seen.gradient)
-        origin.is_only_inside = not seen.is_harmful
+        origin = locate(view, step, module=bad.module, has_bad_gradient=bad.gradient)
+        origin.is_only_inside = not bad.is_harmful
         origin.circumstances = circumstances(step, self._modules.largest)
         return origin
 
-    def _refine(self, view: JobView, step: AlignedStep, origin: Origin, seen: _Seen) -> None:
-        """A closer look after the onset names the module, as long as the weights themselves are still good."""
-        if origin.phase != "forward" or origin.layers or seen.module is None or len(seen.weights):
+    def _refine(self, view: JobView, step: AlignedStep, origin: Origin, bad: _Bad) -> None:
+        """A sample after the onset names the module, as long as the weights are still finite."""
+        if origin.phase != "forward" or origin.layers or bad.module is None or len(bad.weights):
             return
-        if step.layer_values("weight_norm") is not None and set(seen.module.ranks) & set(origin.ranks):
-            origin.layers = module_name(view, seen.module.row)
+        if step.layer_values("weight_norm") is not None and set(bad.module.ranks) & set(origin.ranks):
+            origin.layers = module_name(view, bad.module.row)
 
-    def _is_plainly_fine(self, step: AlignedStep) -> bool:
-        """Whether there is nothing to look at but a loss and a norm, both finite: most rows of a log."""
+    def _is_finite_log_row(self, step: AlignedStep) -> bool:
+        """Whether the step has only a loss and a norm, both finite, as most rows of a log."""
         loss = step.mean_loss
         if self._origin is not None or step.reports or loss is None or not (loss > 0 and loss < math.inf):
             return False
         self._was_positive, self._num_zero = True, 0
         return not step.has_bad_grad_norm
 
-    def _is_hidden_by_zero(self, step: AlignedStep) -> bool:
+    def _is_nan_as_zero(self, step: AlignedStep) -> bool:
+        """Whether the loss was positive and has been exactly 0.0 for a while."""
         if step.mean_loss is None:
             return False
         if step.mean_loss == 0.0:
@@ -192,16 +192,16 @@ class NonFinite(Rule[NonFiniteConfig]):
         if origin.num_calm < self.config.calm_steps:
             return None
         self._origin = None
-        what = f"all numbers are finite again after {origin.num_bad} bad steps"
+        summary = f"all numbers finite again after {origin.num_bad:,} bad steps"
         if origin.is_only_inside:
             self._modules.accept()
-            what = "nothing came of it: loss and gradients stayed finite"
+            summary = "non-finite activation did no harm: loss and gradients stayed finite"
         return Finding(
             rule=self.name,
             severity=Severity.INFO,
             step=step.step,
             onset_step=origin.step,
-            summary=what,
+            summary=summary,
             ranks=origin.ranks,
             layers=origin.layers,
             phase=origin.phase,
@@ -221,17 +221,17 @@ class NonFinite(Rule[NonFiniteConfig]):
             values["skipped_steps"] = float(self._num_skipped)
         return values
 
-    def _summary(self, origin: Origin, step: AlignedStep, seen: _Seen) -> str:
-        if seen.zero:
-            return f"the loss has been exactly 0.0 for {self._num_zero} steps after it was positive: a hidden NaN?"
+    def _summary(self, origin: Origin, step: AlignedStep, bad: _Bad) -> str:
+        if bad.zero:
+            return f"loss exactly 0.0 for {self._num_zero:,} steps after positive values: NaN printed as 0?"
         lead = 0 if origin.loss_step is None else origin.loss_step - origin.step
-        before = f", {lead} step{'s' if lead > 1 else ''} before the loss" if lead > 0 else ""
-        began = f"it began at step {origin.step}{before} in the {origin.phase or 'step'} on {where(origin)}"
-        if seen.loss:
-            return f"loss is {step.loss[step.bad_loss_ranks[0]]:g}; {began}"
-        if seen.gradient:
+        before = f" ({lead} step{'s' if lead > 1 else ''} before the loss)" if lead > 0 else ""
+        started = f"started at step {origin.step:,}{before} in the {origin.phase or 'step'} on {where(origin)}"
+        if bad.loss:
+            return f"loss is {step.loss[step.bad_loss_ranks[0]]:g}; {started}"
+        if bad.gradient:
             norm = "not finite" if step.grad_norm is None else f"{step.grad_norm:g}"
-            return f"gradient is {norm}; {began}"
-        if len(seen.weights):
-            return f"the weights of {len(seen.weights)} layers are not finite; {began}"
-        return f"an activation is not finite, while loss and gradient are; {began}"
+            return f"gradient norm is {norm}; {started}"
+        if len(bad.weights):
+            return f"weights of {len(bad.weights)} layers are not finite; {started}"
+        return f"activation not finite, loss and gradient finite; {started}"

@@ -1,34 +1,34 @@
-"""not_learning: the loss has been flat from the beginning.
+"""not_learning: the loss has been flat since the start of the run.
 
 Design
 ------
-A rule that compares two points calls every noisy run stuck and every stuck run noisy. Here the whole run so far is a
-curve of averages, without its first sixteenth (in which even a broken model finds the mean of its targets), and a
-straight line through it has to say three things at once: it does not surely fall; what it fell is less than
-`min_improvement` of the level; and the line is *known well enough* that a real improvement of twice that would have
-shown. The last one is what keeps it silent on noise: a loss that scatters by a fifth takes thousands of steps before
-anybody can tell, unless evaluations of always the same samples can.
+Comparing two points would call every noisy run stuck and every stuck run noisy. Here the whole run so far is a curve of
+averages, without its first sixteenth (in which even a broken model finds the mean of its targets). A straight line
+through it must meet three conditions: it does not fall significantly; its fall is less than `min_improvement` of the
+level; and it is *known precisely enough* that twice that improvement would show. The last one keeps the rule silent on
+noise: a loss that scatters by 20 % takes thousands of steps to judge, unless evaluations on fixed samples show it
+earlier.
 
-Flat since the beginning is what has not fallen from its first losses either: a small model that learns all it can
-within the first sixteenth has learned. Where the number of classes is known, chance takes the place of first losses
-above it. A rule that was not there in the beginning (after a restart of the daemon, or in a run that was resumed) does
-not know where that was, and a converged run is flat as well: it speaks only where chance is known.
+Flat since the start also means not fallen from the first losses: a small model that learns all it can within the first
+sixteenth has learned. Where the number of classes is known, chance replaces first losses above it. A rule that did not
+see the start (after a restart of the daemon, or in a resumed run) does not know the first losses, and a converged run
+is flat as well: it reports only where chance is known.
 
-A model that cannot learn may still memorise: its training loss falls by a little, and surely so. Where there are
-evaluations they tell the two apart, because what is memorised does not show in them. Where there are none, chance does:
-a loss that is still within a few hundredths of ln(classes) after an epoch, or thousands of steps if nobody knows how
-long an epoch is, has found nothing that holds for more than the samples it fell on.
+A model that cannot learn may still memorise: its training loss falls a little, and significantly. Evaluations, where
+there are any, distinguish the two, because memorised samples do not improve them. Without evaluations chance does: a
+loss still within a few percent of ln(classes) after an epoch (or after `chance_steps` where the length of an epoch is
+unknown) has found nothing that holds beyond the samples it fell on.
 
-A run that learns slowly looks flat when seen for a short while, hence the patience with live runs, of which every step
-is seen. A slow start at chance level falls a little at every step, and surely so; it is not flat. A warm-up from a rate
-of zero is waited for. Where the number of classes is known, a loss at ln(classes) is named as chance.
+A run that learns slowly looks flat over a short time, hence the many steps for live runs, of which every step is seen.
+A slow start at chance level falls significantly by a little at every step; it is not flat. A warm-up from a rate of
+zero is waited for. Where the number of classes is known, a loss at ln(classes) is reported as chance.
 """
 
 import math
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from caboose_daemon.rules.parts.beginning import is_in_sight
+from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.chance import known, likely
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -46,7 +46,7 @@ TO_SIGMA = 0.886
 """Mean absolute difference of two independent values to the standard deviation of one, if they are normal."""
 EIGHTHS = 8
 HAS_LEFT = 0.94
-"""Share of chance below which an eighth of a run lies that has learned something once."""
+"""Share of chance; an eighth of the run below it shows that something was learned once."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,21 @@ class NotLearningConfig(RuleConfig):
     """Thresholds of not_learning."""
 
     min_steps: int = 500
-    """Steps of a live run before anything is said."""
+    """Steps of a live run before the first judgement."""
     min_points: int = 80
-    """Points of a log before anything is said: most logs write one in many steps, or one an epoch."""
+    """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
-    """Share of its level that the loss must have fallen by, along its trend, to be learning."""
+    """Fall of the loss along its trend, as a share of its level, below which the run is flat."""
     chance_tolerance: float = 0.02
-    """How near ln(num_classes) counts as chance level."""
+    """Relative distance from ln(num_classes) that counts as chance level."""
     fallen: float = 0.03
-    """Share of where it began (first losses, or chance) by which a run has fallen that has learned something."""
+    """Fall from the start (first losses, or chance), as a share, that shows that something was learned."""
     chance_steps: int = 2000
-    """Steps within that share of chance that are too many, where batch and dataset size do not tell an epoch."""
+    """Steps within that share of chance that are reported, where batch and dataset size are unknown."""
 
 
 class NotLearning(Rule[NotLearningConfig]):
-    """A run that never began to learn."""
+    """A loss that is flat since the start."""
 
     name = "not_learning"
     config_class = NotLearningConfig
@@ -79,8 +79,8 @@ class NotLearning(Rule[NotLearningConfig]):
         super().__init__(config)
         self._curve = Curve()
         self._first_step: int | None = None
-        self._is_in_sight = True
-        """Whether the run began where the curve does."""
+        self._is_start_seen = True
+        """Whether the curve begins at the start of the run."""
         self._trend: Trend | None = None
         self._has_learned = False
         self._evaluations = Curve()
@@ -91,7 +91,7 @@ class NotLearning(Rule[NotLearningConfig]):
         self._is_at_chance = False
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while the run is flat since its beginning; once it has learned, never again."""
+        """A finding while the run is flat since its start; once it has learned, never again."""
         step = view.step
         for evaluation in of_events(view.events) if view.events else ():
             if math.isfinite(evaluation.loss):
@@ -99,7 +99,7 @@ class NotLearning(Rule[NotLearningConfig]):
         if step is None or self._has_learned or (loss := step.finite_loss) is None:
             return None
         if not self._curve.num_points:
-            self._is_in_sight = is_in_sight(step, view.regime)
+            self._is_start_seen = is_start_of_run(step, view.regime)
         if self._first_step is None:
             self._first_step = step.step
         self._follow(loss)
@@ -112,12 +112,12 @@ class NotLearning(Rule[NotLearningConfig]):
         return self._finding(view, step.step, "open") if self._trend is not None else None
 
     def resume(self, finding: Finding) -> None:
-        """The curve was lost with the daemon: the verdict stands until a new one can be had."""
+        """The curve was lost with the daemon: the verdict is kept until there is enough for a new one."""
         self._first_step = finding.onset_step
         self._trend = Trend(change=finding.values["change"], error=0.0, level=finding.values["level"])
 
     def _follow(self, loss: float) -> None:
-        """Remembers where the run began, and how far one loss lies from the next."""
+        """Records the first losses, and the mean difference between neighbouring losses."""
         if len(self._start) < START_POINTS:
             self._start.append(loss)
         if math.isfinite(self._last):
@@ -125,36 +125,36 @@ class NotLearning(Rule[NotLearningConfig]):
         self._last = loss
 
     def _judge(self, view: JobView) -> Trend | None:
-        """The flat line, if it is one; also decides when the question is settled for good."""
+        """The trend if it is flat, else None; also decides when the run has learned for good."""
         means = self._curve.means
         line = trend(means[max(1, len(means) // 16) :])
         limit = self.config.min_improvement
         chance = known(view)
         if line.falls(4.0) and line.relative < -5 * limit:
-            self._has_learned = True  # a later standstill is a plateau, not a failure to begin
+            self._has_learned = True  # if it is flat later, that is a plateau
         self._is_at_chance = self._stays_at_chance(view)
         if self._is_at_chance:
             return line
-        if self._trend is not None:  # said once, it stands until the loss surely falls, and by enough
+        if self._trend is not None:  # once reported, it lasts until the loss falls significantly, and by enough
             return None if line.falls(2.5) and line.relative <= -limit else line
         is_flat = line.relative > -limit and (not line.falls(2.5) or self._is_memorising())
         is_flat = is_flat and (line.relative_error < 1.5 * limit or self._is_known_from_evaluations(line))
         return line if is_flat and not self._has_fallen(chance) else None
 
     def _has_fallen(self, chance: float | None) -> bool:
-        """Whether a stretch of the run's later half lies surely below where it began."""
-        began, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
-        if not self._is_in_sight and chance is None:
-            return True  # for all that anybody knows
-        if chance is not None and (chance < began or not self._is_in_sight):
-            began, error = chance, 0.0
+        """Whether a part of the run's later half is significantly below the start."""
+        start, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
+        if not self._is_start_seen and chance is None:
+            return True  # it may have, before this rule saw the run
+        if chance is not None and (chance < start or not self._is_start_seen):
+            start, error = chance, 0.0
         size = len(self._curve.means) // EIGHTHS
         means = self._curve.means[len(self._curve.means) // 2 :]
         lowest = min(fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
-        return began - lowest > max(self.config.fallen * abs(began), error)
+        return start - lowest > max(self.config.fallen * abs(start), error)
 
     def _stays_at_chance(self, view: JobView) -> bool:
-        """Whether the run has been near chance for so long that whatever it falls by is learned by heart."""
+        """Whether the run has been near chance for so long that any small fall is memorisation."""
         means = self._curve.means
         self._epochs = _epochs(view, self._curve.num_points)
         long = self._epochs >= 1 if math.isfinite(self._epochs) else self._curve.num_points >= self.config.chance_steps
@@ -163,13 +163,13 @@ class NotLearning(Rule[NotLearningConfig]):
             return False
         size = len(means) // EIGHTHS
         if min(fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size)) < HAS_LEFT * chance:
-            return False  # it has been elsewhere, and is back: not for want of learning
+            return False  # it was well below chance once, so it did learn
         recent = means[-len(means) // 4 :]
         lowest = fmean(recent) - 2 * stdev(recent) / math.sqrt(len(recent))
         return lowest > (1 - self.config.fallen) * chance
 
     def _is_known_from_evaluations(self, line: Trend) -> bool:
-        """Whether evaluations, which scatter less, show what a noisy training loss can hardly tell: that it is flat."""
+        """Whether evaluations, which scatter less, show that a noisy training loss is flat."""
         losses = self._evaluations.means
         if len(losses) < KNOWING_EVALUATIONS or line.relative_error > 4 * self.config.min_improvement:
             return False
@@ -177,7 +177,7 @@ class NotLearning(Rule[NotLearningConfig]):
         return abs(shown.relative) < self.config.min_improvement and shown.relative_error < self.config.min_improvement
 
     def _is_memorising(self) -> bool:
-        """Whether the evaluations, of which the first counts as where they began, have not gone down with it."""
+        """Whether the evaluations have not fallen below the first one."""
         losses = self._evaluations.means
         if len(losses) < MIN_EVALUATIONS:
             return False
@@ -191,7 +191,7 @@ class NotLearning(Rule[NotLearningConfig]):
             severity=self.capped(Severity.INFO if state == "resolved" else Severity.WARNING),
             step=step,
             onset_step=self._first_step if self._first_step is not None else step,
-            summary="the loss has begun to fall" if state == "resolved" else self._summary(view, line),
+            summary=f"loss falls now, at {line.level:.4g}" if state == "resolved" else self._summary(view, line),
             state=state,
             values={"level": line.level, "change": line.change, "points": float(self._curve.num_points)},
         )
@@ -200,16 +200,16 @@ class NotLearning(Rule[NotLearningConfig]):
         chance = likely(view, median(self._start)) if self._start else known(view)
         classes = 0.0 if chance is None else round(math.exp(chance))
         if chance is not None and self._is_at_chance and line.relative < -self.config.min_improvement:
-            seen = f"{self._epochs:.2g} epochs" if math.isfinite(self._epochs) else f"{self._curve.num_points} steps"
+            seen = f"{self._epochs:.2g} epochs" if math.isfinite(self._epochs) else f"{self._curve.num_points:,} steps"
             now = self._curve.means[-1]
-            return f"loss is still at {now:.4g} after {seen}; chance for {classes} classes is {chance:.4g}"
+            return f"loss still {now:.4g} after {seen}, chance for {classes} classes is {chance:.4g}"
         is_chance = chance is not None and abs(line.level / chance - 1.0) < self.config.chance_tolerance
-        named = f", which is chance for {classes} classes" if is_chance else ""
-        return f"loss has been flat at {line.level:.4g} since the beginning{named}"
+        named = f" (chance for {classes} classes)" if is_chance else ""
+        return f"loss flat at {line.level:.4g}{named} since step {self._first_step or 0:,}, the start of the run"
 
 
 def _epochs(view: JobView, num_steps: int) -> float:
-    """How often the data was seen in so many steps of a live run; NaN where nobody knows."""
+    """Epochs in so many steps of a live run; NaN where unknown."""
     batch, size = view.setting("batch_size"), view.setting("dataset_length")
     is_live = view.step is not None and view.step.reports
     return num_steps * batch * view.world / size if batch and size and is_live else math.nan

@@ -1,19 +1,19 @@
-"""oscillation: the loss swings to and fro, step depending on step, and does not calm down.
+"""oscillation: the loss oscillates, each step depending on the one before, and does not settle.
 
 Design
 ------
-Noise of small batches may be as large as any oscillation; what tells them apart is memory. Independent batches leave no
-trace in the next step, so the deviations from the slow level are uncorrelated with their neighbours, provided that the
-level is where the loss lies: an average lags behind a loss that falls, and all deviations from it are of one sign. So
-the level is twice the average less the average's own average, which keeps up with any steady fall. A step size beyond
-what the curvature allows makes each step answer the one before: the deviations alternate (strongly negative
-correlation) or swing in waves (positive correlation, with many returns through the level, which a mere drift does not
-make). The rule asks for that correlation, for an amplitude that matters against the level, and for many swings, over a
-long exponential memory; a transient that shrinks drops out of it by itself.
+The noise of small batches may be as large as any oscillation; the difference is memory. Independent batches leave no
+trace in the next step, so neighbouring deviations from the slow level are uncorrelated, provided that the level is
+right: an average lags behind a falling loss, and all deviations from it have one sign. So the level is twice the
+average minus the average of the average, which follows any steady fall. A step size beyond what the curvature allows
+makes each step react to the one before: the deviations alternate (strongly negative correlation) or swing in waves
+(positive correlation with many crossings of the level, which a drift does not have). The rule needs that correlation,
+an amplitude that matters against the level, and many swings, over a long exponential memory; a shrinking transient
+drops out of it.
 
-Deviations are taken of the logarithm where the loss is positive, so that swings over decades count as what they are,
-and each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in
-units of the scatter around them, or a run's first fall, which is steeper than anything later, would be all that counts.
+Deviations are those of the logarithm where the loss is positive, so that swings over orders of magnitude count fully.
+Each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in units
+of the recent scatter; otherwise the first fall of the run, which is the steepest, would dominate.
 """
 
 import math
@@ -33,19 +33,19 @@ class OscillationConfig(RuleConfig):
     """Thresholds of oscillation."""
 
     correlation: float = 0.35
-    """How strongly neighbouring deviations must be tied, in either direction; independent noise is near 0."""
+    """Absolute correlation of neighbouring deviations that is needed; independent noise is near 0."""
     amplitude: float = 0.1
-    """Standard deviation of the swings as a share of the level, weighted by the correlation."""
+    """Standard deviation of the swings as a share of the level, times the correlation, that is needed."""
     memory_steps: int = 200
     """Steps over which correlation and amplitude are taken."""
     min_swings: int = 12
-    """Returns through the level within the memory."""
+    """Crossings of the level and back within those steps that are needed."""
     persist_steps: int = 200
-    """Steps that all of this must hold."""
+    """Steps in a row before it is reported."""
 
 
 class Oscillation(Rule[OscillationConfig]):
-    """Swings that are not noise."""
+    """A loss that oscillates beyond its noise."""
 
     name = "oscillation"
     config_class = OscillationConfig
@@ -57,13 +57,13 @@ class Oscillation(Rule[OscillationConfig]):
         super().__init__(config)
         self._level: float | None = None
         self._slow = 0.0
-        """The average of the level, which lags behind it by as much as the level does behind the loss."""
+        """The average of the level, which lags behind the level as much as the level behind the loss."""
         self._is_positive = True
         self._num = 0
         self._last = 0.0
         self._variance = 0.0
         self._near = 0.0
-        """The variance of late: what a deviation is measured in before it is compared with the one before."""
+        """The recent variance, by which a deviation is scaled before it is compared with the one before."""
         self._power = 0.0
         self._product = 0.0
         self._side = 0
@@ -71,7 +71,7 @@ class Oscillation(Rule[OscillationConfig]):
         self._lasting = Lasting(config.persist_steps, config.persist_steps)
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while the swings go on."""
+        """A finding while the loss oscillates."""
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
             return None
@@ -83,13 +83,13 @@ class Oscillation(Rule[OscillationConfig]):
         return self._finding(step.step, verdict)
 
     def resume(self, finding: Finding) -> None:
-        """Since when; the swings show anew."""
-        self._lasting.take_up(finding.onset_step)
+        """Restores the onset; the swings are measured again."""
+        self._lasting.restore(finding.onset_step)
 
     def _follow(self, loss: float) -> bool:
-        """Takes one loss in; whether enough was seen to judge."""
+        """Follows one loss; whether enough was seen to judge."""
         if loss <= 0 and self._is_positive:
-            self._is_positive, self._level = False, None  # no logarithm any more: begin again on the plain scale
+            self._is_positive, self._level = False, None  # no logarithm any more: start again on the linear scale
         value = math.log(loss) if self._is_positive else loss
         if self._level is None:
             self._level, self._slow, self._num = value, value, 0
@@ -118,7 +118,7 @@ class Oscillation(Rule[OscillationConfig]):
 
     @property
     def _amplitude(self) -> float:
-        """Of the swings, as a share of the level."""
+        """Standard deviation of the swings as a share of the level."""
         sigma = math.sqrt(self._variance)
         return sigma if self._is_positive else sigma / max(abs(self._level or 0.0), 1e-12)
 
@@ -136,17 +136,18 @@ class Oscillation(Rule[OscillationConfig]):
 
     def _finding(self, step: int, verdict: str) -> Finding:
         correlation = self._correlation
-        how = "alternates from step to step" if correlation < 0 else "swings in waves"
-        summary = (
-            "the loss has calmed down"
-            if verdict == "resolved"
-            else f"loss {how}: swings of {100 * self._amplitude:.0f} % of its level, correlation {correlation:.2f}"
-        )
+        onset = self._lasting.onset if self._lasting.onset is not None else step
+        how = "from step to step" if correlation < 0 else "in waves"
+        numbers = f"{100 * self._amplitude:.0f} % of its level, correlation {correlation:.2f}"
+        if verdict == "resolved":
+            summary = f"loss no longer oscillates: swings of {numbers}"
+        else:
+            summary = f"loss oscillates {how}: swings of {numbers}, since step {onset:,}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.INFO if verdict == "resolved" else Severity.WARNING),
             step=step,
-            onset_step=self._lasting.onset if self._lasting.onset is not None else step,
+            onset_step=onset,
             summary=summary,
             state=verdict,
             values={"amplitude": self._amplitude, "correlation": correlation, "swings": self._swings},

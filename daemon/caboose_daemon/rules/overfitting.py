@@ -1,18 +1,18 @@
-"""overfitting: validation gets worse while the training loss still falls.
+"""overfitting: the validation loss rises while the training loss still falls.
 
 Design
 ------
-Validation is seen rarely, so every number of it counts. The best one so far is remembered with the training loss that
-the run had then. It is overfitting when validation stands above its best by `rise` *and* by more than it usually
-scatters, on `persist` evaluations in a row, or has risen on each of the last `rises` evaluations to there; and while
-the training loss (a slow average) is below what it was at the best: the model still learns, but no longer what carries
-over. One bad evaluation is noise; a training loss that rises as well is another matter.
+Evaluations are rare, so every one counts. The best one so far is remembered with the training loss at that step. It is
+overfitting when the validation loss exceeds its best by `rise` *and* by more than its usual scatter, on `persist`
+evaluations in a row, or has risen on each of the last `rises` evaluations; and while the training loss (a slow average)
+is below its value at the best evaluation: the model still learns, but nothing that generalises. One bad evaluation is
+noise; a training loss that rises too has another cause.
 
-Once there are many evaluations, their medians over three are looked at instead: the best of many noisy ones is luck.
+After many evaluations their medians over three are used instead: the best of many noisy ones is luck.
 
-How far above is a share of the best one; of losses that have been negative, of the way that they came down (see
-`progress`). The scatter of validation is that of its changes from one evaluation to the next, without the general fall.
-A validation that has come down again after a rise before (double descent) is told with the finding.
+The rise is a share of the best value; for losses that have been negative, of the improvement so far (see `progress`).
+The scatter is that of the changes between evaluations, without the general fall. Where the validation loss came down
+again after an earlier rise (double descent), the finding mentions it.
 """
 
 import math
@@ -31,7 +31,7 @@ SCATTER_MEMORY = 16
 MANY = 8
 MEDIAN_OF = 3
 LUCK = 0.6
-"""The best of n normal values lies about sqrt(2 ln n) standard deviations below their mean; in usual changes, this."""
+"""The best of n normal values is about sqrt(2 ln n) standard deviations below their mean; in usual changes, this."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class OverfittingConfig(RuleConfig):
     """Thresholds of overfitting."""
 
     rise: float = 0.08
-    """How far above its best validation must stand, as a share of it (or of its way, once it has been negative)."""
+    """Rise of validation above its best, as a share of it (or of its improvement, once it has been negative)."""
     scatters: float = 1.5
-    """How many times its usual change between evaluations it must stand above what the best of so many is by luck."""
+    """Rise in usual changes between evaluations that is needed as well, beyond the luck of the best of so many."""
     persist: int = 2
-    """Evaluations in a row that do."""
+    """Evaluations in a row above both before it is reported."""
     rises: int = 3
     """Evaluations in a row, each worse than the one before, that are enough instead."""
     min_evaluations: int = 3
-    """Evaluations before anything is said."""
+    """Evaluations before the first judgement."""
 
 
 class Overfitting(Rule[OverfittingConfig]):
-    """Learning by heart."""
+    """Validation loss rises while training loss falls."""
 
     name = "overfitting"
     config_class = OverfittingConfig
@@ -79,7 +79,7 @@ class Overfitting(Rule[OverfittingConfig]):
         self._finding: Finding | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding from the evaluation that shows it until validation is near its best again."""
+        """A finding from the evaluation that shows it until the validation loss is near its best again."""
         step = view.step
         if step is None:
             return None
@@ -98,9 +98,9 @@ class Overfitting(Rule[OverfittingConfig]):
         return finding
 
     def resume(self, finding: Finding) -> None:
-        """The best validation is in the finding."""
+        """The best validation loss is in the finding."""
         self._best, self._best_step = finding.values["best"], finding.onset_step
-        self._progress.take_up(finding.values.get("first", self._best), self._best)
+        self._progress.restore(finding.values.get("first", self._best), self._best)
         self._train_at_best = finding.values["train_at_best"]
         self._scatter, self._num_changes = finding.values["scatter"], SCATTER_MEMORY
         self._num, self._num_above, self._is_open = self.config.min_evaluations, self.config.persist, True
@@ -109,7 +109,7 @@ class Overfitting(Rule[OverfittingConfig]):
     def _evaluate(self, view: JobView, loss: float, step: int) -> None:
         self._num += 1
         self._progress.observe(loss, view)
-        if self._recent:  # of the evaluations themselves: medians over three change by less than they scatter
+        if self._recent:  # changes of single evaluations: medians over three scatter less
             self._changes.append(abs(loss - self._recent[-1]))
         self._recent.append(loss)
         if self._num > MANY:
@@ -126,21 +126,21 @@ class Overfitting(Rule[OverfittingConfig]):
         is_found = is_lasting and self._num >= self.config.min_evaluations
         if self._is_open and not is_above:
             self._is_open, self._has_come_back = False, True
-            self._finding = self._say(step, loss, "resolved", "validation is near its best again")
+            summary = f"validation loss back at {loss:.4g}, near its best {self._best:.4g}"
+            self._finding = self._make_finding(step, loss, "resolved", summary)
         elif is_found or self._is_open:
             self._is_open = True
             share = 100 * (loss - self._best) / max(self._progress.size(self._best), 1e-12)
-            rise = f"{share:.0f} % of its way" if self._progress.is_signed else f"{share:.0f} %"
-            note = "; it has come down after a rise before (double descent)" if self._has_come_back else ""
+            rise = f"{share:.0f} % of its improvement" if self._progress.is_signed else f"{share:.0f} %"
+            note = "; an earlier rise came down again" if self._has_come_back else ""
             summary = (
-                f"validation loss {loss:.4g} is {rise} above its best of {self._best:.4g} at step"
-                f" {self._best_step}, while the training loss fell from {self._train_at_best:.4g} to"
-                f" {self._train:.4g}{note}"
+                f"validation loss {loss:.4g}, {rise} above its best {self._best:.4g} at step {self._best_step:,}; "
+                f"training loss fell from {self._train_at_best:.4g} to {self._train:.4g}{note}"
             )
-            self._finding = self._say(step, loss, "open", summary)
+            self._finding = self._make_finding(step, loss, "open", summary)
 
     def _learn_scatter(self) -> None:
-        """From the changes up to now, those of an excursion that has ended included; one that lasts is not scatter."""
+        """From the changes so far, including those of a rise that has ended; an open rise is not scatter."""
         for change in self._changes:
             self._num_changes += 1
             self._scatter += (change - self._scatter) / min(self._num_changes, SCATTER_MEMORY)
@@ -153,7 +153,7 @@ class Overfitting(Rule[OverfittingConfig]):
         limit = max(self.config.rise * self._progress.size(self._best), (self.config.scatters + luck) * self._scatter)
         return rise > limit and is_training
 
-    def _say(self, step: int, loss: float, state: str, summary: str) -> Finding:
+    def _make_finding(self, step: int, loss: float, state: str, summary: str) -> Finding:
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.INFO if state == "resolved" else Severity.WARNING),

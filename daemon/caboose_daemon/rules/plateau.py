@@ -1,25 +1,25 @@
-"""plateau: the run learned, and then stopped, long before it should have.
+"""plateau: the loss improved and then went flat, too early to be converged.
 
 Design
 ------
-Most runs end flat, because they have converged: flatness alone is no news. The rule asks two things. Is the loss flat:
-a straight line through the later half of the run's curve does not surely fall, and what it fell is next to nothing.
-And is there a reason to think that this is not the end:
+Most runs end flat because they have converged: flatness alone means nothing. The rule tests two things. Is the loss
+flat: a straight line through the later half of the run's curve does not fall significantly, and its fall is negligible.
+And is there a reason to think that the run is not converged:
 
-- the learning rate has been next to nothing, against its peak, for a good part of the run: what is left is wasted;
-- the gradient norm has sunk to next to nothing while the loss still stands near where it began: gradients are gone;
-- the loss still stands near where it began, with a healthy learning rate: a saddle, or too little capacity. Where
-  it began is chance, if the number of classes is known: a fine-tuned model starts near its end. Without that, and
-  where the beginning was not seen (the daemon was restarted, the run resumed), nobody can say, and nothing is said.
+- the learning rate has been a negligible share of its peak for a good part of the run: the remaining steps are wasted;
+- the gradient norm has become negligible while the loss is still near its start: the gradients have vanished;
+- the loss is still near its start at a healthy learning rate: a saddle, or too little capacity. The start is chance if
+  the number of classes is known, because a fine-tuned model starts near its end. Without that, and where the start was
+  not seen (the daemon was restarted, the run resumed), this cannot be judged.
 
-Where none of them holds the run has converged, and nothing is said. A run that never fell at all is `not_learning`'s.
+Where none of them holds, the run has converged and nothing is reported. A run that never fell is `not_learning`'s.
 """
 
 import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from caboose_daemon.rules.parts.beginning import is_in_sight
+from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -29,7 +29,7 @@ MIN_BUCKETS = 32
 START_POINTS = 5
 EIGHTHS = 8
 HEALTHY_LR = 0.5
-"""Share of its peak above which a learning rate is not on its way to the schedule's end."""
+"""Share of its peak above which a learning rate is not yet decaying to the schedule's end."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class PlateauConfig(RuleConfig):
     """Thresholds of plateau."""
 
     min_steps: int = 200
-    """Steps (or logged points) before anything is said."""
+    """Steps (or logged points) before the first judgement."""
     min_improvement: float = 0.005
-    """Share of its level that the loss must fall by over the later half of the run."""
+    """Fall of the loss over the later half of the run, as a share of its level, below which it is flat."""
     near_start: float = 0.8
-    """Share of its first level above which the loss still stands near where it began."""
+    """Share of its first level above which the loss is still near its start."""
     decayed_lr: float = 0.01
-    """Share of its peak below which the learning rate has decayed away."""
+    """Share of its peak below which the learning rate has decayed."""
     decayed_share: float = 0.25
-    """Share of the run that it must have been so; schedules that end with the run stay below."""
+    """Share of the run with a decayed rate that is reported; schedules that end with the run stay below."""
     gone_gradient: float = 0.001
-    """Share of its first level below which the gradient norm is gone."""
+    """Share of its first level below which the gradient norm has vanished."""
 
 
 class Plateau(Rule[PlateauConfig]):
-    """A standstill that is not the end."""
+    """A flat loss that has not converged."""
 
     name = "plateau"
     config_class = PlateauConfig
@@ -62,44 +62,45 @@ class Plateau(Rule[PlateauConfig]):
         super().__init__(config)
         self._curve = Curve()
         self._start: list[float] = []
-        self._is_in_sight = True
-        """Whether the run began where the curve does."""
+        self._is_start_seen = True
+        """Whether the curve begins at the start of the run."""
         self._start_norm: list[float] = []
         self._norm = math.nan
         self._peak_lr = 0.0
         self._lr = math.nan
         self._num_decayed = 0
-        self._reason = ""
+        self._summary = ""
+        """What is reported; empty while nothing is."""
         self._onset = 0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while the run stands still for a reason that can be named."""
+        """A finding while the loss is flat for one of the reasons."""
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
             return None
         self._follow(step.lr, step.finite_grad_norm)
         if not self._start:
-            self._is_in_sight = is_in_sight(step, view.regime)
+            self._is_start_seen = is_start_of_run(step, view.regime)
         if len(self._start) < START_POINTS:
             self._start.append(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         if has_new and self._curve.num_points >= self.config.min_steps:
             reason = self._judge(view, step.step)
-            ended, self._reason = self._reason if not reason else "", reason
+            has_ended = bool(self._summary) and not reason
             if reason and not self._onset:
                 self._onset = step.step
-            if ended:
-                finding = self._finding(step.step, "resolved", "the loss falls again")
+            level = f"{self._curve.means[-1]:.4g}"
+            self._summary = f"loss flat at {level} since step {self._onset:,}: {reason}" if reason else ""
+            if has_ended:
+                finding = self._finding(step.step, "resolved", f"loss falls again, now {level}")
                 self._onset = 0
                 return finding
-        if not self._reason:
-            return None
-        return self._finding(step.step, "open", f"loss stands at {self._curve.means[-1]:.4g}: {self._reason}")
+        return self._finding(step.step, "open", self._summary) if self._summary else None
 
     def resume(self, finding: Finding) -> None:
-        """Since when, why, and where the run began; whether it still stands shows anew."""
+        """Restores onset, summary and start; whether it is still flat is judged again."""
         values = finding.values
-        self._onset, self._reason = finding.onset_step, finding.summary.partition(": ")[2]
+        self._onset, self._summary = finding.onset_step, finding.summary
         self._start, self._peak_lr = [values["start"]] * START_POINTS, values["peak_lr"]
         self._start_norm = [values["start_norm"]] if math.isfinite(values["start_norm"]) else []
 
@@ -114,40 +115,43 @@ class Plateau(Rule[PlateauConfig]):
             self._norm = norm if math.isnan(self._norm) else self._norm + (norm - self._norm) / 32
 
     def _judge(self, view: JobView, step: int) -> str:
+        """The reason why this flat loss is not converged; empty where it is not flat, or has no such reason."""
         means = self._curve.means
         if len(means) < MIN_BUCKETS:
             return ""
         line = trend(means[len(means) // 2 :])
         limit = self.config.min_improvement
-        if self._reason:  # said once, it stands until the loss surely falls, and by enough
+        if self._summary:  # once reported, it lasts until the loss falls significantly, and by enough
             if line.falls(2.5) and line.relative < -limit:
                 return ""
         elif line.falls(2.5) or line.relative < -limit or line.relative_error > 2 * limit:
             return ""
         total = view.setting("total_steps")
         if total is not None and step > 0.9 * total:
-            return ""  # it may end as it is
+            return ""  # the run is nearly over
         if self._num_decayed > self.config.decayed_share * self._curve.num_points:
-            share = self._lr / self._peak_lr
-            return f"the learning rate has been {share:.1g} of its peak for {self._num_decayed} steps"
+            share = 100 * self._lr / self._peak_lr
+            return f"learning rate at {share:.1g} % of its peak for {self._num_decayed:,} steps"
         if self._lr < HEALTHY_LR * self._peak_lr:
-            return ""  # on its way down a schedule: this may be the end it was given
+            return ""  # the schedule is decaying: this may be its planned end
         classes = view.setting("num_classes")
-        # A fine-tuned model begins far below chance, near its end: where chance is known, that is the beginning.
-        start = max(self._first if self._is_in_sight else 0.0, math.log(classes) if classes is not None else 0.0)
-        if start <= 0 or line.level < self.config.near_start * start or self._is_flat_since_the_beginning(start):
+        # A fine-tuned model starts far below chance, near its end: where chance is known, that is the start.
+        start = max(self._first if self._is_start_seen else 0.0, math.log(classes) if classes is not None else 0.0)
+        if start <= 0 or line.level < self.config.near_start * start or self._is_flat_since_start(start):
             return ""
         if self._start_norm and self._norm < self.config.gone_gradient * max(self._start_norm):
-            return f"the gradient norm has sunk to {self._norm:.2g}, the loss has hardly fallen: gradients are gone"
-        return f"it has hardly fallen from {start:.4g}, and the learning rate is healthy: a saddle, or no capacity"
+            fall = f"from {max(self._start_norm):.2g} to {self._norm:.2g}"
+            return f"gradient norm vanished ({fall}), start {start:.4g}"
+        rate = "" if math.isnan(self._lr) else f", learning rate {self._lr:.2g} near its peak"
+        return f"start {start:.4g}{rate} (saddle or too little capacity)"
 
     @property
     def _first(self) -> float:
         return sorted(self._start)[len(self._start) // 2]
 
-    def _is_flat_since_the_beginning(self, start: float) -> bool:
+    def _is_flat_since_start(self, start: float) -> bool:
         means = self._curve.means
-        size = len(means) // EIGHTHS  # a single bucket of a noisy run lies low by chance
+        size = len(means) // EIGHTHS  # a single bucket of a noisy run may be low by chance
         eighths = (fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
         return min(eighths) > 0.97 * start
 

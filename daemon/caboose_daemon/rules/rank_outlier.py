@@ -1,20 +1,21 @@
-"""rank_outlier: one rank's loss or own gradient stays apart from its peers'.
+"""rank_outlier: one rank's loss or own gradient stays far from its peers'.
 
 Design
 ------
-Ranks see different batches, so at every step some rank is highest: among 4,096 healthy ranks the largest loss lies 3.5
-standard deviations out at every single step. What no healthy rank does is to *stay* there. So each step is put in
-units of the ranks' own scatter in it (median and median absolute deviation, the latter smoothed over steps because
-that of a few ranks is unsteady), cut off at `CLIP`, and averaged per rank with an exponential memory. The average of
-i.i.d. noise stays within a few tenths of zero however many ranks there are; a bad shard's stays where the shard is.
+Ranks see different batches, so at every step some rank is highest: among 4,096 healthy ranks the largest loss is 3.5
+standard deviations out at every single step. But no healthy rank *stays* there. So each step is scaled by the ranks'
+own scatter in it (median and median absolute deviation, the latter smoothed over steps because that of a few ranks is
+unsteady), limited to `CLIP`, and averaged per rank with an exponential memory. The average of i.i.d. noise stays within
+a few tenths of zero for any number of ranks; that of a bad shard stays at the shard's offset.
 
-A rank must stand out three times over: by the scatter of the steps, by the scatter of the ranks' averages (where every
-rank has a domain of its own, all averages are wide and none is an outlier), and by its size, because with huge batches
+A rank must stand out by three measures: by the scatter within steps; by the scatter of the ranks' averages (where every
+rank has a different domain, all averages are wide and none is an outlier); and by its size, because with huge batches
 the scatter is so small that a harmless difference is many scales. The gradient before the all-reduce, seen on sampled
-steps, is judged in the same way on its logarithm, with a memory of fewer but rarer looks.
+steps, is judged in the same way on its logarithm, over fewer samples.
 
-It is never critical: a rank that destroys numbers is `non_finite`'s or `replica_desync`'s, and shards read file by file
-look like this for a while. Those who feed ranks differently on purpose set `config={"heterogeneous_data": True}`.
+It is never critical: a rank with NaN is `non_finite`'s, one with other weights is `replica_desync`'s, and shards that
+are read file by file look like this for a while. Jobs that feed ranks differently on purpose set
+`config={"heterogeneous_data": True}`.
 """
 
 import math
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep, Float64, middle
 from caboose_daemon.steps.view import JobView
@@ -32,7 +34,7 @@ CLIP = 4.0
 TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 SPREADS = 6.0
-"""How far among the ranks' averages an outlier stands, in their own scatter."""
+"""Distance of an outlier from the ranks' averages, in their own scatter."""
 MIN_RANKS = 3
 MAX_NAMED = 64
 
@@ -42,37 +44,37 @@ class RankOutlierConfig(RuleConfig):
     """Thresholds of rank_outlier."""
 
     scales: float = 2.0
-    """How far from its peers a rank stays on average, in scales of the ranks' scatter within a step."""
+    """Average distance of a rank from its peers, in scales of the ranks' scatter within a step, that is reported."""
     loss_share: float = 0.1
-    """And by which share of the typical loss."""
+    """Distance as a share of the typical loss that is needed as well."""
     gradient_ratio: float = 1.5
-    """And by which factor, for the gradient before the all-reduce."""
+    """Factor that is needed as well, for the gradient before the all-reduce."""
     memory_steps: int = 32
-    """How many steps the average of the loss remembers; longer is more patient."""
+    """Steps over which the loss is averaged; more steps report later."""
     memory_looks: int = 8
-    """How many sampled steps the average of the gradient remembers."""
+    """Sampled steps over which the gradient is averaged."""
 
 
-class _Witness:
-    """One number of each rank, and how far each rank has stayed from its peers."""
+class _Distances:
+    """How far each rank has been from its peers, in one number."""
 
     def __init__(self) -> None:
         self.apart = np.zeros(0)
         """Average of each rank's distance from the median, in scales."""
         self.distance = np.zeros(0)
-        """The same in the number's own unit."""
+        """The same in the number's unit."""
         self._scale = 0.0
         self._weight = 0.0
 
     def learn(self, values: Float64, is_seen: NDArray[np.bool_], memory: int, least: float) -> bool:
-        """Takes the ranks' values of one step; whether there were enough of them.
+        """Adds the ranks' values of one step; whether there were enough of them.
 
-        One step counts for no more than `CLIP` scales, or as many times the least distance that matters.
+        One step counts for at most `CLIP` scales, or `CLIP` times the least distance that matters.
         """
         if len(self.apart) != len(values):
             self.apart, self.distance = np.zeros(len(values)), np.zeros(len(values))
-        is_everyone = bool(is_seen.all())
-        seen = values if is_everyone else values[is_seen]
+        are_all_seen = bool(is_seen.all())
+        seen = values if are_all_seen else values[is_seen]
         if len(seen) < MIN_RANKS:
             return False
         rate = 1.0 / memory
@@ -83,7 +85,7 @@ class _Witness:
         reach = CLIP * max(scale, least)
         distance = np.clip(away, -reach, reach)
         apart = np.clip(away / scale, -CLIP, CLIP)
-        if is_everyone:
+        if are_all_seen:
             self.distance += rate * (distance - self.distance)
             self.apart += rate * (apart - self.apart)
         else:
@@ -92,19 +94,19 @@ class _Witness:
         return True
 
     def outliers(self, scales: float, least: float, memory: int, *, is_known: bool) -> frozenset[int]:
-        """Ranks that stay apart, by all three measures; half of each suffices to stay one that is known."""
-        ease = 0.5 if is_known else 1.0
+        """Outliers by all three measures; half of each limit is enough once there is a known outlier."""
+        factor = 0.5 if is_known else 1.0
         off = np.abs(self.apart - middle(self.apart))
-        if float(off.max(initial=0.0)) <= ease * scales:
+        if float(off.max(initial=0.0)) <= factor * scales:
             return frozenset()
         of_noise = 1.0 / math.sqrt(2.0 * memory - 1.0)
         spread = SPREADS * max(TO_SIGMA * float(middle(off)), of_noise)
-        is_far = (off > ease * max(scales, spread)) & (np.abs(self.distance) > ease * least)
+        is_far = (off > factor * max(scales, spread)) & (np.abs(self.distance) > factor * least)
         return frozenset(np.flatnonzero(is_far).tolist())
 
 
 class RankOutlier(Rule[RankOutlierConfig]):
-    """A rank that stays apart from its peers."""
+    """A rank whose loss or gradient stays far from its peers'."""
 
     name = "rank_outlier"
     config_class = RankOutlierConfig
@@ -113,8 +115,8 @@ class RankOutlier(Rule[RankOutlierConfig]):
 
     def __init__(self, config: RankOutlierConfig) -> None:
         super().__init__(config)
-        self._loss = _Witness()
-        self._gradient = _Witness()
+        self._loss = _Distances()
+        self._gradient = _Distances()
         self._level = 0.0
         self._by_loss: frozenset[int] = frozenset()
         self._by_gradient: frozenset[int] = frozenset()
@@ -123,7 +125,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every step while a rank stays apart."""
+        """A finding at every step while a rank is an outlier."""
         step = view.step
         if step is None or step.world < MIN_RANKS or view.config.get("heterogeneous_data"):
             return None
@@ -147,7 +149,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
         )
 
     def resume(self, finding: Finding) -> None:
-        """Who stays apart shows anew; until enough was seen for that, it is taken to be who it was."""
+        """Keeps the outliers until enough was seen to judge them again."""
         self._onset = finding.onset_step
         self._num_held_steps, self._num_held_looks = self.config.memory_steps, self.config.memory_looks
         self._by_loss = frozenset(finding.ranks) if finding.phase == "forward" else frozenset()
@@ -194,27 +196,26 @@ class RankOutlier(Rule[RankOutlierConfig]):
             severity=Severity.INFO,
             step=step.step,
             onset_step=onset,
-            summary="every rank is among its peers again",
+            summary="no rank is an outlier any more",
             state="resolved",
         )
 
     def _values(self, rank: int) -> dict[str, float]:
         found = {"rank": float(rank), "loss_level": self._level}
-        for name, witness in (("loss", self._loss), ("gradient", self._gradient)):
-            if rank < len(witness.apart):
-                found[f"{name}_scales"] = float(witness.apart[rank])
-                found[f"{name}_distance"] = float(witness.distance[rank])
+        for name, distances in (("loss", self._loss), ("gradient", self._gradient)):
+            if rank < len(distances.apart):
+                found[f"{name}_scales"] = float(distances.apart[rank])
+                found[f"{name}_distance"] = float(distances.distance[rank])
         return found
 
     def _summary(self, ranks: tuple[int, ...]) -> str:
         worst = ranks[0]
         parts = []
         if worst in self._by_loss and worst < len(self._loss.apart):
-            away, scales = float(self._loss.distance[worst]), float(self._loss.apart[worst])
-            side = "above" if away > 0 else "below"
-            parts.append(f"loss stays {abs(away):.3g} {side} its peers' {self._level:.3g} ({abs(scales):.1f} scales)")
+            away = float(self._loss.distance[worst])
+            parts.append(f"loss {abs(away):.3g} {'above' if away > 0 else 'below'} its peers' {self._level:.3g}")
         if worst in self._by_gradient and worst < len(self._gradient.apart):
             factor = math.exp(float(self._gradient.distance[worst]))
-            parts.append(f"own gradient stays at {factor:.2g} times its peers'")
-        others = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
-        return f"rank {worst}{others}: {', and its '.join(parts) or 'still apart from its peers'}"
+            parts.append(f"own gradient {factor:.2g}x its peers'")
+        what = " and ".join(parts) or "still an outlier"
+        return f"rank {worst}{and_more(len(ranks), 'rank')}: {what}, since step {self._onset:,}"

@@ -1,21 +1,22 @@
-"""rank_silent: a rank stopped talking, never showed up, or left with an error.
+"""rank_silent: a rank sends no heartbeat, never connected, or exited with an error.
 
 Design
 ------
-Every agent sends heartbeats from a thread of its own, also while a step compiles, saves or evaluates, so silence
-means that the process is gone, frozen or cut off. The daemon's own sleep must not look like everybody's silence:
-after a gap between two looks, the ranks get their time again. A restarted daemon knows its ranks from the journal:
-those that do not come back while others do are silent; while none has, it cannot tell, and says nothing.
+Every agent sends heartbeats from a separate thread, also while a step compiles, saves or evaluates, so silence means
+that the process is gone, frozen or disconnected. A suspended daemon must not look like silence of all ranks: after a
+gap between two ticks, the ranks get their full time again. A restarted daemon knows its ranks from the journal: those
+that do not reconnect while others do are silent; while none has reconnected, nothing can be judged.
 
-A process that is killed says nothing; its peers do: their collective breaks, and they leave with an error about a lost
-peer. They are witnesses and not to blame, so who left with another error is named, or else who is silent; and for as
-long as silence takes to show, nothing is said if nobody else can be named yet.
+A killed process reports nothing, but its peers do: their collective breaks, and they exit with an error about a lost
+peer. They are not the cause. So a rank that exited with another error is named, or else a silent one. Until silence can
+be noticed, nothing is reported if no other rank can be named.
 """
 
 import re
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.view import JobView, RankView
 
@@ -25,7 +26,7 @@ LOST_PEER = re.compile(
     r"|collective operation timeout|timed out waiting|connection refused",
     re.IGNORECASE,
 )
-"""How gloo, NCCL and the store say that another process is gone."""
+"""Errors of gloo, NCCL and the store about another process that is gone."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class RankSilentConfig(RuleConfig):
     """Thresholds of rank_silent."""
 
     warn_seconds: float = 10.0
-    """Silence after which a rank is missed; agents send a heartbeat every 2 seconds."""
+    """Time without a heartbeat that is a warning; agents send one every 2 seconds."""
     critical_seconds: float = 30.0
-    """Silence that pages."""
+    """Time without a heartbeat that pages."""
     startup_seconds: float = 300.0
-    """How long a rank may take to show up after the first one did."""
+    """Time that a rank may take to connect after the first one did."""
 
 
 class RankSilent(Rule[RankSilentConfig]):
-    """A rank that should speak and does not."""
+    """A rank without heartbeat, or that exited with an error."""
 
     name = "rank_silent"
     config_class = RankSilentConfig
@@ -49,67 +50,67 @@ class RankSilent(Rule[RankSilentConfig]):
 
     def __init__(self, config: RankSilentConfig) -> None:
         super().__init__(config)
-        self._last_look = 0.0
+        self._last_tick = 0.0
         self._grace_until = 0.0
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding while any rank is silent."""
-        if view.now - self._last_look > OWN_GAP_SECONDS:
+        """A finding while any rank is silent, absent or failed."""
+        if view.now - self._last_tick > OWN_GAP_SECONDS:
             self._grace_until = view.now + self.config.warn_seconds
-        self._last_look = view.now
+        self._last_tick = view.now
         if view.now < self._grace_until:
             return None
         if view.ranks and all(rank.state == "left" for rank in view.ranks.values()):
-            return self._resolved(view, "the job ended")
+            return self._resolved(view, "all ranks left: the job ended")
         if all(rank.state in ("left", "expected") for rank in view.ranks.values()):
             return None
         silent = sorted(
             (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
         )
         failed = tuple(rank for rank in view.ranks.values() if rank.state == "failed")
-        witnesses = tuple(rank for rank in failed if LOST_PEER.search(rank.error))
-        if len(witnesses) == len(failed) and failed:
+        lost_a_peer = tuple(rank for rank in failed if LOST_PEER.search(rank.error))
+        if len(lost_a_peer) == len(failed) and failed:
             if silent:
                 failed = ()
             elif any(rank.state == "live" for rank in view.ranks.values()):
-                return None  # the peer they lost is not missed yet
-        elif witnesses:
-            failed = tuple(rank for rank in failed if rank not in witnesses)
+                return None  # the silence of the peer that they lost cannot be noticed yet
+        elif lost_a_peer:
+            failed = tuple(rank for rank in failed if rank not in lost_a_peer)
         absent = self._absent(view)
         if not (silent or failed or absent):
-            return self._resolved(view, "every rank is heard again")
+            return self._resolved(view, "every rank sends heartbeats again")
         if self._onset is None:
             self._onset = max((rank.step for rank in view.ranks.values()), default=0)
         longest = max((_silent_seconds(rank, view) for rank in silent), default=0.0)
-        is_critical = longest >= self.config.critical_seconds or bool(failed) or bool(absent) or bool(witnesses)
-        culprits = failed or tuple(silent)
+        is_critical = longest >= self.config.critical_seconds or bool(failed or absent or lost_a_peer)
+        named = failed or tuple(silent)
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=max((rank.step for rank in view.ranks.values()), default=0),
             onset_step=self._onset,
-            summary=_summary(view, silent, failed, absent, longest) + _testimony(witnesses, failed),
-            ranks=tuple(rank.rank for rank in culprits) or absent,
+            summary=_summary(view, silent, failed, absent, longest) + _peers(lost_a_peer, failed),
+            ranks=tuple(rank.rank for rank in named) or absent,
             values={
                 "silent_ranks": float(len(silent)),
                 "seconds": longest,
                 "failed_ranks": float(len(failed)),
-                "ranks_that_lost_a_peer": float(len(witnesses)),
+                "ranks_that_lost_a_peer": float(len(lost_a_peer)),
                 "absent_ranks": float(len(absent)),
             },
         )
 
     def resume(self, finding: Finding) -> None:
-        """Only since when; who is silent shows anew."""
+        """Restores the onset; who is silent is judged again."""
         self._onset = finding.onset_step
 
     def _is_silent(self, rank: RankView, view: JobView) -> bool:
         return rank.state in ("live", "expected") and _silent_seconds(rank, view) >= self.config.warn_seconds
 
     def _absent(self, view: JobView) -> tuple[int, ...]:
-        is_anyone_live = any(rank.state == "live" for rank in view.ranks.values())
-        if not is_anyone_live or view.now - view.attempt_began < self.config.startup_seconds:
+        is_any_live = any(rank.state == "live" for rank in view.ranks.values())
+        if not is_any_live or view.now - view.attempt_began < self.config.startup_seconds:
             return ()
         return tuple(rank for rank in range(view.world) if rank not in view.ranks)
 
@@ -124,17 +125,15 @@ class RankSilent(Rule[RankSilentConfig]):
 
 
 def _silent_seconds(rank: RankView, view: JobView) -> float:
-    """A rank known from before the daemon's restart has its time from the restart on."""
+    """Time without a heartbeat; for a rank from before a restart of the daemon, counted from the restart."""
     return view.now - max(rank.last_seen, view.attempt_began)
 
 
-def _testimony(witnesses: tuple[RankView, ...], failed: tuple[RankView, ...]) -> str:
-    others = [rank for rank in witnesses if rank not in failed]
+def _peers(lost_a_peer: tuple[RankView, ...], failed: tuple[RankView, ...]) -> str:
+    others = [rank for rank in lost_a_peer if rank not in failed]
     if not others:
         return ""
-    if len(others) == 1:
-        return f"; rank {others[0].rank} left because it lost a peer"
-    return f"; {len(others)} ranks left because they lost a peer, the first is rank {others[0].rank}"
+    return f"; rank {others[0].rank}{and_more(len(others), 'rank')} exited after losing a peer"
 
 
 def _summary(
@@ -146,10 +145,16 @@ def _summary(
 ) -> str:
     if failed:
         first = failed[0]
-        return f"rank {first.rank} on {first.host} left with an error at step {first.step}: {first.error[:200]}"
+        return f"{_name(first)} failed at step {first.step:,}: {first.error[:200]}"
     if silent:
         first = silent[0]
-        others = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-        who = "all ranks are" if len(silent) == view.world else f"rank {first.rank} on {first.host}{others} is"
-        return f"{who} silent for {longest:.0f} s; last heard at step {first.step}"
-    return f"{len(absent)} of {view.world} ranks never showed up, the first is rank {absent[0]}"
+        who = f"{_name(first)}{and_more(len(silent), 'rank')}"
+        if len(silent) == view.world > 1:
+            who = f"all {view.world} ranks"
+        return f"{who}: no heartbeat for {longest:.0f} s, last step {first.step:,}"
+    seconds = view.now - view.attempt_began
+    return f"rank {absent[0]}{and_more(len(absent), 'rank')} of {view.world} not connected after {seconds:.0f} s"
+
+
+def _name(rank: RankView) -> str:
+    return f"rank {rank.rank} ({rank.host})" if rank.host else f"rank {rank.rank}"

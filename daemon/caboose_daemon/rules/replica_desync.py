@@ -1,17 +1,17 @@
-"""replica_desync: replicas of one model that should be equal to the last bit are not.
+"""replica_desync: replicas of one model that should be bit-identical differ.
 
 Design
 ------
-Under data parallelism every rank applies the same averaged gradient to the same parameters, so their fingerprints
-are equal, bit by bit, or something went wrong: a flipped bit, a rank that skipped an update, code that changes
-parameters on one rank. There is no noise in this, hence no baseline and no threshold. Agents take fingerprints of
-parameters only (BatchNorm's buffers differ by design) and of replicated models only (shards differ by design).
+Under data parallelism every rank applies the same averaged gradient to the same parameters, so their fingerprints are
+bit-identical, or something is wrong: a flipped bit, a rank that skipped an update, code that changes parameters on one
+rank. There is no noise in this, hence no baseline and no threshold. Agents take fingerprints of parameters only
+(BatchNorm's buffers differ by design) and of replicated models only (shards differ by design).
 
-Who is wrong is a majority's question: the ranks outside a strict majority are named. Two ranks, or a tie, are said to
-differ and nobody is blamed. The layer comes from the layers' own fingerprints: the first in the model's order.
+A majority decides which rank is wrong: the ranks outside a strict majority are named. With two ranks, or a tie, no rank
+is named. The layer comes from the layers' own fingerprints: the first in the model's order.
 
-One look is a warning, the second is critical: from here on the all-reduce averages gradients of different models. Runs
-whose replicas are meant to drift apart between averagings declare `config={"local_sgd": True}`.
+One sample is a warning, the second is critical: from then on the all-reduce averages gradients of different models.
+Runs whose replicas are meant to differ between averagings declare `config={"local_sgd": True}`.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
 MAX_NAMED = 64
-"""Ranks a finding lists at most."""
+"""Most ranks that a finding lists."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReplicaDesyncConfig(RuleConfig):
     """Thresholds of replica_desync."""
 
     critical_looks: int = 2
-    """Sampled steps on which the replicas differ before it is critical."""
+    """Sampled steps with differing replicas before it is critical."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Episode:
 
 
 class ReplicaDesync(Rule[ReplicaDesyncConfig]):
-    """Replicas whose fingerprints differ."""
+    """Replicas that differ from the others."""
 
     name = "replica_desync"
     config_class = ReplicaDesyncConfig
@@ -58,7 +58,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
         self._episode: _Episode | None = None
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every sampled step on which the replicas differ."""
+        """A finding at every sampled step at which the replicas differ."""
         step = view.step
         if step is None or not step.is_sampled or view.config.get("local_sgd"):
             return None
@@ -74,7 +74,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
         return self._differ(view, step, prints, common, odd)
 
     def resume(self, finding: Finding) -> None:
-        """Who and where stay as they were found."""
+        """Restores ranks and layer."""
         values = finding.values
         self._episode = _Episode(
             finding.onset_step, int(values["last_equal"]), finding.ranks, finding.layers, int(values["looks"])
@@ -87,7 +87,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
             self._episode = _Episode(step.step, self._last_equal, odd, ())
         episode = self._episode
         if not episode.odd or not set(episode.odd) <= set(odd):
-            episode.odd = odd  # with more ranks to ask, or more that have come apart, the majority may be clearer
+            episode.odd = odd  # with more reports, or more differing ranks, the majority may be clearer
         layers, num_layers = _differing_layers(view, step, prints, common)
         episode.layers = episode.layers or layers
         episode.num_looks += 1
@@ -113,7 +113,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
     def _equal(self, step: AlignedStep, prints: dict[int, int]) -> Finding | None:
         episode = self._episode
         if episode is None or len(prints) < step.world:
-            # Some of the ranks agree; whether all do, and so whether it is over, only all can tell.
+            # Only reports of all ranks can show that all are equal, and so that it is over.
             self._last_equal = step.step if len(prints) == step.world else self._last_equal
             return None
         self._last_equal, self._episode = step.step, None
@@ -122,7 +122,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
             severity=Severity.INFO,
             step=step.step,
             onset_step=episode.onset,
-            summary=f"the replicas of all {len(prints)} ranks are equal again",
+            summary=f"replicas of all {len(prints)} ranks are equal again",
             ranks=episode.odd[:MAX_NAMED],
             layers=episode.layers,
             phase="update",
@@ -133,7 +133,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
 def _differing_layers(
     view: JobView, step: AlignedStep, prints: dict[int, int], common: int
 ) -> tuple[tuple[str, ...], int]:
-    """The first layer in which any rank differs from the most common replica, and in how many they do."""
+    """The first layer in which any rank differs from the most common replica, and the number of such layers."""
     seen = {rank: step.reports[rank].arrays.get("layer_fingerprint") for rank in prints}
     reference = next((seen[rank] for rank, value in prints.items() if value == common), None)
     if reference is None:
@@ -150,12 +150,13 @@ def _differing_layers(
 
 def _summary(episode: _Episode, num_layers: int, num_ranks: int, num_versions: int) -> str:
     if not episode.odd:
-        who = f"the replicas of {num_ranks} ranks differ, in {num_versions} versions without a majority"
+        who = f"replicas of {num_ranks} ranks differ: {num_versions} versions, no majority"
     elif len(episode.odd) == 1:
-        who = f"the replica on rank {episode.odd[0]} differs from the other {num_ranks - 1}"
+        who = f"replica on rank {episode.odd[0]} differs from the other {num_ranks - 1}"
     else:
         shown = ", ".join(map(str, episode.odd[:8])) + (" ..." if len(episode.odd) > 8 else "")
-        who = f"the replicas on {len(episode.odd)} of {num_ranks} ranks differ from the rest: {shown}"
-    where = f", first in layer {episode.layers[0]} ({num_layers} layers differ)" if episode.layers else ""
-    since = f"equal up to step {episode.last_equal}" if episode.last_equal >= 0 else f"since step {episode.onset}"
-    return f"{who}{where}; {since}"
+        who = f"replicas on {len(episode.odd)} of {num_ranks} ranks differ from the rest ({shown})"
+    where = f", first in {episode.layers[0]} (layers that differ: {num_layers})" if episode.layers else ""
+    if episode.last_equal >= 0:
+        return f"{who}{where}, last equal at step {episode.last_equal:,}"
+    return f"{who}{where}, since step {episode.onset:,}"

@@ -1,16 +1,16 @@
-"""saturation: tanh or sigmoid units stand on their flat ends, so that hardly a gradient passes below them.
+"""saturation: most tanh or sigmoid units of a layer are saturated, and hardly any gradient passes below it.
 
 Design
 ------
-A unit counts as saturated where its derivative is under 5 % of its maximum; the agent sends each module's share. A
-large share alone is no fault: it is one when it stays over several closer looks *and* hardly a gradient passes, which
-is read from the weight matrices' gradients per element in one of two ways. Every matrix below has a small one against
-those above: that also tells a gate apart, which may be wide open or shut while gradients pass beside it. Or, in a net
-without norm layers, the matrix right below has a small one against what the matrix right above lets through: weights
-that are far too large saturate the units and make up for it by their size.
+A unit is saturated where its derivative is under 5 % of its maximum; the agent sends each module's share. A large share
+alone is no fault. It is one when it lasts over several samples *and* hardly any gradient passes, which shows in the
+weight matrices' gradients per element in one of two ways. Every matrix below has a small one against those above: that
+excludes gates, which may be open or shut while gradients pass beside them. Or, in a net without norm layers, the matrix
+right below has a small one against what the matrix right above passes down: weights that are far too large saturate the
+units and compensate for it by their size.
 
-Gates that are computed side by side, with no weights between them, are left out altogether, and so is an output that
-no weights follow: a classifier that is sure of itself saturates there, and should.
+Gates that are computed side by side, with no weights between them, are left out, and so is an output that no weights
+follow: a confident classifier saturates there by design.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.depth import Matrices
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.lasting_rule import LastingRule, named
+from caboose_daemon.rules.parts.lasting_rule import LastingRule, and_more
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
@@ -33,15 +33,15 @@ class SaturationConfig(RuleConfig):
     """Thresholds of saturation."""
 
     share: float = 0.5
-    """Share of a module's units on their flat ends, above which it is saturated."""
+    """Share of saturated units above which a module is saturated."""
     gradient_ratio: float = 0.3
-    """Gradient per element below the module over the one above it, under which hardly anything passes."""
+    """Gradient per element below the module over that above it, under which hardly any gradient passes."""
     persist_looks: int = 3
-    """Closer looks in a row that show it before it is told, or do not before it is over."""
+    """Sampled steps in a row before it is reported, and without the condition before it is resolved."""
 
 
 class Saturation(LastingRule[SaturationConfig]):
-    """Modules that pass hardly any gradient because their units are saturated."""
+    """Saturated modules that pass hardly any gradient."""
 
     name = "saturation"
     config_class = SaturationConfig
@@ -58,7 +58,7 @@ class Saturation(LastingRule[SaturationConfig]):
         self._began = 0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A warning at every closer look at which a module has been saturated for a while."""
+        """A warning at every sampled step at which a module has been saturated for a while."""
         step = view.step
         if step is None or not step.is_sampled or not step.has_layers:
             return None
@@ -68,7 +68,7 @@ class Saturation(LastingRule[SaturationConfig]):
         called = orders.has
         shares = np.where(called, found.values, 0.0).sum(axis=0) / np.maximum(1, called.sum(axis=0))
         order, is_called = orders.values.max(axis=0), np.asarray(called.any(axis=0))
-        self._take_up(view, len(shares))
+        self._read_tables(view, len(shares))
         rows = self._blocked(step, shares, order, is_called)
         is_bad = np.zeros(len(shares), dtype=np.bool_)
         is_bad[rows] = True
@@ -80,7 +80,7 @@ class Saturation(LastingRule[SaturationConfig]):
             if self._num_bad.max() == 1 and not self.is_open:
                 self._began = step.step
         if self.is_open and self._num_good >= self.config.persist_looks:
-            return self._resolved(step.step, "gradients pass again through what was saturated")
+            return self._resolved(step.step, "gradients pass again below the saturated modules")
         lasting = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_looks))
         if not len(lasting):
             return None
@@ -89,16 +89,16 @@ class Saturation(LastingRule[SaturationConfig]):
         return self._found(
             Severity.WARNING,
             step.step,
-            f"{shares[worst]:.0%} of {names[0]} ({view.modules[worst].kind}) is saturated and hardly a gradient passes "
-            f"below it; {len(names)} module{'s' if len(names) > 1 else ''}: {named(names)}",
+            f"saturated: {100 * shares[worst]:.0f} % of {names[0]} ({view.modules[worst].kind})"
+            f"{and_more(len(names), 'module')}, hardly any gradient below, {self._since(step.step, self._began)}",
             onset=self._began,
             layers=tuple(names),
             phase="forward",
             values={"share": float(shares[worst]), "num_modules": float(len(names))},
         )
 
-    def _take_up(self, view: JobView, num: int) -> None:
-        """Which module each weight matrix belongs to; made anew when either table changes."""
+    def _read_tables(self, view: JobView, num: int) -> None:
+        """Maps each weight matrix to its module; rebuilt when either table changes."""
         if len(self._num_bad) != num:
             self._num_bad = np.zeros(num, dtype=np.int64)
         if self._matrices.look(view.layers) or view.modules != self._modules:
@@ -125,17 +125,17 @@ class Saturation(LastingRule[SaturationConfig]):
             above = np.flatnonzero(place > order[row])
             if not len(below) or not len(above) or self._is_gate(row, order, is_called, place):
                 continue
-            is_dark = rms[below].max() < self.config.gradient_ratio * float(np.median(rms[above]))
-            if not is_dark and not self._has_norms:
+            is_blocked = rms[below].max() < self.config.gradient_ratio * float(np.median(rms[above]))
+            if not is_blocked and not self._has_norms:
                 last, following = below[np.argmax(place[below])], above[np.argmin(place[above])]
                 share = self.config.gradient_ratio * gain[following]
-                is_dark = bool(share > 1 and rms[last] < share * rms[following])
-            if is_dark:
+                is_blocked = bool(share > 1 and rms[last] < share * rms[following])
+            if is_blocked:
                 blocked.append(row)
         return blocked
 
     def _gain(self, step: AlignedStep) -> NDArray[np.float64]:
-        """By how much each matrix enlarges what passes, at least 1; it is taken as square, for want of its shape."""
+        """Factor by which each matrix enlarges what passes, at least 1; assumes square, as the shape is unknown."""
         norms = step.layer_values("weight_norm")
         if norms is None:
             return np.ones(len(self._matrices.rows))
@@ -144,7 +144,7 @@ class Saturation(LastingRule[SaturationConfig]):
     def _is_gate(
         self, row: int, order: NDArray[np.float64], is_called: NDArray[np.bool_], place: NDArray[np.float64]
     ) -> bool:
-        """Whether the same module computes another flat function with no weights in between."""
+        """Whether the same parent computes another tanh or sigmoid with no weights in between."""
         parent = _parent(self._modules[row])
         for other in np.flatnonzero(is_called).tolist():
             if other == row or other >= len(self._modules) or _parent(self._modules[other]) != parent:

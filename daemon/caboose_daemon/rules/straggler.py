@@ -2,21 +2,21 @@
 
 Design
 ------
-In a synchronous job every rank's step takes equally long, whoever is slow: the fast ones wait inside the all-reduce. So
-the step's duration names nobody. Under DDP the only collective lies in the backward: the time outside it (data,
-forward, optimizer, the loop's own code) is a rank's own, and the backward holds the waiting. The straggler has the
-*longest* time outside the backward and the *shortest* backward, since it arrives last and never waits; both are asked
-for, so a rank that is merely measured differently, or that nobody waits for, is not named. What of its own time
-exceeds its peers' names the phase.
+In a synchronous job every rank's step takes equally long, whichever rank is slow: the fast ones wait inside the
+all-reduce. So the step's duration identifies no rank. Under DDP the only collective is in the backward: the time
+outside it (data, forward, optimizer, the loop's own code) is a rank's own, and the backward contains the waiting. The
+straggler has the *longest* time outside the backward and the *shortest* backward, since it arrives last and never
+waits. Both are required, so a rank that is only measured differently, or that no rank waits for, is not named. The
+phase is the part of its own time that exceeds its peers' most.
 
-Under FSDP every forward and backward waits for others' shards, and a slow rank cannot be told from those that wait
-for it by times alone. Only the wait for data, before the first collective, is still a rank's own there, and only that
-is judged.
+Under FSDP every forward and backward waits for others' shards, and times alone cannot distinguish a slow rank from
+those that wait for it. Only the wait for data, before the first collective, is still a rank's own, and only that is
+judged.
 
-One slow step, a checkpoint written by rank 0, an evaluation: a rank must lag in most steps (a share with an exponential
-memory), by a tenth of the step on average, by more than the noise of its own average, and by more than the ranks
-differ anyway, so that neither the scatter of variable-length batches nor a cluster of two kinds of machines makes
-stragglers. It is a matter for a ticket: a slow run is not a lost one.
+One slow step, a checkpoint written by rank 0 or an evaluation is not enough: a rank must lag in most steps (a share
+with an exponential memory), by a tenth of the step on average, by more than the noise of its own average, and by more
+than the ranks differ anyway, so that neither batches of variable length nor a cluster of two kinds of machines makes
+stragglers. It never pages: a slow run is not lost.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep, Float64, middle
 from caboose_daemon.steps.view import JobView
@@ -32,7 +33,7 @@ DATA, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("data", "f
 PARTS = ("data", "forward", "optimizer", "other")
 TO_SIGMA = 1.4826
 SIGMAS = 6.0
-"""Of its own noise, and of the ranks' differences: 4,096 ranks over a long run reach five by chance."""
+"""Limit in standard deviations of its own noise and of the ranks' differences; 4,096 ranks reach five by chance."""
 MOST_STEPS = 0.8
 MAX_NAMED = 64
 
@@ -42,29 +43,29 @@ class StragglerConfig(RuleConfig):
     """Thresholds of straggler."""
 
     lag_share: float = 0.1
-    """By which share of the step a rank's own time exceeds its peers', on average."""
+    """Excess of a rank's own time over its peers', as a share of the step, that is reported."""
     memory_steps: int = 25
-    """How many steps the averages remember; it takes about one and a half times as many until a rank is named."""
+    """Steps over which the averages are taken; a rank is named after about 1.5 times as many."""
 
 
 class _Lags:
-    """How far each rank's own time lies above its peers', in shares of a step."""
+    """By how much each rank's own time exceeds its peers', in shares of a step."""
 
     def __init__(self, num_ranks: int) -> None:
         self.mean = np.zeros(num_ranks)
         self.often = np.zeros(num_ranks)
-        """Share of steps with a lag worth the name."""
+        """Share of steps with more than half of the limit."""
         self._square = np.zeros(num_ranks)
 
     def learn(self, lag: Float64, rate: float, least: float) -> None:
-        """Takes one step; a single one counts for no more than a whole step's time."""
+        """Adds one step; a single one counts for at most a whole step's time."""
         lag = np.clip(lag, -1.0, 1.0)
         self.mean += rate * (lag - self.mean)
         self._square += rate * (lag * lag - self._square)
         self.often += rate * ((lag > 0.5 * least) - self.often)
 
     def stand_out(self, least: float, rate: float) -> Float64:
-        """The ranks' lags above the typical one, where that means something; else 0."""
+        """The ranks' lags above the typical one, where they are significant; else 0."""
         above = self.mean - middle(self.mean)
         is_slow = (above > least) & (self.often > MOST_STEPS)
         if not is_slow.any():
@@ -75,7 +76,7 @@ class _Lags:
 
 
 class Straggler(Rule[StragglerConfig]):
-    """The rank the others wait for."""
+    """A rank that the others wait for."""
 
     name = "straggler"
     config_class = StragglerConfig
@@ -92,13 +93,13 @@ class Straggler(Rule[StragglerConfig]):
         self._is_sharded = False
         self._num_held = 0
         self._onset: int | None = None
-        self._where = ""
+        self._host = ""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while others wait for a rank."""
         step = view.step
         if step is None or step.num_present < 2 or step.num_present < len(step.present):
-            return None  # whoever is missing may be the one
+            return None  # the missing rank may be the slow one
         if view.layers is not self._layers:
             self._layers = view.layers
             self._is_sharded = any(layer.placement == "sharded" for layer in view.layers)
@@ -110,7 +111,7 @@ class Straggler(Rule[StragglerConfig]):
         return self._judge(view, step)
 
     def resume(self, finding: Finding) -> None:
-        """Who lags shows anew; until it can, nothing is said."""
+        """Restores the onset; nothing is reported until the averages are known again."""
         self._onset = finding.onset_step
         self._num_held = 2 * self.config.memory_steps
 
@@ -142,7 +143,7 @@ class Straggler(Rule[StragglerConfig]):
     def _judge(self, view: JobView, step: AlignedStep) -> Finding | None:
         least, rate = self.config.lag_share, 1.0 / self.config.memory_steps
         if self._onset is not None:
-            least *= 0.5  # it is over when the lag has halved, not when it scrapes the threshold
+            least *= 0.5  # it is over when the lag has halved, so that a lag at the threshold is reported once
         by_data = self._data.stand_out(least, rate)
         lags = by_data
         if not self._is_sharded:
@@ -157,17 +158,16 @@ class Straggler(Rule[StragglerConfig]):
         if self._onset is None:
             self._onset = step.step
             rank = view.ranks.get(worst)
-            self._where = f" on {rank.host}" if rank is not None and rank.host else ""
+            self._host = f" ({rank.host})" if rank is not None and rank.host else ""
         lag, total = float(lags[worst]), step.typical_phases[0] or 0.0
-        others = f" and {len(slow) - 1} more are" if len(slow) > 1 else " is"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING),
             step=step.step,
             onset_step=self._onset,
             summary=(
-                f"rank {worst}{self._where}{others} slower than its peers in {_NAMES[phase]}: {lag * total:.3g} s of "
-                f"each step of {total:.3g} s ({lag:.0%}) the others wait"
+                f"rank {worst}{self._host}{and_more(len(slow), 'rank')}: {lag * total:.3g} s of each {total:.3g} s step"
+                f" ({100 * lag:.0f} %) slower than its peers in {_NAMES[phase]}, since step {self._onset:,}"
             ),
             ranks=tuple(slow[:MAX_NAMED].tolist()),
             phase=phase,
@@ -187,13 +187,13 @@ class Straggler(Rule[StragglerConfig]):
             severity=Severity.INFO,
             step=step.step,
             onset_step=onset,
-            summary="no rank is waited for any more",
+            summary="no rank is slower than its peers any more",
             state="resolved",
         )
 
 
 _NAMES = {
-    "data": "waiting for its data",
+    "data": "waiting for data",
     "forward": "the forward",
     "optimizer": "the optimizer",
     "other": "code outside forward, backward and optimizer",

@@ -1,17 +1,15 @@
-"""throughput_regression: the job has become slower than it was.
+"""throughput_regression: the job does less work per second than it did before.
 
 Design
 ------
-What counts is work per second: tokens where they are told, else samples, else steps. The job's own baseline is the best
-rate it has sustained (an average over `baseline_steps`, which only ever moves up), because a rate that sinks slowly
-would drag any baseline that follows it along. The rate now is a shorter average of logarithms, in which one slow step,
-whatever it did, counts for no more than a factor of `CLIP`.
+Work is tokens where they are reported, else samples, else steps. The baseline is the best rate that the job has
+sustained (an average over `baseline_steps` that only moves up): a baseline that follows the rate would sink along with
+it. The present rate is a shorter average of logarithms, in which one slow step counts for at most a factor of `CLIP`.
 
-A slowdown must exceed a fifth *and* the noise of that average, for as long as the average remembers, so that batches of
-changing length do not look like one, and for ten seconds at least: a machine that hiccups slows hundreds of steps of a
-millisecond, and nobody wants to hear of it. Start-up, compilation and evaluation are left out; a batch ramp, a data
-switch and a resume begin a new baseline. The phase that grew most is named. It never pages: a slow run is not a lost
-one.
+A slowdown must exceed `slowdown` *and* the noise of that average, for `recent_steps`, so that batches of varying length
+are not reported, and for `min_seconds`: a short hiccup of a machine slows hundreds of steps of a millisecond. Start-up,
+compilation and evaluation are left out; a batch ramp, a data switch and a resume start a new baseline. The phase that
+grew most is named. It never pages: a slow run is not lost.
 """
 
 import math
@@ -29,7 +27,7 @@ CLIP = math.log(3.0)
 SIGMAS = 6.0
 NEVER = 10**18
 CALM = 0.5
-"""It is over when half of the slowdown that is told is left."""
+"""Share of the limit below which it is resolved."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,17 @@ class ThroughputRegressionConfig(RuleConfig):
     """Thresholds of throughput_regression."""
 
     slowdown: float = 0.2
-    """By which share the rate is below the baseline."""
+    """Share by which the rate is below the baseline that is reported."""
     recent_steps: int = 50
-    """Steps the rate now is taken over, and for which it has to stay low."""
+    """Steps over which the present rate is taken, and for which it must stay low."""
     min_seconds: float = 10.0
-    """Time for which it has to stay low as well; matters where steps take milliseconds."""
+    """Time for which it must stay low as well; matters where steps take milliseconds."""
     baseline_steps: int = 200
-    """Steps the baseline is taken over; nothing is judged before half as many."""
+    """Steps over which the baseline is taken; nothing is judged before half as many."""
 
 
 class ThroughputRegression(Rule[ThroughputRegressionConfig]):
-    """Work per second against the job's own best."""
+    """Less work per second than the job's own best."""
 
     name = "throughput_regression"
     config_class = ThroughputRegressionConfig
@@ -69,7 +67,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._slow_seconds = 0.0
 
     def observe(self, view: JobView) -> Finding | None:
-        """A finding at every step while the job is slower than it was."""
+        """A finding at every step while the job is slower than its baseline."""
         step = view.step
         if step is None:
             return None
@@ -86,14 +84,14 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         return self._judge(step)
 
     def resume(self, finding: Finding) -> None:
-        """The baseline to come back to is in the finding."""
+        """The baseline is in the finding."""
         values = finding.values
         self._unit = next((unit for unit in ("tokens", "samples", "steps") if unit in values), "steps")
         self._best = math.log(values["baseline"])
         self._recent = self._slow = math.log(values[self._unit])
         self._square = self._recent**2
         self._num_steps = self.config.baseline_steps
-        self._lasting.take_up(finding.onset_step)
+        self._lasting.restore(finding.onset_step)
 
     def _learn(self, rate: float, phases: np.ndarray) -> None:
         config = self.config
@@ -116,25 +114,23 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         config = self.config
         below = self._best - self._recent
         noise = math.sqrt(max(self._square - self._recent**2, 0.0) / (2.0 * config.recent_steps - 1.0))
-        told = -math.log1p(-min(config.slowdown, 0.99))
-        limit = told * CALM if self._lasting.is_open else max(told, SIGMAS * noise)
+        least = -math.log1p(-min(config.slowdown, 0.99))
+        limit = least * CALM if self._lasting.is_open else max(least, SIGMAS * noise)
         is_slow = below > limit
         if not (is_slow or self._lasting.is_open):
             self._slow_seconds = 0.0
-        if not self._lasting.is_open:  # its steps count once its time is full
+        if not self._lasting.is_open:  # its steps count only once its time is long enough
             self._lasting.persist = config.recent_steps if self._slow_seconds >= config.min_seconds else NEVER
         verdict = self._lasting.judge(step.step, is_slow)
         if verdict == "quiet":
             return None
         now, before = math.exp(self._recent), math.exp(self._best)
         name, grown = self._grown()
-        summary = (
-            f"{now:.3g} {self._unit}/s against {before:.3g} before, {1 - now / before:.0%} slower for "
-            f"{self._lasting.num_true} steps{grown}"
-        )
+        assert self._lasting.onset is not None, "the condition has begun"
+        slower = f"{100 * (1 - now / before):.0f} % slower"
+        summary = f"{now:.3g} {self._unit}/s against {before:.3g}, {slower} since step {self._lasting.onset:,}{grown}"
         if verdict == "resolved":
-            summary = f"back at {now:.3g} {self._unit}/s, against {before:.3g} before"
-        assert self._lasting.onset is not None, "it has begun"
+            summary = f"back at {now:.3g} {self._unit}/s, best {before:.3g}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING) if verdict == "open" else Severity.INFO,
@@ -147,13 +143,13 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         )
 
     def _grown(self) -> tuple[str, str]:
-        """The phase that takes longer than it did, if one stands for most of it."""
+        """The phase that explains most of the slowdown, if one does, and its times as text."""
         more = self._phases - self._usual_phases
         most = 1 + int(np.argmax(more[1:]))
         if not self._usual_phases[0] or more[most] < 0.5 * more[0] or more[0] <= 0:
             return "", ""
         name = PHASES[most]
-        return name, f"; the {name} phase went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
+        return name, f"; {name} went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
 
 
 def _work(step: AlignedStep) -> tuple[str, int]:

@@ -2,17 +2,16 @@
 
 Design
 ------
-What is high can only be said against something: here, against where the run began, or, where the number of classes is
-known, against chance. Against its own beginning it must have fallen by a little, as a small model does: one that was
-trained before begins near its end, and one that never learns is `not_learning`'s. A run that has kept more than half of
-that, no longer moves (a straight line through the later three quarters of its curve is flat, and known well enough to
-say so) and does as badly on data it was trained on as on other data, has nothing left to overfit with: it lacks
-capacity, or is regularised, or fed, too hard. The finding comes late by design: early in training, everything looks
-like this.
+"High" needs a reference: the start of the run, or chance where the number of classes is known. Against its own start
+the loss must have fallen a little, as a small model's does: a pre-trained model starts near its end, and one that never
+learns is `not_learning`'s. A run that has kept more than half of its start, no longer moves (a straight line through
+the later three quarters of its curve is flat, and known precisely enough) and is as bad on training data as on other
+data cannot overfit: it lacks capacity, or regularisation or data is too strong for it. The finding comes late by
+design: early in training every run looks like this.
 
-How flat it is has to be known to half a hundredth, and both curves tell of it: where they lie together they move
-together. An evaluation of always the same samples scatters far less than batches that are drawn anew, so it counts for
-more; the training loss alone must merely not be seen to fall.
+The flatness must be known to half a percent, and both curves contribute: where they are close together they move
+together. An evaluation on fixed samples scatters far less than random batches, so it counts for more; the training loss
+alone must only not fall visibly.
 """
 
 import math
@@ -29,7 +28,7 @@ START_POINTS = 3
 FELL = 0.97
 """Share of its first loss below which a run has learned something."""
 VAGUE = 4.0
-"""How many times as vaguely as both together the training loss may be known."""
+"""Limit on the training loss's relative error, as a multiple of that for both curves together."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,19 @@ class UnderfittingConfig(RuleConfig):
     """Thresholds of underfitting."""
 
     min_steps: int = 100
-    """Steps (or logged points) before anything is said."""
+    """Steps (or logged points) before the first judgement."""
     min_evaluations: int = 5
-    """Evaluations before anything is said."""
+    """Evaluations before the first judgement."""
     kept: float = 0.5
-    """Share of its first loss (or of chance level) that a run must have kept to be called high."""
+    """Share of its first loss (or of chance) above which the loss is high."""
     gap: float = 0.1
-    """How close validation and training loss lie, as a share."""
+    """Relative difference of validation and training loss below which they are close together."""
     min_improvement: float = 0.005
-    """Share of its level that either must fall by over the later three quarters of the run."""
+    """Fall of a loss over the later three quarters of the run, as a share of its level, below which it is flat."""
 
 
 class Underfitting(Rule[UnderfittingConfig]):
-    """Both losses high and still."""
+    """Training and validation loss both high and flat."""
 
     name = "underfitting"
     config_class = UnderfittingConfig
@@ -63,9 +62,10 @@ class Underfitting(Rule[UnderfittingConfig]):
         self._start: list[float] = []
         self._onset: int | None = None
         self._level = self._validation_level = self._reference = math.nan
+        self._reference_name = "reference"
 
     def observe(self, view: JobView) -> Finding | None:
-        """Judged at each evaluation; a finding at every step until one says otherwise."""
+        """Judged at each evaluation; a finding at every step until one resolves it."""
         step = view.step
         if step is None:
             return None
@@ -80,28 +80,29 @@ class Underfitting(Rule[UnderfittingConfig]):
             if math.isfinite(validation.loss):
                 is_new |= self._validation.add(validation.loss)
         if is_new and "warmup" not in view.regime.active:
-            is_low = self._is_low(known(view))
-            if is_low and self._onset is None:
+            is_underfitting = self._is_underfitting(known(view))
+            if is_underfitting and self._onset is None:
                 self._onset = step.step
-            elif not is_low and self._onset is not None:
+            elif not is_underfitting and self._onset is not None:
                 finding = self._finding(step.step, "resolved")
                 self._onset = None
                 return finding
         return self._finding(step.step, "open") if self._onset is not None else None
 
     def resume(self, finding: Finding) -> None:
-        """Since when; the curves were lost, so it stands until they show otherwise."""
+        """Restores onset and levels; the curves were lost, so it lasts until new ones resolve it."""
         self._onset, self._level = finding.onset_step, finding.values["level"]
         self._validation_level = finding.values.get("validation", math.nan)
         self._reference = finding.values.get("reference", math.nan)
 
-    def _is_low(self, chance: float | None) -> bool:
+    def _is_underfitting(self, chance: float | None) -> bool:
         config = self.config
         if self._train.num_points < config.min_steps or self._validation.num_points < config.min_evaluations:
             return self._onset is not None
         train, validation = (trend(c.means[len(c.means) // 4 :]) for c in (self._train, self._validation))
         start = chance if chance is not None else sorted(self._start)[len(self._start) // 2]
         self._level, self._validation_level, self._reference = train.level, validation.level, start
+        self._reference_name = "start" if chance is None else "chance"
         return (
             start > 0
             and train.level > config.kept * start
@@ -111,11 +112,12 @@ class Underfitting(Rule[UnderfittingConfig]):
         )
 
     def _finding(self, step: int, state: str) -> Finding:
-        summary = (
-            "training or validation loss moves again"
-            if state == "resolved"
-            else f"training and validation loss both stand at about {self._level:.4g}, close together and flat"
-        )
+        losses = f"training loss {self._level:.4g} and validation loss {self._validation_level:.4g}"
+        if state == "resolved":
+            summary = f"{losses} are no longer both high, close together and flat"
+        else:
+            against = f"{self._reference_name} {self._reference:.4g}"
+            summary = f"{losses} both high ({against}), close together and flat since step {self._onset or 0:,}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.INFO if state == "resolved" else Severity.WARNING),
@@ -128,9 +130,9 @@ class Underfitting(Rule[UnderfittingConfig]):
 
 
 def _is_flat(train: Trend, validation: Trend, limit: float, *, is_open: bool) -> bool:
-    """Whether both together surely move by less than this share, and neither is seen to fall by more.
+    """Whether both together move by less than this share, and neither falls significantly by more.
 
-    Said once, it stands until one surely does.
+    Once reported, it lasts until one does.
     """
     lines = (train, validation)
     if any(line.relative < -limit and line.falls(3.0 if is_open else 2.0) for line in lines):

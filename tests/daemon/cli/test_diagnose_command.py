@@ -38,7 +38,7 @@ def test_a_log_gets_causes_fixes_and_what_not_to_do(tmp_path: Path, spiking: Pat
     done = run(tmp_path, spiking.name)
 
     assert done.returncode == 0, done.stderr
-    for text in ("loss_spike", "resolved: loss is back", "do first", "do not", "verify", "unknown", "unlikely to help"):
+    for text in ("loss_spike", "resolved: loss back at", "do first", "do not", "verify", "unknown", "unlikely to help"):
         assert text in done.stdout, text
     assert "another optimizer" in done.stdout
 

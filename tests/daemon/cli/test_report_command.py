@@ -78,7 +78,7 @@ def test_a_log_gets_its_curves_incidents_causes_settings_and_blindness(tmp_path:
     text, data = text_of(target), data_of(target)
     for words in (
         "loss_spike",
-        "look at the batch of step 400",
+        "inspect the batch of step 400",
         "unknown",
         "unlikely to help",
         "hidden",

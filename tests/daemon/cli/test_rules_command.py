@@ -98,7 +98,7 @@ def test_the_file_is_found_as_the_daemon_finds_it(run_caboose: Run, nobody: str,
     assert json.loads(ended.stdout)["file"] == name
     ratio = rows(ended.stdout)["loss_spike"]["thresholds"]["ratio"]
     assert (ratio["value"], ratio["default"], ratio["from"]) == (2.0, 1.25, "file")
-    assert ratio["doc"].startswith("How many times the level")
+    assert ratio["doc"].startswith("Loss over its level")
 
 
 def test_without_a_daemon_there_is_no_state(run_caboose: Run, nobody: str) -> None:
@@ -220,7 +220,7 @@ def test_a_page_tells_why_with_which_thresholds_and_when(run_caboose: Run, nobod
     page = " ".join(run_caboose("rules", "show", "loss_spike", "--config", "other.toml").stdout.split())
 
     assert "Why it works this way" in page
-    assert re.search(r"ratio 2 How many times the level .* \(file; the default is 1.25\)", page)
+    assert re.search(r"ratio 2 Loss over its level .* \(file; the default is 1.25\)", page)
     assert "needs loss; abstains without it" in page
     assert "starts over after batch ramp, data switch, resume" in page
 

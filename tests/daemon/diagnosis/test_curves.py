@@ -15,6 +15,7 @@ from caboose_daemon.rules.parts.finding import Severity
 from support.cases import a_case, a_finding, a_group, a_validation, order, told
 from support.curves import views
 from support.ranks import EVERYTHING, LAYERS
+from support.summaries import lacks
 
 SEEN = frozenset(EVERYTHING)
 CHANCE = float(np.log(10))
@@ -85,7 +86,7 @@ def test_a_run_that_was_thrown_off_and_died_is_the_opposite_of_one_that_never_mo
     dead = case(jump, died, 1.0)
     assert order(dead)[0] == "lr_too_high"
     assert "lr_too_low" not in order(dead)
-    says(dead, "lr_too_high", "jumped to 5.2", "has sunk to 0.14")
+    says(dead, "lr_too_high", "to 5.2", "to 0.14")
 
     assert order(case(flat(2.32, 600), flat(0.6, 600), 1e-6))[0] == "lr_too_low"
     faded = case(flat(2.32, 600), died, 0.005)
@@ -138,7 +139,7 @@ def test_a_loss_that_breaks_as_the_rate_climbs_is_the_rates_and_one_late_in_a_de
     decayed = diagnose(a_case(breaks, curves={"loss": loss, "lr": 0.05 * 0.98 ** np.arange(399)}))
 
     assert order(rising)[0] == "lr_too_high"
-    says(rising, "lr_too_high", "0.3, its highest")
+    says(rising, "lr_too_high", "from 0.05", "0.3")
     assert decayed.best is None or decayed.best.id != "lr_too_high"
     assert "lr_too_high" not in order(decayed) or "of its peak" in told(decayed, "lr_too_high").evidence_against[0]
 
@@ -149,9 +150,9 @@ def test_swings_speak_for_the_rate_and_small_updates_against_it() -> None:
 
     diagnosis = diagnose(case)
     assert order(diagnosis)[0] == "lr_too_high"
-    says(diagnosis, "lr_too_high", "alternates from step to step, by 50 %")
+    says(diagnosis, "lr_too_high", "from step to step by 50 %")
     against = told(diagnose(moving(case, 1e-3)), "lr_too_high")
-    assert against.evidence_against == ("weight matrices move by 0.1 % of themselves in a step, which is usual",)
+    assert lacks(against.evidence_against, "0.1 % per step") == []
     assert against.confidence < told(diagnosis, "lr_too_high").confidence
 
 
@@ -204,7 +205,7 @@ def test_a_plateau_after_the_rate_has_gone_is_the_schedules() -> None:
     diagnosis = diagnose(case)
 
     assert order(diagnosis)[0] == "lr_decayed"
-    says(diagnosis, "lr_decayed", "below 2% of its peak of 0.001 since step 61", "90 % of all steps")
+    says(diagnosis, "lr_decayed", "below 2 % of its peak 0.001", "since step 61", "90 % of all steps")
     assert "StepLR" in told(diagnosis, "lr_decayed").advice.first_fix
 
     healthy = diagnose(replace(case, recent=[replace(s, lr=1e-3) for s in case.recent]))
@@ -238,7 +239,7 @@ def test_weights_that_began_alike_make_a_saddle() -> None:
     diagnosis = diagnose(case)
 
     assert order(diagnosis)[0] == "saddle"
-    says(diagnosis, "saddle", "began alike", "from 2.3")
+    says(diagnosis, "saddle", "almost equal", "start 2.3")
     usual = diagnose(replace(case, facts={"init_std_ratio": "He 0.4..0.41, Xavier 0.4..0.7"}))
     assert told(usual, "saddle").confidence < 0.5
 
@@ -262,8 +263,8 @@ def test_a_model_that_works_and_stays_at_chance_has_the_wrong_labels(at_chance: 
     diagnosis = diagnose(moving(at_chance, 3e-3))
 
     assert order(diagnosis)[0] == "labels_shuffled"
-    says(diagnosis, "labels_shuffled", "2.303", "0.3 %", "0.1 of 10 classes")
-    assert "epochs" in told(diagnosis, "labels_shuffled").advice.avoid
+    says(diagnosis, "labels_shuffled", "2.303", "0.3 %", "accuracy 0.1", "10 classes")
+    assert "optimizer" in told(diagnosis, "labels_shuffled").advice.avoid
 
 
 def test_labels_are_not_blamed_where_weights_stand_or_the_loss_is_below_chance(at_chance: Case) -> None:
@@ -301,7 +302,7 @@ def test_a_jump_is_the_schedules_and_comes_before_the_rate_itself() -> None:
     )
 
     assert order(diagnosis)[0] == "schedule_jump"
-    says(diagnosis, "schedule_jump", "from 0.02 to 0.2 (10 times) at step 500", "4 steps later")
+    says(diagnosis, "schedule_jump", "10x (0.02 to 0.2) at step 500", "4 steps later")
     assert "= 0.02" in told(diagnosis, "schedule_jump").advice.code
     assert "schedule_jump" not in order(diagnose(a_case(a_finding("divergence", 504), visible=SEEN)))
 
@@ -310,7 +311,7 @@ def test_a_reset_on_resume_is_a_state_that_was_not_restored() -> None:
     diagnosis = diagnose(scheduled("reset", 3e-4, 2e-3))
 
     assert order(diagnosis)[0] == "scheduler_not_restored"
-    says(diagnosis, "scheduler_not_restored", "step 500 the rate is 0.002", "0.0003")
+    says(diagnosis, "scheduler_not_restored", "0.002 at step 500", "0.0003")
     assert "load_state_dict" in told(diagnosis, "scheduler_not_restored").advice.code
     assert order(diagnose(scheduled("jump", 3e-4, 2e-3)))[0] == "schedule_jump"
 

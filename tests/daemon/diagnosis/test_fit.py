@@ -12,12 +12,13 @@ from caboose_daemon.diagnosis.causes.lr_too_high import LrTooHigh
 from caboose_daemon.diagnosis.causes.lr_too_low import LrTooLow
 from caboose_daemon.diagnosis.causes.too_little_capacity import TooLittleCapacity
 from caboose_daemon.diagnosis.causes.weights_decay_away import WeightsDecayAway
+from caboose_daemon.diagnosis.curves import rise
 from caboose_daemon.diagnosis.refusals import CALLS_FOR
-from caboose_daemon.diagnosis.shape import rise
 from caboose_daemon.diagnosis.weighing import diagnose
 from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_wire import Layer, Module
 from support.cases import a_case, a_finding, a_group, a_validation, order, told
+from support.summaries import lacks
 
 SMALL = {"num_parameters": 20_000, "num_trainable": 20_000, "dataset_length": 300, "batch_size": 32}
 LARGE = {"num_parameters": 20_000, "num_trainable": 20_000, "dataset_length": 1_000_000, "batch_size": 32}
@@ -46,9 +47,7 @@ def test_few_samples_that_were_seen_often_are_learned_by_heart() -> None:
 
     assert best(diagnosis) == "memorising"
     said = told(diagnosis, "memorising")
-    assert "every sample has been seen about 64 times" in said.evidence_for
-    assert "66.7 trained parameters for each sample" in said.evidence_for
-    assert "the training loss fell on from 0.9 to 0.05 since validation's best" in said.evidence_for
+    assert lacks(said.evidence_for, "64 epochs", "66.7 trained parameters", "from 0.9 to 0.05") == []
     assert "step 100" in said.advice.first_fix
     assert said.confidence < 0.99
 
@@ -58,8 +57,7 @@ def test_what_was_seen_once_is_not_known_by_heart_so_validation_is_unlike() -> N
 
     assert best(diagnosis) == "validation_shift"
     (first, second) = told(diagnosis, "validation_shift").evidence_for
-    assert "seen 0.019 times only" in first + second
-    assert "at step 300, with the samples still new, validation stood at 2.4 and training at 1.06" in first + second
+    assert lacks(first + second, "0.019 epochs", "validation loss 2.4", "training loss 1.06", "step 300") == []
     assert "memorising" not in order(diagnosis)[:1]
 
 
@@ -87,8 +85,8 @@ def test_what_is_learned_by_heart_and_was_never_better_than_a_guess_elsewhere_ha
     for diagnosis in (by_heart(SLOWLY), by_heart(SLOWLY, accuracy=None)):
         assert best(diagnosis) == "labels_shuffled"
         (first, *_) = told(diagnosis, "labels_shuffled").evidence_for
-        assert "by heart alone: validation was never better than guessing (2.303)" in first
-        assert "validation was never better than guessing" in told(diagnosis, "memorising").evidence_against[0]
+        assert lacks(first, "0.97", "2.303") == []
+        assert "never better than chance" in told(diagnosis, "memorising").evidence_against[0]
 
 
 def test_validation_that_was_better_than_a_guess_once_is_lost_by_heart() -> None:
@@ -132,7 +130,7 @@ def test_training_in_eval_mode_comes_before_what_it_brings_about() -> None:
 
     assert best(diagnosis) == "eval_mode_left_on"
     said = told(diagnosis, "eval_mode_left_on")
-    assert "it began at step 101, just after the evaluation at step 100" in said.evidence_for
+    assert lacks(said.evidence_for, "step 101", "step 100") == []
     assert "model.train()" in said.advice.code
 
 
@@ -156,18 +154,17 @@ def test_a_loss_above_what_its_accuracy_allows_is_over_confidence() -> None:
     diagnosis = diagnose(calibration(0.9, 0.8))
 
     assert best(diagnosis) == "overconfident"
-    text = "a calibrated model that is right 90% of the time has a loss below 0.545, not 0.8"
-    assert text in told(diagnosis, "overconfident").evidence_for
+    assert lacks(told(diagnosis, "overconfident").evidence_for, "loss 0.8", "90 %", "0.545") == []
 
 
 def test_a_loss_that_fits_its_accuracy_is_not() -> None:
     sure, fitting = (told(diagnose(calibration(score, 0.8)), "overconfident") for score in (0.9, 0.5))
 
     assert fitting.confidence < sure.confidence - 0.2
-    assert "a loss of 0.8 is little for a score of 0.5" in fitting.evidence_against
+    assert lacks(fitting.evidence_against, "loss 0.8", "score of 0.5") == []
 
 
-@pytest.mark.parametrize(("kind", "word"), [("equal", "not a copy"), ("chance", "by hand")])
+@pytest.mark.parametrize(("kind", "word"), [("equal", "not a copy"), ("chance", "manually")])
 def test_numbers_that_cannot_be_true_are_the_evaluations_fault(kind: str, word: str) -> None:
     values = {"loss": 0.1, "score": 0.1, "best_loss": 0.1, "best_score": 0.1, kind: 1.0}
     finding = a_finding("metric_divergence", 200, values=values, summary="cannot be")
@@ -198,7 +195,7 @@ def test_a_linear_model_that_learned_what_it_could_is_too_small() -> None:
     assert best(diagnosis) == "too_little_capacity"
     said = " ".join(told(diagnosis, "too_little_capacity").evidence_for)
     assert "it is linear" in said
-    assert "50 samples for each of its 20,000 parameters" in said
+    assert "50 samples per parameter (20,000" in said
     assert not any(refusal.advice == "a bigger model" for refusal in diagnosis.refusals)
 
 
@@ -209,14 +206,14 @@ def test_a_loss_at_chance_is_no_question_of_size() -> None:
     assert diagnosis.best is None
     assert "too_little_capacity" not in order(diagnosis)
     against = [evidence.text for evidence in TooLittleCapacity().weigh(case) if evidence.weight < 0]
-    assert "a loss of 2.3 is what a model has that learned nothing" in against
+    assert lacks(against, "loss 2.3", "learned nothing") == []
 
 
 def test_a_model_with_more_parameters_than_samples_is_not_too_small() -> None:
     diagnosis = diagnose(an_underfit(facts=SMALL))
 
     assert diagnosis.best is None
-    assert "66.7 trained parameters for each sample" in _refused(diagnosis, "a bigger model")
+    assert "66.7 trained parameters" in _refused(diagnosis, "a bigger model")
 
 
 @pytest.mark.parametrize(("optimizer", "decay", "is_strong"), [("SGD", 0.1, True), ("AdamW", 0.1, False)])
@@ -241,7 +238,7 @@ def test_a_steady_norm_far_above_the_clippers_is_clipped_too_tightly() -> None:
 
     assert best(diagnosis) == "clip_too_tight"
     said = told(diagnosis, "clip_too_tight")
-    assert "the usual norm is 2, 20 times the clipper's 0.1" in said.evidence_for
+    assert lacks(said.evidence_for, "norm is 2, 20x", "0.1") == []
     assert said.advice.code.endswith("clip_grad_norm_(model.parameters(), 4)  # was 0.1")
 
 
@@ -267,7 +264,7 @@ def test_layers_without_a_gradient_are_cut_off_from_the_loss() -> None:
 
     assert best(diagnosis) == "parameters_frozen"
     said = told(diagnosis, "parameters_frozen")
-    assert "1 of 2 layers never have a gradient: stem.weight" in said.evidence_for
+    assert lacks(said.evidence_for, "1 of 2 layers without gradient: stem.weight") == []
     assert "between stem.weight and the loss" in said.advice.first_fix
 
 
@@ -283,7 +280,7 @@ def test_layers_that_had_a_gradient_and_lost_it_were_not_cut_off_by_code() -> No
 
     diagnosis = diagnose(lost)
     assert {"dying_relu", "lr_too_high"} <= set(order(diagnosis)[:2])
-    assert any("lost their gradient at step 380" in text for text in told(diagnosis, "dying_relu").evidence_for)
+    assert any("at step 380" in text for text in told(diagnosis, "dying_relu").evidence_for)
     assert "parameters_frozen" not in order(diagnosis)[:2]
 
 
@@ -292,7 +289,7 @@ def test_layers_that_no_optimizer_holds_are_named_as_that() -> None:
 
     assert order(diagnosis) == ["parameters_unregistered"]
     (said,) = told(diagnosis, "parameters_unregistered").evidence_for
-    assert said == "1 trainable layers are with no optimizer: head.weight (20.0% of what should be trained)"
+    assert lacks(said, "1 trainable layers", "head.weight", "20.0 %") == []
     assert "get_submodule('head')" in told(diagnosis, "parameters_unregistered").advice.code
 
 
@@ -304,7 +301,7 @@ def test_dead_units_take_the_gradient_as_well() -> None:
         for cause in diagnose(a_case(frozen, a_finding("dead_units"), layers=LAYERS[:2])).causes
         if cause.id == "parameters_frozen"
     ]
-    assert "dead_units alone would leave layers without a gradient" in said.evidence_against
+    assert lacks(said.evidence_against, "dead_units alone") == []
 
 
 # Slow steps
@@ -318,7 +315,7 @@ def test_steps_that_grow_little_by_little_do_more_and_more() -> None:
 
     assert best(diagnosis) == "slowing_steps"
     assert "machine_slower" not in order(diagnosis)
-    assert any("little by little" in text for text in told(diagnosis, "slowing_steps").evidence_for)
+    assert any("gradually" in text for text in told(diagnosis, "slowing_steps").evidence_for)
 
 
 def test_steps_that_became_longer_at_once_are_the_machines() -> None:
@@ -354,7 +351,7 @@ def test_a_loader_without_workers_that_is_waited_for_is_too_slow() -> None:
 
     assert order(diagnosis) == ["slow_loader"]
     said = told(diagnosis, "slow_loader")
-    assert said.evidence_for[0] == "60% of the time, 12 ms of each step, is spent waiting for data"
+    assert lacks(said.evidence_for[0], "60 %", "12 ms") == []
     assert "num_workers=4" in said.advice.code
     assert "was num_workers=0" in said.advice.code
 
@@ -409,10 +406,8 @@ def _refused(diagnosis: Diagnosis, advice: str) -> str:
 def test_another_optimizer_is_refused_where_nothing_points_at_it() -> None:
     diagnosis = diagnose(an_overfit(SMALL, (25, 1.95), (100, 1.2), (300, 1.9)))
 
-    assert _refused(diagnosis, "another optimizer").startswith("what was seen does not point at AdamW: every sample")
-    assert _refused(diagnosis, "more epochs") == (
-        "validation has been rising from 1.2 to 1.9: more of the same makes it worse"
-    )
+    assert _refused(diagnosis, "another optimizer").startswith("the evidence does not point at AdamW: about 64 epochs")
+    assert "from 1.2 to 1.9" in _refused(diagnosis, "more epochs")
     assert "66.7 trained parameters" in _refused(diagnosis, "a bigger model")
 
 
@@ -482,7 +477,7 @@ def test_more_epochs_are_allowed_where_a_schedule_ended_while_the_loss_fell() ->
     diagnosis = diagnose(case)
 
     said = told(diagnosis, "budget_too_short")
-    assert any(text.startswith("the loss changed by -") for text in said.evidence_for)
+    assert any(text.startswith("loss changed by -") for text in said.evidence_for)
     assert "T_max=1200" in said.advice.code
 
 
@@ -490,4 +485,4 @@ def test_more_epochs_are_refused_on_a_flat_curve_with_its_slope() -> None:
     diagnosis = diagnose(an_underfit())
 
     assert "budget_too_short" not in order(diagnosis)
-    assert "more of the same would not move it" in _refused(diagnosis, "more epochs")
+    assert "more epochs would not change it" in _refused(diagnosis, "more epochs")

@@ -35,8 +35,8 @@ def test_a_batch_that_was_found_bad_leads_and_is_named_in_the_first_fix() -> Non
     assert order(after)[0] == "input_not_finite"
     cause = told(after, "input_not_finite")
     assert cause.confidence > 0.8
-    assert cause.evidence_for[0] == f"a hunt found: {summary}"
-    assert cause.advice.first_fix.startswith("look at sample 5 of batch 149 of rank 3")
+    assert cause.evidence_for[0] == f"NaN hunt: {summary}"
+    assert cause.advice.first_fix.startswith("inspect sample 5 of batch 149 of rank 3")
     assert after.hunts == (summary,)
 
 
@@ -46,7 +46,7 @@ def test_a_root_whose_backward_broke_names_the_line_to_change() -> None:
 
     assert order(diagnosis)[0] == "log_of_zero"
     cause = told(diagnosis, "log_of_zero")
-    assert cause.advice.first_fix.startswith("clamp what goes into SqrtBackward0 at model.py:12 in forward")
+    assert cause.advice.first_fix.startswith("clamp the input of SqrtBackward0 at model.py:12 in forward")
     assert cause.advice.code.startswith("return torch.sqrt(variance)")
 
 
@@ -59,7 +59,7 @@ def test_an_overflow_of_float16_leads_though_nothing_else_says_that_it_is_in_use
 
 def test_one_corrupted_weight_speaks_for_the_machine_and_a_batch_that_breaks_again_against_it() -> None:
     plain = told(diagnose(hunted(a_hunt(where="parameter", num_tensors=1))), "hardware_fault")
-    assert plain.evidence_for[0].startswith("one place in the weights is bad")
+    assert plain.evidence_for[0].startswith("one location in the weights is bad")
     again = diagnose(hunted(a_hunt(where="output", operation="exp")))
     assert "hardware_fault" not in order(again)
 

@@ -12,6 +12,7 @@ from caboose_daemon.rules.parts.finding import Severity
 from caboose_wire import Batch, Layer, Module
 from support.cases import a_case, a_finding, a_group, order, told
 from support.scenario import Scenario, scenario
+from support.summaries import lacks
 
 CALM = {"grad_norm": np.full(200, 1.5), "loss": np.full(200, 0.8)}
 DEEP = tuple(Layer(name=f"layers.{i}.weight", numel=2304, kind="Linear") for i in range(10))
@@ -60,8 +61,7 @@ def test_a_loss_that_breaks_out_of_calm_with_sound_inputs_takes_a_logarithm_of_z
 
     assert best(diagnosis) == "log_of_zero"
     cause = told(diagnosis, "log_of_zero")
-    assert "the loss was the first bad number: no activation before it was" in cause.evidence_for
-    assert "activations reached 12 at the last closer look: far from any overflow" in cause.evidence_for
+    assert lacks(cause.evidence_for, "the loss was the first bad number", "largest activation 12") == []
     assert "input_not_finite" not in order(diagnosis)
 
 
@@ -87,8 +87,8 @@ def test_a_loss_that_breaks_after_its_gradients_grew_is_no_logarithm_of_zero() -
     diagnosis = diagnose(a_case(explosion, broke, curves={"grad_norm": norms}, visible=SEES))
 
     assert best(diagnosis) == "exploding_gradients"
-    (growth,) = [text for text in told(diagnosis, "exploding_gradients").evidence_for if "had grown" in text]
-    assert "times over the 100 steps before" in growth
+    (growth,) = [text for text in told(diagnosis, "exploding_gradients").evidence_for if "grew" in text]
+    assert "x over the 100 steps before" in growth
 
 
 BLOWN_UP = (2.29, 2.43, 2.40, 2.25, 4.2, 9.6, 235.0, 6430.0, 1.7e8, 2.1e21)
@@ -118,7 +118,7 @@ def test_what_grew_to_its_break_in_the_first_steps_is_the_rate_and_no_undefined_
 
     assert order(diagnosis)[:2] == ["lr_too_high", "exploding_gradients"]
     assert told(diagnosis, "lr_too_high").confidence > 0.5
-    assert "had grown from" in told(diagnosis, "lr_too_high").evidence_for[0]
+    assert "grew from" in told(diagnosis, "lr_too_high").evidence_for[0]
     assert not {"log_of_zero", "input_not_finite"} & set(order(diagnosis))
 
 
@@ -127,9 +127,7 @@ def test_a_norm_that_is_huge_at_the_only_step_before_the_break_is_an_explosion()
     diagnosis = diagnose(Case(**{**vars_of(case), "modules": (Module(name="rnn", kind="RNN"),)}))
 
     assert best(diagnosis) == "exploding_gradients"
-    assert "the gradient norm was 1.61e+05 at the first step already" in (
-        told(diagnosis, "exploding_gradients").evidence_for
-    )
+    assert "gradient norm 1.61e+05 at the first step already" in (told(diagnosis, "exploding_gradients").evidence_for)
     assert "log_of_zero" not in order(diagnosis)
 
 
@@ -169,14 +167,14 @@ def test_a_batch_with_nan_is_named_with_rank_and_number_of_elements() -> None:
     assert best(diagnosis) == "input_not_finite"
     cause = told(diagnosis, "input_not_finite")
     assert cause.evidence_for[0] == "7 elements of the batch on rank 2 were not finite at step 41"
-    assert cause.advice.first_fix.startswith("look at batch 41 of rank 2")
+    assert cause.advice.first_fix.startswith("inspect batch 41 of rank 2")
 
 
 def test_one_rank_alone_with_a_batch_that_nobody_saw_points_at_its_data_first() -> None:
     diagnosis = of(scenario(ranks=4).nan_loss(2, at=61, spreads=True))
 
     assert order(diagnosis)[:2] == ["input_not_finite", "log_of_zero"]
-    assert "rank 2 of 4 alone went wrong" in told(diagnosis, "input_not_finite").evidence_for[0]
+    assert "only rank 2 of 4" in told(diagnosis, "input_not_finite").evidence_for[0]
     assert told(diagnosis, "input_not_finite").confidence < 0.7
 
 
@@ -197,8 +195,7 @@ def test_a_scale_that_sinks_is_float16_overflowing() -> None:
 
     assert best(diagnosis) == "fp16_overflow"
     says = told(diagnosis, "fp16_overflow").evidence_for
-    assert "the loss scale fell to 0.25: gradients overflow however little they are scaled" in says
-    assert "activations reached 4.1e+04, of the 65504 that float16 holds" in says
+    assert lacks(says, "loss scale fell to 0.25", "activations reached 4.1e+04") == []
 
 
 def test_an_infinite_loss_in_float16_is_an_overflow_before_a_logarithm() -> None:
@@ -235,7 +232,7 @@ def test_a_jump_out_of_calm_in_a_plain_net_is_not_called_an_explosion_of_the_gra
 
     diagnosis = diagnose(a_case(jump, spike, curves=CALM, visible=SEES))
 
-    assert "the norm jumped out of calm within one step: growth would have shown" in (
+    assert "gradient norm jumped within one step, without growth before" in (
         told(diagnosis, "exploding_gradients").evidence_against
     )
     assert order(diagnosis)[0] != "exploding_gradients"
@@ -249,7 +246,7 @@ def test_the_same_jump_in_a_recurrent_net_is_and_clipping_is_advised_at_its_leve
 
     assert order(diagnosis)[0] == "exploding_gradients"
     cause = told(diagnosis, "exploding_gradients")
-    assert "the gradient norm reached 4.5e+03, 3e+03 times its level" in cause.evidence_for
+    assert lacks(cause.evidence_for, "gradient norm reached 4.5e+03, 3e+03x its level") == []
     assert "clip_grad_norm_(model.parameters(), 3)" in cause.advice.code
 
 
@@ -263,7 +260,7 @@ def test_a_batch_out_of_range_comes_before_exploding_gradients() -> None:
 
     assert order(diagnosis)[0] in ("unnormalised_input", "outlier_batch")
     cause = told(diagnosis, "unnormalised_input")
-    assert cause.evidence_for[0] == "its batch spans 1.46e+03, 244 times what other batches span"
+    assert lacks(cause.evidence_for[0], "1.46e+03", "244x") == []
     assert "exploding_gradients" not in order(diagnosis)[:2]
 
 
@@ -293,8 +290,8 @@ def test_ten_sigmoids_without_norms_are_too_deep() -> None:
 
     assert best(diagnosis) == "vanishing_depth"
     cause = told(diagnosis, "vanishing_depth")
-    assert cause.evidence_for[0] == "the gradient falls from 4.8e-03 to 2.3e-09 per element over 10 weight matrices"
-    assert "each sigmoid passes at most a quarter of it" in cause.evidence_for
+    assert lacks(cause.evidence_for[0], "from 4.8e-03 to 2.3e-09", "10 weight matrices") == []
+    assert lacks(cause.evidence_for, "each sigmoid passes at most a quarter") == []
     assert "do not raise the learning rate" in cause.advice.avoid
 
 
@@ -304,9 +301,7 @@ def test_the_same_fade_with_weights_five_times_too_large_and_saturated_units_is_
     diagnosis = diagnose(begun("He 5.5..5.7, Xavier 7..8", a_fade(), saturated, layers=DEEP))
 
     assert best(diagnosis) == "bad_init"
-    assert "initial weights are up to 5.7 times as large as He's rule gives" in (
-        told(diagnosis, "bad_init").evidence_for
-    )
+    assert "initial weights up to 5.7x those of He initialisation" in (told(diagnosis, "bad_init").evidence_for)
     assert "xavier_uniform_" in told(diagnosis, "bad_init").advice.code
 
 
@@ -341,7 +336,7 @@ def test_units_that_die_in_training_are_dying_relus_and_those_dead_from_the_star
     dying, dead = (diagnose(a_case(found, facts=facts, visible=SEES)) for found in (late, early))
 
     assert best(dying) == "dying_relu"
-    assert "70% of the units of layer2 fire for no sample" in told(dying, "dying_relu").evidence_for
+    assert lacks(told(dying, "dying_relu").evidence_for, "70 % of the units of layer2") == []
     assert "bad_init" not in order(dying)
     assert {"dying_relu", "bad_init"} == set(order(dead)[:2])
 
@@ -354,7 +349,7 @@ def test_weights_that_shrank_with_the_outputs_were_taken_by_decay() -> None:
 
     assert best(diagnosis) == "weights_decay_away"
     cause = told(diagnosis, "weights_decay_away")
-    assert "the typical weight matrix has shrunk to 0.13 of what it was" in cause.evidence_for
+    assert lacks(cause.evidence_for, "shrank to 13 %") == []
     assert "weight_decay=0.0001" in cause.advice.code
 
 
@@ -378,7 +373,7 @@ def test_strong_decay_explains_a_run_that_gets_nowhere() -> None:
 
     diagnosis = diagnose(a_case(a_finding("plateau", 400), groups=groups, visible=SEES))
 
-    assert "decay takes 10 % of the weights in every step" in told(diagnosis, "weights_decay_away").evidence_for
+    assert lacks(told(diagnosis, "weights_decay_away").evidence_for, "10 % of the weights per step") == []
 
 
 def test_without_evidence_nothing_is_sure() -> None:

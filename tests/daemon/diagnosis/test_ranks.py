@@ -14,6 +14,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_wire import Layer
 from support.cases import a_case, a_finding, order, told
 from support.scenario import scenario
+from support.summaries import lacks
 
 LAYERS = tuple(Layer(name=f"layer{n}.weight", numel=64) for n in range(8))
 SEES = frozenset({"loss", "gradients", "fingerprint", "local_gradients", "phases"})
@@ -80,9 +81,7 @@ def test_a_rank_apart_with_equal_weights_has_a_bad_shard() -> None:
 
     assert order(diagnosis)[0] == "bad_shard"
     evidence = " ".join(told(diagnosis, "bad_shard").evidence_for)
-    assert "the loss of rank 1 on node7 stays 0.5 above its peers' 2" in evidence
-    assert "161 steps" in evidence
-    assert "equal to the last bit" in evidence
+    assert lacks(evidence, "rank 1 (node7) stays 0.5 above its peers' 2", "161 steps", "bit-identical") == []
     assert "rank=1" in told(diagnosis, "bad_shard").advice.code
 
 
@@ -105,8 +104,7 @@ def test_one_layer_on_one_rank_is_failing_hardware() -> None:
 
     assert order(diagnosis)[0] == "hardware_fault"
     said = told(diagnosis, "hardware_fault")
-    assert "1 of 8 layers differ: one place in memory, not an update" in said.evidence_for
-    assert "the replica on rank 3 on node3 differs, the other 3 agree" in said.evidence_for
+    assert lacks(said.evidence_for, "1 of 8 layers differ", "rank 3 (node3) differs, the other 3 agree") == []
     assert "up to step 80" in said.advice.first_fix
     assert 0.5 < said.confidence < 0.95
 
@@ -115,7 +113,7 @@ def test_every_layer_of_one_rank_is_an_update_that_was_not_made_everywhere() -> 
     diagnosis = diagnose(of_ranks(a_desync(layers=8.0)))
 
     assert order(diagnosis)[0] == "uneven_update"
-    assert "8 of 8 layers differ, as after an update more or less" in told(diagnosis, "uneven_update").evidence_for
+    assert lacks(told(diagnosis, "uneven_update").evidence_for, "8 of 8 layers differ") == []
     assert "hardware_fault" not in order(diagnosis)
 
 
@@ -139,9 +137,7 @@ def test_a_silent_rank_whose_peers_lost_it_was_killed() -> None:
     diagnosis = diagnose(of_ranks(a_silence(lost=3.0)))
 
     assert order(diagnosis)[0] == "rank_killed"
-    assert (
-        "3 of its peers lost the connection to it: the process is gone" in told(diagnosis, "rank_killed").evidence_for
-    )
+    assert lacks(told(diagnosis, "rank_killed").evidence_for, "3 peers lost the connection") == []
     assert "rank_hung" not in order(diagnosis)[:1]
 
 
@@ -149,7 +145,7 @@ def test_a_rank_that_is_heard_again_had_only_stopped() -> None:
     diagnosis = diagnose(heard_again(of_ranks(a_silence())))
 
     assert order(diagnosis)[0] == "rank_hung"
-    assert any("heard again" in text for text in told(diagnosis, "rank_hung").evidence_for)
+    assert any("came back" in text for text in told(diagnosis, "rank_hung").evidence_for)
     assert "rank_killed" not in order(diagnosis)
 
 
@@ -169,7 +165,7 @@ def test_all_ranks_silent_at_once_stay_mostly_unknown() -> None:
     assert "rank_hung" not in order(diagnosis)[:1]
 
 
-@pytest.mark.parametrize(("phase", "words"), [("data", "waits for its data"), ("", "is a step behind")])
+@pytest.mark.parametrize(("phase", "words"), [("data", "is waiting for data"), ("", "is a step behind")])
 def test_the_rank_that_a_stalled_job_waits_for_hangs(phase: str, words: str) -> None:
     values = {"seconds": 125.0, "step_seconds": 0.5}
     diagnosis = diagnose(of_ranks(a_finding("job_stalled", ranks=(1,), phase=phase, values=values)))
@@ -196,7 +192,7 @@ def test_a_rank_that_the_others_wait_for_is_slow_where_its_time_goes(phase: str,
     diagnosis = diagnose(of_ranks(a_lag(phase)))
 
     assert order(diagnosis)[0] == "slow_rank"
-    assert "rank 2 needs 20 ms more than its peers in steps of 50 ms" in told(diagnosis, "slow_rank").evidence_for
+    assert lacks(told(diagnosis, "slow_rank").evidence_for, "rank 2 is 20 ms slower", "50 ms per step") == []
     assert look in told(diagnosis, "slow_rank").advice.first_fix
 
 
@@ -224,8 +220,7 @@ def test_a_host_whose_memory_is_nearly_used_up_slows_its_steps() -> None:
 
     said = told(diagnosis, "memory_pressure")
     assert order(diagnosis).index("memory_pressure") <= 1
-    assert "97% of the host's memory is used (62 GiB a rank)" in said.evidence_for
-    assert "a rank's host memory grew from 20 to 62 GiB since step 100" in said.evidence_for
+    assert lacks(said.evidence_for, "97 % of host memory", "62 GiB", "from 20 to 62 GiB", "since step 100") == []
     assert any("uneven" in text for text in said.evidence_for)
     assert "swaps" in said.advice.first_fix
     assert "workers" in said.advice.avoid
@@ -233,14 +228,15 @@ def test_a_host_whose_memory_is_nearly_used_up_slows_its_steps() -> None:
 
 def test_ranks_that_share_a_host_share_its_memory() -> None:
     facts = {"host_memory_bytes": 64 * GIB, "ranks_per_host": 8}
-    assert "94% of the host's memory is used (7.5 GiB a rank)" in str(diagnose(slowed(7.4, 7.5, 7.5, facts=facts)))
+    said = told(diagnose(slowed(7.4, 7.5, 7.5, facts=facts)), "memory_pressure")
+    assert lacks(said.evidence_for, "94 % of host memory", "7.5 GiB") == []
 
 
 def test_a_device_that_is_nearly_full_wants_other_help_than_a_host() -> None:
     use = [MemoryUse(1, 100 * n, None, 78 * GIB) for n in range(1, 5)]
     said = told(diagnose(slowed(facts={"device_memory_bytes": 80 * GIB}, memory_use=use)), "memory_pressure")
 
-    assert "98% of the device's memory is used (78 GiB a rank)" in said.evidence_for
+    assert lacks(said.evidence_for, "98 % of device memory", "78 GiB") == []
     assert "checkpoint" in said.advice.code
     assert "empty_cache" in said.advice.avoid
 
@@ -282,7 +278,7 @@ def test_a_noise_scale_far_above_the_batch_is_told_with_the_batch_to_try() -> No
 
     assert order(diagnosis)[0] == "batch_too_small"
     said = told(diagnosis, "batch_too_small")
-    assert "the gradient noise scale is 60 times the batch of 8" in said.evidence_for
+    assert lacks(said.evidence_for, "60x the batch of 8") == []
     assert "from 8 to 128 samples" in said.advice.first_fix
     assert "batch_too_large" not in order(diagnosis)
 
@@ -293,8 +289,7 @@ def test_a_batch_far_above_the_noise_scale_explains_a_rate_that_is_too_low_for_i
     diagnosis = diagnose(case)
 
     said = told(diagnosis, "batch_too_large")
-    assert "the batch of 8192 is 50 times the gradient noise scale" in said.evidence_for
-    assert "an epoch of 50000 samples has 6.1 updates" in said.evidence_for
+    assert lacks(said.evidence_for, "batch of 8,192 is 50x", "6.1 updates per epoch of 50,000 samples") == []
     assert "batch_size=512)  # was 2048" in said.advice.code
     assert "batch_too_small" not in order(diagnosis)
 

@@ -239,7 +239,7 @@ def test_survives_a_restart_of_the_daemon_and_goes_on(journaled: Make) -> None:
     assert [i.number for i in story.job.incidents] == [1]
     story.healthy(5)
     assert (one(story).state, one(story).num_reopened) == ("resolved", 0)
-    assert one(story).reason.startswith("all numbers are finite again")
+    assert one(story).reason.startswith("all numbers finite again")
     assert not one(story).is_unresolved
 
 

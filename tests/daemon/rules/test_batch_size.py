@@ -12,6 +12,7 @@ from caboose_daemon.steps.aligned import combine
 from caboose_daemon.steps.regimes import Regime
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Layer, StepReport
+from support.summaries import lacks
 
 SIZE = 400
 LAYERS = (Layer(name="weight", numel=SIZE),)
@@ -95,7 +96,6 @@ def test_a_batch_far_below_it_is_told_and_a_warning_once_the_loss_no_longer_fall
 
     flat = judged(a_rule(), views(40.0, ranks=ranks, looks=100))
     assert flat[-1].severity == "warning"
-    assert flat[-1].summary.endswith("its gradients are mostly noise, and the loss no longer falls")
     assert flat[-1].values["ratio"] > 10
 
 
@@ -104,15 +104,15 @@ def test_a_batch_far_above_it_is_an_information() -> None:
 
     assert {str(finding.severity) for finding in found} == {"info"}
     assert found[-1].values["ratio"] == pytest.approx(0.02, rel=0.3)
-    assert "times the gradient noise scale" in found[-1].summary
+    assert lacks(found[-1].summary, "50x the gradient noise scale") == []
 
 
 def test_the_summary_counts_in_samples_where_they_are_known() -> None:
     found = judged(a_rule(), views(0.02, num_samples=64))
-    assert "the batch of 512 is" in found[-1].summary
+    assert "batch of 512 is" in found[-1].summary
 
     found = judged(a_rule(), views(0.02, facts={"batch_size": 32}))
-    assert "the batch of 256 is" in found[-1].summary
+    assert "batch of 256 is" in found[-1].summary
 
 
 def test_thresholds_can_be_configured() -> None:

@@ -24,7 +24,7 @@ def test_a_description_is_taken_from_the_rules_own_file() -> None:
     assert about.sees.startswith("the loss ")
     assert [title for title, _ in about.sections][:1] == ["Design"]
     ratio = next(threshold for threshold in about.thresholds if threshold.key == "ratio")
-    assert ratio.doc.startswith("How many times the level")
+    assert ratio.doc.startswith("Loss over its level")
     assert about.needs == ("loss",)
     assert about.runbook == "docs/rules.md#loss_spike"
 

@@ -5,6 +5,7 @@ import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import NAN, heavy_tailed
+from support.summaries import lacks
 
 RECENT = 9
 PERSIST = 20
@@ -67,7 +68,7 @@ def test_a_run_that_has_learned_nothing_pages_when_it_stays_at_twice_its_level()
     episode = Watch("divergence").over(views(lifted(2.1, CRITICAL + RECENT))).only()
     assert episode.severity == "critical"
     assert episode.last.state == "diverging"
-    assert "not coming back" in episode.last.summary
+    assert lacks(episode.last.summary, "against 1.994 before step 304") == []
 
 
 def test_a_run_that_loses_a_good_share_of_what_it_gained_and_rises_on_pages_at_once() -> None:
@@ -141,7 +142,7 @@ def test_is_over_once_the_loss_is_back_in_its_basin() -> None:
     losses = noisy(np.concatenate([flat(300), flat(100, 4.0), flat(100)]), 0.01)
     episode = Watch("divergence").over(views(losses)).only()
 
-    assert (episode.last.state, episode.last.summary) == ("resolved", "the loss is back in its basin")
+    assert episode.last.state == "resolved"
     assert episode.last.step == 400 + RECENT // 2 + PERSIST - 1
 
 

@@ -12,6 +12,7 @@ from caboose_wire import Group, Layer, Scaler
 from support.ranks import EVERYTHING
 from support.scenario import JournaledCore, Scenario
 from support.scenario import scenario as of_all_rules
+from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="frozen_parameters")
 
@@ -40,8 +41,7 @@ def test_speaks_when_a_layer_had_no_gradient_over_the_window(norm: float) -> Non
 
     episode = story.healthy(1).only("frozen_parameters")
     assert (episode.severity, episode.first.layers, episode.first.onset_step) == ("warning", ("body.weight",), 1)
-    expected = "1 trainable layer without a gradient while others have one: body.weight"
-    assert episode.first.summary == expected
+    assert lacks(episode.first.summary, "1 of 4 layers without gradient", "body.weight") == []
 
 
 def test_ends_with_the_first_gradient() -> None:
@@ -114,7 +114,7 @@ def test_a_layer_that_no_optimizer_holds_is_a_warning() -> None:
     episode = a_net(1.0, 1.0, -1.0, 1.0, layers=layers(body={"held": False})).healthy(10).only("frozen_parameters")
 
     assert (episode.severity, episode.first.layers) == ("warning", ("body.weight",))
-    assert "no optimizer holds" in episode.first.summary
+    assert episode.first.values["not_held"] == 1
 
 
 def test_where_only_a_head_is_trained_it_is_an_information() -> None:
@@ -154,7 +154,7 @@ def test_speaks_when_the_weights_did_not_move_at_five_closer_looks() -> None:
     assert story.is_silent
 
     finding = moving(story, 1, 0.0).only("frozen_parameters").first
-    assert finding.summary == "1 trainable layer whose update is exactly zero: body.weight"
+    assert (finding.layers, finding.values["never_moves"]) == (("body.weight",), 1)
     assert moving(story, 1, 1e-9).only("frozen_parameters").last.state == "resolved"
 
 

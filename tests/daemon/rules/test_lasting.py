@@ -40,7 +40,7 @@ def test_what_follows_is_another_one() -> None:
 
 def test_goes_on_with_what_was_open_before_a_restart() -> None:
     lasting = Lasting(persist=100, calm=2)
-    lasting.take_up(onset=7)
+    lasting.restore(onset=7)
 
     assert judged(lasting, True, False, first=50) == ["open", "open"]
     assert lasting.onset == 7

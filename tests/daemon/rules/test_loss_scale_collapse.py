@@ -7,6 +7,7 @@ import pytest
 from caboose_wire import Scaler
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
+from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="loss_scale_collapse")
 
@@ -48,7 +49,7 @@ def test_speaks_at_the_fifth_halving_in_a_short_time() -> None:
 
     episode = amp.overflows(1).only("loss_scale_collapse")
     assert (episode.severity, episode.first.onset_step) == ("warning", 31)
-    assert episode.first.summary == "the loss scale keeps falling: 5 halvings in a short time, now 2048"
+    assert lacks(episode.first.summary, "5 halvings", "now 2,048", "since step 31") == []
 
 
 def test_the_first_search_is_silent_as_long_as_it_finds_a_scale() -> None:
@@ -65,7 +66,7 @@ def test_a_search_that_reaches_one_is_a_collapse() -> None:
     assert amp.overflows(15).is_silent
 
     assert amp.overflows(1).only("loss_scale_collapse").severity == "warning"
-    assert "has sunk to 1:" in amp.story.only("loss_scale_collapse").first.summary
+    assert amp.story.only("loss_scale_collapse").first.values["scale"] == 1
 
 
 def test_steps_that_go_on_being_skipped_at_the_floor_are_critical() -> None:

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from caboose_daemon.rules.loss_spike import LINGERING_STEPS, WITNESS_STEPS, LossSpikeConfig
+from caboose_daemon.rules.loss_spike import LINGERING_STEPS, NORM_LEAD_STEPS, LossSpikeConfig
 from caboose_wire import Event
 from support.curves import Watch, flat, noisy, power_law, views
 from support.ranks import a_report
 from support.scenario import NAN
 from support.scenario import scenario as of_all_rules
+from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="loss_spike")
 
@@ -116,7 +117,7 @@ def test_one_step_far_above_is_a_warning() -> None:
 
     assert episode.severity == "warning"
     assert episode.first.state == "open"
-    assert episode.first.summary == "loss 6 against a level of 2, 2000 scales above"
+    assert lacks(episode.first.summary, "6 against 2 before step 41") == []
 
 
 def test_stays_a_warning_for_two_high_steps_and_is_critical_at_the_third() -> None:
@@ -127,7 +128,7 @@ def test_stays_a_warning_for_two_high_steps_and_is_critical_at_the_third() -> No
 def test_a_jump_of_the_gradient_norm_is_a_second_witness_and_critical_with_a_second_high_step() -> None:
     first = scenario().loss_spike(at=41, height=1.5, grad_height=10.0).only("loss_spike").first
     assert first.severity == "warning"
-    assert first.summary.endswith("the gradient norm jumped with it")
+    assert lacks(first.summary, "gradient norm jumped") == []
 
     assert scenario().loss_spike(at=41, height=1.5, steps=2, grad_height=10.0).only("loss_spike").severity == "critical"
 
@@ -166,10 +167,10 @@ def test_a_jump_of_the_gradient_norm_alone_is_nothing() -> None:
 
 def test_the_norm_counts_as_a_witness_a_few_steps_before_the_loss_but_not_longer() -> None:
     jumped = scenario().loss_spike(at=41, height=1.0, grad_height=10.0)
-    assert jumped.loss_spike(at=41 + WITNESS_STEPS, height=1.5).only("loss_spike").severity == "warning"
+    assert jumped.loss_spike(at=41 + NORM_LEAD_STEPS, height=1.5).only("loss_spike").severity == "warning"
 
     jumped = scenario().loss_spike(at=41, height=1.0, grad_height=10.0)
-    assert jumped.loss_spike(at=42 + WITNESS_STEPS, height=1.5).only("loss_spike").severity == "info"
+    assert jumped.loss_spike(at=42 + NORM_LEAD_STEPS, height=1.5).only("loss_spike").severity == "info"
 
 
 def test_a_norm_that_doubles_is_no_witness() -> None:
@@ -195,7 +196,7 @@ def test_is_over_after_three_steps_near_the_old_level() -> None:
     episode = story.healthy(1).only("loss_spike")
     assert not episode.is_open
     assert episode.last.state == "resolved"
-    assert episode.last.summary == "loss is back at 2 after a spike to 6, 3 steps after it began"
+    assert (episode.last.values["loss"], episode.last.values["peak"]) == (2, 6)
 
 
 def test_says_nothing_more_after_the_recovery() -> None:
@@ -327,7 +328,6 @@ def test_a_declared_change_ends_what_was_open() -> None:
 
     episode = story.only("loss_spike")
     assert episode.last.state == "resolved"
-    assert episode.last.summary == "data switch: a new baseline begins"
 
 
 # Blindness

@@ -5,6 +5,7 @@ import pytest
 
 from support.curves import Float64, Watch, falling, flat, noisy, power_law, views
 from support.scenario import NAN
+from support.summaries import lacks
 
 EVERY = 50
 
@@ -29,7 +30,7 @@ def test_a_rise_by_less_than_eight_hundredths_is_not_told_and_one_by_more_is() -
 
     episode = watch(*GENTLE, 1.63, 1.64).only()
     assert (episode.severity, episode.first.step, episode.first.onset_step) == ("warning", 7 * EVERY, 5 * EVERY)
-    assert episode.first.summary.startswith("validation loss 1.64 is 9 % above its best of 1.5 at step 250")
+    assert lacks(episode.first.summary, "1.64", "9 % above its best 1.5 at step 250") == []
 
 
 def test_validation_below_zero_is_measured_by_the_way_it_came() -> None:
@@ -37,7 +38,8 @@ def test_validation_below_zero_is_measured_by_the_way_it_came() -> None:
     down = tuple(2.0 * np.exp(-np.arange(30) / 5) - 0.01)
     assert watch(*down, 0.13, 0.14, 0.14).is_silent
 
-    assert "is 15 % of its way above its best of -0.0026" in watch(*down, 0.3, 0.3, 0.3).only().first.summary
+    summary = watch(*down, 0.3, 0.3, 0.3).only().first.summary
+    assert lacks(summary, "15 % of its improvement", "best -0.0026") == []
 
 
 def test_one_bad_evaluation_is_noise() -> None:
@@ -80,7 +82,7 @@ def test_is_never_more_urgent_than_a_warning() -> None:
 def test_is_over_when_validation_is_near_its_best_again() -> None:
     episode = watch(*GENTLE, 1.70, 1.75, 1.80, 1.50, 1.50).only()
 
-    assert (episode.last.state, episode.last.summary) == ("resolved", "validation is near its best again")
+    assert episode.last.state == "resolved"
     assert episode.last.step == 10 * EVERY, "with more than eight evaluations their medians over three are judged"
 
 
@@ -89,7 +91,7 @@ def test_a_second_rise_after_it_came_down_is_told_with_a_note() -> None:
     watched = watch(*GENTLE, 1.9, 2.0, 2.1, *[1.4] * 4, *[2.4] * 6)
 
     assert len(watched.episodes) == 2
-    assert watched.episodes[-1].last.summary.endswith("it has come down after a rise before (double descent)")
+    assert "an earlier rise" in watched.episodes[-1].last.summary
 
 
 # Look-alikes

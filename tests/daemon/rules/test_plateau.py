@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
+from support.summaries import lacks
 
 LONG = 1500
 
@@ -26,7 +27,7 @@ def test_a_loss_that_stands_near_where_it_began_is_told() -> None:
     first = Watch("plateau").over(views(noisy(stuck(), 0.01), lr=flat(LONG, 1e-3))).only().first
 
     assert (first.severity, first.step >= 199) == ("warning", True)
-    assert first.summary.endswith("and the learning rate is healthy: a saddle, or no capacity")
+    assert lacks(first.summary, "loss flat at", "start", "learning rate 0.001") == []
 
 
 def test_the_same_loss_further_down_has_converged() -> None:
@@ -62,7 +63,7 @@ def test_a_norm_that_sank_to_nothing_is_named() -> None:
     norms = np.maximum(3.0 * np.exp(-np.arange(LONG) / 20), 1e-5)
     last = Watch("plateau").over(views(noisy(stuck(), 0.01), norms)).only().last
 
-    assert last.summary.endswith("the loss has hardly fallen: gradients are gone")
+    assert lacks(last.summary, "gradient norm vanished") == []
     assert last.values["grad_norm"] < 1e-3
 
 
@@ -73,7 +74,7 @@ def test_a_rate_that_has_been_next_to_nothing_for_a_quarter_of_the_run_is_named(
     losses = noisy(falling(LONG, 4.0, 1.0, 60), 0.01)
     last = Watch("plateau").over(views(losses, lr=rate(400, 0.005))).only().last
 
-    assert "the learning rate has been 0.005 of its peak for" in last.summary
+    assert lacks(last.summary, "0.5 % of its peak") == []
 
 
 def test_a_rate_that_decayed_to_a_fiftieth_is_fine() -> None:
@@ -95,7 +96,7 @@ def test_is_over_when_the_loss_falls_again() -> None:
     losses = noisy(np.concatenate([stuck(600), falling(900, 3.6, 1.0)]), 0.01)
     episode = Watch("plateau").over(views(losses)).only()
 
-    assert (episode.last.state, episode.last.summary) == ("resolved", "the loss falls again")
+    assert episode.last.state == "resolved"
     assert 600 < episode.last.step < 900
 
 
@@ -151,7 +152,6 @@ def test_a_declared_change_begins_anew(kind: str) -> None:
     watched = Watch("plateau").over(views(noisy(stuck(), 0.01), declared={800: kind}))
 
     assert watched.only().last.step == 800
-    assert watched.only().last.summary.endswith("a new baseline begins")
 
 
 # Blindness and restarts

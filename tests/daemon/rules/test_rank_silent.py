@@ -8,6 +8,7 @@ from caboose_daemon.rules.rank_silent import RankSilentConfig
 from support.ranks import a_hello
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
+from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="rank_silent")
 
@@ -26,7 +27,7 @@ def test_is_silent_up_to_ten_seconds_and_speaks_then() -> None:
 
     episode = story.wait(1.5).only("rank_silent")
     assert (episode.first.ranks, episode.severity) == ((1,), "warning")
-    assert episode.first.summary == "rank 1 on node1 is silent for 10 s; last heard at step 30"
+    assert lacks(episode.first.summary, "rank 1 (node1)", "10 s", "last step 30") == []
 
 
 def test_pages_after_thirty_seconds() -> None:
@@ -68,7 +69,7 @@ def test_ends_when_the_rank_is_heard_again() -> None:
 
     episode = story.only("rank_silent")
     assert not episode.is_open
-    assert (episode.last.state, episode.last.summary) == ("resolved", "every rank is heard again")
+    assert episode.last.state == "resolved"
 
 
 def test_a_second_silence_is_a_second_episode() -> None:
@@ -81,7 +82,7 @@ def test_a_second_silence_is_a_second_episode() -> None:
 def test_ends_with_the_job() -> None:
     story = a_running_job().falls_silent(1).wait(20.0).leaves(0, 1, 2, 3).wait(5.0)
 
-    assert story.only("rank_silent").last.summary == "the job ended"
+    assert story.only("rank_silent").last.state == "resolved"
 
 
 # Who is named
@@ -92,14 +93,14 @@ def test_the_one_silent_for_longest_is_named_first() -> None:
 
     last = story.only("rank_silent").last
     assert last.ranks == (2, 0)
-    assert last.summary.startswith("rank 2 on node2 and 1 more is silent for")
+    assert lacks(last.summary, "rank 2 (node2) and 1 more rank:") == []
 
 
 def test_when_nobody_speaks_it_says_so() -> None:
     story = a_running_job().falls_silent(0, 1, 2, 3).wait(35.0)
 
     last = story.only("rank_silent").last
-    assert last.summary.startswith("all ranks are silent for 3")
+    assert lacks(last.summary, "all 4 ranks", "for 3") == []
     assert (last.ranks, last.severity) == ((0, 1, 2, 3), "critical")
 
 
@@ -151,7 +152,7 @@ def test_a_rank_may_take_five_minutes_to_show_up() -> None:
 
     first = story.wait(2.0).only("rank_silent").first
     assert (first.ranks, first.severity) == ((1, 3), "critical")
-    assert first.summary == "2 of 4 ranks never showed up, the first is rank 1"
+    assert lacks(first.summary, "rank 1 and 1 more rank of 4", "300 s") == []
 
 
 def test_showing_up_late_ends_it() -> None:
@@ -173,7 +174,7 @@ def test_leaving_with_an_error_is_critical_and_names_rank_and_error() -> None:
 
     episode = story.only("rank_silent")
     assert (episode.first.ranks, episode.severity) == ((2,), "critical")
-    assert episode.first.summary == "rank 2 on node2 left with an error at step 30: RuntimeError: CUDA out of memory"
+    assert lacks(episode.first.summary, "rank 2 (node2)", "step 30", "RuntimeError: CUDA out of memory") == []
 
 
 def test_a_failed_rank_is_named_before_those_that_fall_silent_after_it() -> None:
@@ -205,7 +206,7 @@ def test_ranks_that_lost_a_peer_are_not_blamed_and_the_silent_one_is() -> None:
 
     episode = story.wait(2.0).only("rank_silent")
     assert (episode.first.ranks, episode.severity) == ((1,), "critical")
-    assert episode.first.summary.endswith("; 3 ranks left because they lost a peer, the first is rank 0")
+    assert lacks(episode.first.summary, "rank 0 and 2 more ranks") == []
     assert episode.first.values["ranks_that_lost_a_peer"] == 3.0
 
 
@@ -214,8 +215,8 @@ def test_an_error_of_its_own_is_named_at_once_before_those_that_follow_from_it()
 
     episode = story.only("rank_silent")
     assert episode.first.ranks == (2,)
-    assert "rank 2 on node2 left with an error at step 30: ValueError: no such sample" in episode.first.summary
-    assert episode.first.summary.endswith("; 2 ranks left because they lost a peer, the first is rank 0")
+    assert episode.first.values["ranks_that_lost_a_peer"] == 2.0
+    assert lacks(episode.first.summary, "rank 2 (node2)", "ValueError: no such sample", "rank 0 and 1 more rank") == []
 
 
 def test_where_all_lost_each_other_the_first_of_them_is_told() -> None:

@@ -11,6 +11,7 @@ from caboose_daemon.rules.throughput_regression import ThroughputRegressionConfi
 from caboose_wire import Phases
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
+from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="throughput_regression")
 
@@ -36,7 +37,7 @@ def test_is_silent_up_to_a_fifth_and_speaks_beyond() -> None:
     episode = a_job(slower(1.35)).only("throughput_regression")
     assert episode.severity == "warning"
     assert episode.last.values["slowdown"] == pytest.approx(0.26, abs=0.01)
-    assert episode.last.summary.startswith("7.41 steps/s against 10 before, 26% slower for ")
+    assert lacks(episode.last.summary, "7.41 steps/s against 10", "26 % slower since step") == []
 
 
 def test_the_phase_that_grew_is_named() -> None:
@@ -45,7 +46,7 @@ def test_the_phase_that_grew_is_named() -> None:
 
     last = scenario(1).plays(600, phases=phases).of("throughput_regression")[0].last
     assert last.phase == "data"
-    assert "the data phase went from 0.001 to 0.1" in last.summary
+    assert "data went from 0.001 to 0.1" in last.summary
 
 
 def test_it_has_to_last() -> None:
@@ -85,7 +86,6 @@ def test_is_over_when_the_rate_is_back() -> None:
     episode = a_job(slower(2.0, 300, 500), 900).only("throughput_regression")
 
     assert (episode.is_open, episode.last.state) == (False, "resolved")
-    assert episode.last.summary.startswith("back at 9.")
 
 
 # Look-alikes

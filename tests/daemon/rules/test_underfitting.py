@@ -7,6 +7,7 @@ import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import NAN
+from support.summaries import lacks
 
 STEPS = 600
 
@@ -36,7 +37,7 @@ def test_two_flat_losses_high_and_close_together_are_told() -> None:
     assert episode.last.values["level"] == pytest.approx(2.8, rel=0.01)
     assert episode.last.values["validation"] == pytest.approx(episode.last.values["level"], rel=0.1)
     assert episode.last.values["reference"] > episode.last.values["level"]
-    assert episode.last.summary.startswith("training and validation loss both stand at about 2.")
+    assert lacks(episode.last.summary, "training loss 2.", "validation loss 2.", "start 3.", "since step") == []
 
 
 def test_a_run_that_kept_less_than_half_of_its_first_loss_is_not_high() -> None:
@@ -124,7 +125,7 @@ def test_its_other_thresholds_can_be_configured() -> None:
 def test_is_over_when_the_losses_move_again() -> None:
     episode = watch(np.concatenate([high(), falling(600, 2.8, 0.5, 150)])).only()
 
-    assert (episode.last.state, episode.last.summary) == ("resolved", "training or validation loss moves again")
+    assert episode.last.state == "resolved"
 
 
 # Look-alikes
@@ -155,7 +156,7 @@ def test_a_declared_switch_of_the_data_begins_anew() -> None:
     episode = watch(high(), declared={400: "data_switch"}, every=25).only()
 
     assert episode.last.step == 400
-    assert episode.last.summary == "data switch: a new baseline begins"
+    assert episode.last.state == "resolved"
 
 
 # Blindness and restarts

@@ -1,58 +1,55 @@
-"""Gradients are clipped to a norm far below the usual one, so that every step is cut."""
+"""The clipping limit is far below the usual gradient norm, so every step is cut."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 STEADY = 3.0
-"""Times the median that nine of ten norms stay below, where there is nothing to guard against."""
+"""Ratio of the 90th percentile of the norms to their median, below which the norm is steady."""
 
 
 class ClipTooTight(Cause):
-    """The clipper, not the learning rate, sets the length of the steps."""
+    """A clipping limit that cuts most steps."""
 
     id = "clip_too_tight"
-    title = "gradients are clipped far too tightly"
+    title = "gradient clipping too tight"
     explains = STANDS_STILL | {"clipping", "lr_too_low"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """How much is cut, how often, and whether there is anything to guard against."""
         share, ratio = case.value("clipping", "share"), case.value("clipping", "clip_ratio")
         if share is None or ratio is None:
             is_seen = case.is_quiet("clipping")
-            yield opposes(STRONG, "clipping acts on few steps or none" if is_seen else "no clipping was seen")
+            yield opposes(STRONG, "few steps or none are clipped" if is_seen else "no clipping seen")
             return
-        yield supports(FAIR if share > 0.8 else SLIGHT, f"{share:.0%} of the steps are clipped")
+        yield supports(FAIR if share > 0.8 else SLIGHT, f"{100 * share:.0f} % of steps are clipped")
         norms = _norms(case)
         if len(norms) >= 20:
             usual, high = float(np.median(norms)), float(np.quantile(norms, 0.9))
             limit = _limit(case)
             if limit is not None and usual > 2 * limit:
-                text = f"the usual norm is {usual:.3g}, {usual / limit:.2g} times the clipper's {limit:.3g}"
+                text = f"usual gradient norm is {usual:.3g}, {usual / limit:.2g}x the clipping limit of {limit:.3g}"
                 yield supports(STRONG if usual > 4 * limit else FAIR, text)
             if high < STEADY * usual:
-                yield supports(FAIR, f"the norm is steady: nine of ten steps stay below {high:.3g}")
+                yield supports(FAIR, f"gradient norm is steady: 90 % of steps below {high:.3g}")
             else:
-                yield opposes(FAIR, f"the norm is anything but steady: {usual:.3g} usually, {high:.3g} on every tenth")
+                yield opposes(FAIR, f"gradient norm is not steady: median {usual:.3g}, 90th percentile {high:.3g}")
         if case.found("gradient_explosion", "divergence", "lr_too_high"):
-            yield opposes(FAIR, "the run would break without the clipper: what it cuts is real")
+            yield opposes(FAIR, "the run is unstable and needs the clipping")
 
     def advise(self, case: Case) -> Advice:
-        """A norm above the usual one."""
         norms, limit = _norms(case), _limit(case)
         high = float(np.quantile(norms, 0.9)) if len(norms) else 1.0
         was = f"  # was {limit:.3g}" if limit is not None else ""
         return Advice(
-            first_fix="clip above the usual norm, so that only outliers are cut",
+            first_fix="raise the clipping limit above the usual norm, so that only outliers are cut",
             code=f"torch.nn.utils.clip_grad_norm_(model.parameters(), {2 * high:.2g}){was}",
-            avoid="do not raise the learning rate to make up for it: a step that is not clipped is then too long",
-            verify="fewer than one step in ten is clipped, and the loss falls faster",
+            avoid="do not raise the learning rate instead: a step that is not clipped is then too long",
+            verify="fewer than 10 % of steps are clipped, and the loss falls faster",
         )
 
 
@@ -62,7 +59,7 @@ def _norms(case: Case) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
 
 
 def _limit(case: Case) -> float | None:
-    """The clipper's norm: by what the worst step was multiplied, times its norm."""
+    """The clipping limit, from the clip ratio and the norm of the worst step."""
     finding = case.finding("clipping")
     if finding is None:
         return None

@@ -1,29 +1,27 @@
-"""The loss does not reach the parameters: a detach, a copy, or a no_grad stands between them."""
+"""The loss does not depend on the parameters: a detach, a copy or a no_grad cuts the graph."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis import anatomy
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MANY = 0.5
-"""Share of the layers without a gradient at which the graph is cut near its end."""
+"""Share of layers without gradient at which the graph is cut near the loss."""
 
 
 class GraphDisconnected(Cause):
-    """No gradient arrives."""
+    """A cut in the graph between loss and parameters."""
 
     id = "graph_disconnected"
-    title = "the loss is cut off from the parameters"
+    title = "loss disconnected from the parameters"
     explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "metric_divergence", "gradient_vanishing"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """Gradients that are missing or exactly zero, everywhere or up to a layer."""
         if not case.sees("gradients"):
             return
         norms = case.curve("grad_norm")
@@ -31,28 +29,25 @@ class GraphDisconnected(Cause):
         without = case.value("frozen_parameters", "without_gradient") or 0.0
         total = sum(layer.trainable and layer.held for layer in case.layers)
         if len(norms) >= 20 and (not len(known) or not known.any()):
-            yield supports(DECISIVE, f"no parameter had a gradient on any of {len(norms)} steps, though backward ran")
+            yield supports(DECISIVE, f"no parameter had a gradient on any of {len(norms):,} steps, though backward ran")
         elif total and without / total >= MANY:
-            yield supports(STRONG, f"{without:.0f} of {total} trainable layers get no gradient, the others do")
+            yield supports(STRONG, f"{without:.0f} of {total} trainable layers get no gradient")
         elif without:
             yield supports(SLIGHT, f"{without:.0f} trainable layers get no gradient")
         elif len(known) >= 20 and case.is_quiet("frozen_parameters"):
             yield opposes(STRONG, f"gradients reach every layer (norm {np.median(known[-50:]):.2g})")
-        lost = anatomy.loses_gradient_at(case)
+        lost = model_facts.lost_gradient_at(case)
         if lost is not None:
-            yield opposes(
-                STRONG, f"gradients reached them until step {lost}: what code cuts off has none from the start"
-            )
+            yield opposes(STRONG, f"they had gradients until step {lost:,}: a cut graph has none from the start")
         if case.update_ratio is not None and case.update_ratio > 0 and not without:
-            yield opposes(FAIR, f"weights do move, by {case.update_ratio:.1g} of themselves in a step")
+            yield opposes(FAIR, f"weights change by {case.update_ratio:.1g} of their norm per step")
 
     def advise(self, case: Case) -> Advice:
-        """Find the cut."""
         layers = case.finding("frozen_parameters").layers if case.found("frozen_parameters") else ()  # type: ignore[union-attr]  # found
         where = f" after {layers[-1]}" if layers else " between the model's output and the loss"
         return Advice(
-            first_fix=f"look for .detach(), .data, .item(), .numpy(), argmax or torch.no_grad(){where}",
+            first_fix=f"search for .detach(), .data, .item(), .numpy(), argmax or torch.no_grad(){where}",
             code="assert loss.grad_fn is not None and next(model.parameters()).grad is not None  # after backward",
-            avoid="do not raise the learning rate or train for longer: no rate moves a weight without a gradient",
-            verify="every parameter has a gradient after one backward, and the loss falls on a single repeated batch",
+            avoid="do not raise the learning rate or train longer: a weight without gradient never moves",
+            verify="every parameter has a gradient after one backward, and the loss falls on one repeated batch",
         )

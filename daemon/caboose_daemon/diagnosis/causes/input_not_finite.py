@@ -1,58 +1,52 @@
-"""NaN or infinity is in the data itself: a missing value, a broken file, a division in the preprocessing."""
+"""NaN or infinity is in the data: a missing value, a broken file, a division in the preprocessing."""
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import growth
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 
 class InputNotFinite(Cause):
-    """A batch with elements that are no numbers."""
+    """A batch with NaN or infinite elements."""
 
     id = "input_not_finite"
     title = "NaN or infinity in a batch"
     explains = BREAKS | {"bad_batch", "rank_outlier", "loss_scale_collapse"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """The batch itself where it was looked at; else whether one rank alone went wrong with the same weights."""
         finding = case.finding("non_finite")
         if finding is None:
-            yield opposes(STRONG, "no number was NaN or infinite")
+            yield opposes(STRONG, "all numbers were finite")
             return
         for hunt in case.hunts[:1]:
             if hunt.where == "input":
-                yield supports(DECISIVE, f"a hunt found: {hunt.summary}")
+                yield supports(DECISIVE, f"NaN hunt: {hunt.summary}")
             elif hunt.is_run:
-                yield opposes(STRONG, f"a hunt found the inputs finite: {hunt.summary}")
+                yield opposes(STRONG, f"NaN hunt found the inputs finite: {hunt.summary}")
         bad = finding.values.get("bad_inputs")
         if finding.phase == "input":
-            many = f"{bad:g} elements of the batch" if bad else "elements of the batch"
+            many = f"{bad:,.0f} elements of the batch" if bad else "elements of the batch"
             where = f" on rank {finding.ranks[0]}" if finding.ranks else ""
-            yield supports(DECISIVE, f"{many}{where} were not finite at step {finding.onset_step}")
+            yield supports(DECISIVE, f"{many}{where} were not finite at step {finding.onset_step:,}")
         elif bad == 0:
-            yield opposes(DECISIVE, f"every element of the batch of step {finding.onset_step} was finite")
+            yield opposes(DECISIVE, f"all elements of the batch of step {finding.onset_step:,} were finite")
         elif finding.layers or finding.phase in ("backward", "update"):
-            yield opposes(FAIR, f"it began in the {finding.phase}, not at the input")
+            yield opposes(FAIR, f"started in the {finding.phase}, not at the input")
         elif case.world > 1 and len(finding.ranks) == 1:
-            yield supports(
-                STRONG,
-                f"rank {finding.ranks[0]} of {case.world} alone went wrong, though all have the same weights:"
-                " its data differ",
-            )
-        growing = growth.before_break(case)
+            text = f"only rank {finding.ranks[0]} of {case.world} is affected, with the same weights as the others"
+            yield supports(STRONG, f"{text}: its data differs")
+        growing = curves.growth_before_nan(case)
         if growing is not None:
             yield opposes(STRONG, growing.text)
         elif case.found("gradient_explosion", "divergence", "lr_too_high"):
-            yield opposes(FAIR, "the run was unstable before a number broke")
+            yield opposes(FAIR, "the run was unstable before the first NaN or infinity")
 
     def advise(self, case: Case) -> Advice:
-        """Find it, and keep it out."""
         batch = case.value("bad_batch", "last_batch")
-        which = f"batch {batch:g}" if batch is not None else f"the batch of step {case.onset}"
+        which = f"batch {batch:g}" if batch is not None else f"the batch of step {case.onset:,}"
         finding = case.finding("non_finite")
         on = f" of rank {finding.ranks[0]}" if finding is not None and len(finding.ranks) == 1 else ""
         for hunt in (hunt for hunt in case.hunts[:1] if hunt.where == "input"):
@@ -60,8 +54,8 @@ class InputNotFinite(Cause):
             word = "samples" if "," in hunt.samples else "sample"
             which, on = f"{f'{word} {hunt.samples} of ' if hunt.samples else ''}{number}", f" of rank {hunt.rank}"
         return Advice(
-            first_fix=f"look at {which}{on}, repair or drop its samples, and go back to a checkpoint from before it",
-            code="assert torch.isfinite(batch).all()  # in the data set's __getitem__, with the sample's name",
-            avoid="do not lower the learning rate, and do not replay the same batches: NaN goes in at any rate",
-            verify="a pass over the data set alone finds no element that is not finite",
+            first_fix=f"inspect {which}{on}, fix or drop its samples and resume from a checkpoint before it",
+            code="assert torch.isfinite(batch).all()  # in the dataset's __getitem__, with the sample's name",
+            avoid="do not lower the learning rate or replay the same batches: the NaN is in the data",
+            verify="a pass over the dataset finds only finite elements",
         )

@@ -1,76 +1,71 @@
-"""Inputs and labels do not belong together: everything works, and there is nothing to learn."""
+"""Inputs and labels do not belong together: training works, but there is nothing to learn."""
 
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
-from caboose_daemon.diagnosis.cause import Cause
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
-from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 LEARNED = 0.9
 """Share of chance below which a loss shows that something is learned."""
 MOVES, STILL = 1e-4, 1e-5
-"""Shares of itself that a weight matrix moves by in a step when training works, and when it does not."""
-MACHINERY = ("frozen_parameters", "gradient_vanishing", "dead_units", "saturation", "activation_collapse", "eval_mode")
-"""Rules about what keeps a model from learning whatever the data is."""
+"""Update-to-weight ratios above which training works, and below which it does not."""
+BLOCKERS = ("frozen_parameters", "gradient_vanishing", "dead_units", "saturation", "activation_collapse", "eval_mode")
+"""Rules about faults that keep a model from learning any data."""
 
 
 class LabelsShuffled(Cause):
-    """Labels that say nothing about their inputs."""
+    """Labels that do not depend on their inputs."""
 
     id = "labels_shuffled"
-    title = "the labels do not belong to the inputs"
+    title = "labels that do not match the inputs"
     explains = frozenset({"not_learning", "underfitting", "plateau", "metric_divergence", "overfitting"})
-    """Labels that cannot be learned can still be known by heart, where the data is small enough."""
+    """Random labels can still be memorised, where the dataset is small enough."""
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """At chance, though weights move and gradients reach every layer."""
         level, chance = case.level, case.chance
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
-                yield supports(FAIR, f"the loss of {level:.4g} is chance ({chance:.4g}): no input helps to guess")
+                yield supports(FAIR, f"loss {level:.4g} is at chance ({chance:.4g})")
             elif case.found("overfitting") and case.is_guessing and not _was_learned_while_new(case, chance):
                 yield supports(
                     STRONG,
-                    f"the training loss fell to {level:.4g} by heart alone: validation was never better than guessing"
+                    f"training loss {level:.4g} comes from memorising: validation was never better than chance"
                     f" ({chance:.4g})",
                 )
             elif level < LEARNED * chance:
-                yield opposes(
-                    STRONG, f"the loss of {level:.4g} is well below chance ({chance:.4g}): labels are learned"
-                )
+                yield opposes(STRONG, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
         classes, scores = case.setting("num_classes"), case.accuracies()
         if classes and scores and max(scores) < 1.0 / classes + LUCKY:
-            yield supports(SLIGHT, f"validation accuracy is a guess too: {scores[-1]:.2g} of {classes:.0f} classes")
+            yield supports(SLIGHT, f"validation accuracy {scores[-1]:.2g} is at chance for {classes:.0f} classes")
         if chance is None and not case.found("not_learning"):
-            return  # what follows is what every run that works looks like
+            return  # the rest is true of every healthy run
         update = case.update_ratio
         if update is not None:
             if update < STILL:
-                yield opposes(STRONG, f"weights hardly move ({update:.1g} of themselves in a step)")
+                yield opposes(STRONG, f"weights hardly change: {update:.1g} of their norm per step")
             elif update > MOVES:
-                yield supports(FAIR, f"weights do move, by {100 * update:.2g} % of themselves in a step")
-        found = [rule for rule in MACHINERY if case.found(rule)]
+                yield supports(FAIR, f"weights change by {100 * update:.2g} % per step")
+        found = [rule for rule in BLOCKERS if case.found(rule)]
         if found:
-            yield opposes(FAIR, f"{', '.join(found)} would keep it from learning any labels")
+            yield opposes(FAIR, f"{', '.join(found)} would prevent learning any labels")
         elif case.sees("gradients") and case.sees("activations"):
-            yield supports(SLIGHT, "gradients reach every layer, and no layer is dead, saturated or frozen")
+            yield supports(SLIGHT, "gradients reach every layer; no layer is dead, saturated or frozen")
         if case.found("lr_too_high", "lr_too_low", "oscillation"):
             yield opposes(FAIR, "the learning rate alone would explain it")
 
     def advise(self, case: Case) -> Advice:
-        """Overfit one batch, then look at pairs."""
         return Advice(
-            first_fix="look at ten inputs with their labels, after every stage (shuffle, sampler, collate)",
+            first_fix="inspect ten inputs with their labels after every stage (shuffle, sampler, collate)",
             code="for x, y in list(loader)[:1]: print([(show(a), names[b]) for a, b in zip(x[:10], y[:10])])",
-            avoid="do not train for more epochs, and do not change model or optimizer: they work, there is no signal",
-            verify="one batch can be learned by heart in 200 steps, and the whole set falls below chance in one epoch",
+            avoid="do not train longer or change model or optimizer: they work, but there is no signal",
+            verify="the model memorises one batch in 200 steps, and its loss falls below chance in one epoch",
         )
 
 
 def _was_learned_while_new(case: Case, chance: float) -> bool:
-    """Whether the training loss fell before a sample could be known by heart: then its labels do fit the inputs."""
+    """Whether the training loss fell before samples could be memorised: then the labels match the inputs."""
     new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
     train = case.train_at(new[-1]) if new else None
     return train is not None and train < LEARNED * chance

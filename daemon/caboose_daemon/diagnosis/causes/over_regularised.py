@@ -1,62 +1,59 @@
-"""Weight decay, dropout or noise are so strong that the model may not learn what it could."""
+"""Weight decay, dropout or noise is so strong that the model cannot learn what it could."""
 
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import DECISIVE, FAIR, SLIGHT, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 STRONG_L2 = 5e-3
-"""A decay that is added to the gradient; 1e-4 to 5e-4 are usual."""
+"""Weight decay added to the gradient; 1e-4 to 5e-4 are usual."""
 STRONG_DECOUPLED = 0.3
-"""A decay of AdamW and its kin; 0.01 to 0.1 are usual."""
+"""Decoupled weight decay, as in AdamW; 0.01 to 0.1 are usual."""
 STRONG_DROPOUT = 0.6
 WEAK = 0.1
-"""Share of a strong decay, or dropout, below which it hardly matters."""
+"""Share of a strong weight decay, or a dropout, below which it hardly matters."""
 
 
 class OverRegularised(Cause):
-    """Held back by its own settings."""
+    """Regularisation that limits learning."""
 
     id = "over_regularised"
-    title = "regularised too strongly"
+    title = "regularisation too strong"
     explains = frozenset({"underfitting", "plateau", "not_learning", "activation_collapse", "gradient_vanishing"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """The settings against usual ones, and which of the two losses is lower."""
         decay, dropout = case.hyper("weight_decay"), case.dropout
         if decay is None and dropout is None:
-            yield opposes(FAIR, "neither weight decay nor dropout is known")
+            yield opposes(FAIR, "weight decay and dropout are unknown")
         usual = _strong_decay(case)
         if decay is not None and decay >= usual:
-            text = f"weight_decay {decay:g} is {decay / (usual / 10):.2g} times what is usual with {case.optimizer}"
+            text = f"weight_decay {decay:g} is {decay / (usual / 10):.2g}x the usual one with {case.optimizer}"
             yield supports(STRONG, text)
             if decay >= 5 * usual:
-                yield supports(FAIR, "at such a decay the weights themselves cannot grow")
+                yield supports(FAIR, "at this weight decay the weights cannot grow")
         if dropout is not None and dropout >= STRONG_DROPOUT:
-            yield supports(STRONG, f"dropout {dropout:g} takes out most of a layer at every step")
+            yield supports(STRONG, f"dropout {dropout:g} removes most of a layer at every step")
         if decay is not None and dropout is not None and decay < WEAK * usual and dropout < WEAK:
-            yield opposes(DECISIVE, f"weight decay {decay:g} and dropout {dropout:g} are next to nothing")
+            yield opposes(DECISIVE, f"weight decay {decay:g} and dropout {dropout:g} are negligible")
         elif decay is not None and dropout is not None and decay < usual and dropout < STRONG_DROPOUT:
             yield opposes(FAIR, f"weight decay {decay:g} and dropout {dropout:g} are usual")
         level, validation = case.value("underfitting", "level"), case.value("underfitting", "validation")
         if level is not None and validation is not None and dropout and validation < 0.97 * level:
-            text = f"validation ({validation:.3g}), made without dropout, is below training ({level:.3g})"
+            text = f"validation loss {validation:.3g}, without dropout, is below training loss {level:.3g}"
             yield supports(SLIGHT, text)
 
     def advise(self, case: Case) -> Advice:
-        """Less of what is strongest."""
         decay, dropout = case.hyper("weight_decay") or 0.0, case.dropout or 0.0
         if dropout >= STRONG_DROPOUT:
             line = f"nn.Dropout(0.1)  # was {dropout:g}"
         else:
             line = f"weight_decay={_strong_decay(case) / 10:g}  # was {decay:g}"
         return Advice(
-            first_fix="take the regularisation down to what is usual",
+            first_fix="lower the regularisation to a usual value",
             code=line,
-            avoid="do not make the model bigger: what holds it back would hold that one too",
-            verify="the training loss falls below the floor within an epoch",
+            avoid="do not make the model bigger: the regularisation would limit it too",
+            verify="the training loss falls below its present level within an epoch",
         )
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
-from caboose_daemon.diagnosis.shape import rise
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.curves import rise
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 DATA_PHASES = ("data", "input")
@@ -15,41 +14,39 @@ class SlowLoader(Cause):
     """Reading or preparing samples takes longer than a step."""
 
     id = "slow_loader"
-    title = "the data loader cannot keep up"
+    title = "slow data loader"
     explains = frozenset({"data_starved", "throughput_regression", "job_stalled", "straggler"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """How long the steps wait for data, since when, and who prepares it."""
         share, wait = case.value("data_starved", "share"), case.value("data_starved", "wait_seconds")
         if share is not None and wait is not None:
-            text = f"{share:.0%} of the time, {1000 * wait:.3g} ms of each step, is spent waiting for data"
+            text = f"{100 * share:.0f} % of the step time ({1000 * wait:.3g} ms) is spent waiting for data"
             yield supports(STRONG if share > 0.2 else FAIR, text)
         elif case.is_quiet("data_starved"):
-            yield opposes(STRONG, "the steps hardly wait for data")
+            yield opposes(STRONG, "steps hardly wait for data")
         workers = case.setting("num_workers")
         if workers == 0:
-            yield supports(FAIR, "the loader has no workers: samples are prepared in the training process")
+            yield supports(FAIR, "num_workers=0: samples are prepared in the training process")
         elif workers:
-            yield supports(SLIGHT, f"{workers:.0f} workers are not enough, or what they read from is slow")
+            yield supports(SLIGHT, f"{workers:.0f} workers are too few, or their storage is slow")
         slowed = case.finding("throughput_regression")
         if slowed is not None and slowed.phase:
             if slowed.phase in DATA_PHASES:
-                yield supports(FAIR, "the wait for data is what grew")
+                yield supports(FAIR, "the wait for data grew")
             else:
-                yield opposes(FAIR, f"what grew is the {slowed.phase} phase")
+                yield opposes(FAIR, f"the {slowed.phase} phase grew, not the wait for data")
         grown = rise(case.curve("data_seconds"))
         if grown is not None and grown.factor > 3 and grown.is_jump:
-            text = f"the wait grew {grown.factor:.2g} times at once: its source became slower, the loader is the same"
+            text = f"the wait grew {grown.factor:.2g}x at once: the storage became slower, not the loader"
             yield opposes(SLIGHT, text)
 
     def advise(self, case: Case) -> Advice:
-        """More workers, by how much is missing."""
         workers, share = case.setting("num_workers"), case.value("data_starved", "share") or 0.5
         need = max(4, round((workers or 1) / max(0.05, 1 - share)))
         was = "" if workers is None else f"  # was num_workers={workers:.0f}"
         return Advice(
-            first_fix="let workers prepare the batches ahead",
+            first_fix="prepare batches ahead in more workers",
             code=f"DataLoader(..., num_workers={min(16, need)}, prefetch_factor=4, persistent_workers=True){was}",
-            avoid="do not buy faster accelerators, and do not tune the model: they wait already",
-            verify="the wait for data is below a tenth of the step",
+            avoid="do not add accelerators or tune the model: they already wait",
+            verify="the wait for data is below 10 % of the step",
         )

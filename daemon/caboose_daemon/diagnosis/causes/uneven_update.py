@@ -1,50 +1,47 @@
-"""One rank updates its weights otherwise than its peers: a skipped step, code on one rank alone, no common start."""
+"""Ranks update their weights differently: a skipped step, code on one rank only, different initial weights."""
 
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MANY_LAYERS = 0.5
 
 
 class UnevenUpdate(Cause):
-    """Code that does not do the same on every rank."""
+    """An update that is not the same on every rank."""
 
     id = "uneven_update"
-    title = "an update that not every rank makes"
+    title = "different updates on different ranks"
     explains = frozenset({"replica_desync", "rank_outlier", "loss_spike", "divergence"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """How much of the model differs, on how many ranks, and since when."""
         if not case.found("replica_desync"):
             if case.sees("fingerprint") and case.is_quiet("replica_desync"):
-                yield opposes(STRONG, "all replicas are equal to the last bit")
+                yield opposes(STRONG, "all replicas are bit-identical")
             return
         layers, total = case.value("replica_desync", "layers"), len(case.layers)
         if layers and total >= 4:
             if layers >= MANY_LAYERS * total:
-                yield supports(STRONG, f"{layers:.0f} of {total} layers differ, as after an update more or less")
+                yield supports(STRONG, f"{layers:.0f} of {total} layers differ, as after a missing or extra update")
             elif layers <= max(1.0, 0.25 * total):
-                yield opposes(STRONG, f"only {layers:.0f} of {total} layers differ: an update moves them all")
+                yield opposes(STRONG, f"only {layers:.0f} of {total} layers differ: an update changes them all")
         odd, ranks = case.value("replica_desync", "odd_ranks"), case.value("replica_desync", "ranks")
         if odd is not None and ranks and ranks > 2 and odd != 1:
-            yield supports(FAIR, f"the replicas of {ranks:.0f} ranks differ, and not by one rank alone")
+            yield supports(FAIR, f"replicas of {ranks:.0f} ranks differ, not of one rank only")
         last_equal = case.value("replica_desync", "last_equal")
         if last_equal is not None and last_equal < 0:
-            yield supports(STRONG, "the replicas were never equal: they were made from different seeds or checkpoints")
+            yield supports(STRONG, "the replicas were never equal: different seeds or checkpoints")
         elif last_equal is not None:
             yield supports(
-                SLIGHT, f"they were equal at step {last_equal:.0f}: what runs on some steps only is to blame"
+                SLIGHT, f"replicas were equal at step {last_equal:,.0f}: suspect code that runs on some steps"
             )
 
     def advise(self, case: Case) -> Advice:
-        """Decide on all ranks together."""
         return Advice(
-            first_fix="find what asks the rank or its own loss before optimizer.step(); decide on all ranks together",
+            first_fix="find conditions on rank or local loss before optimizer.step(), and decide on all ranks together",
             code="dist.all_reduce(is_bad, op=dist.ReduceOp.MAX)  # then every rank skips the update, or none does",
-            avoid="do not average the replicas and go on: the next such step takes them apart again",
-            verify="no finding of replica_desync over the steps at which it came apart",
+            avoid="do not average the replicas and continue: they differ again after the next such step",
+            verify="no replica_desync over the steps at which the replicas diverged",
         )

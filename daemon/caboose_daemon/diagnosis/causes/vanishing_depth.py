@@ -1,11 +1,10 @@
-"""Each layer passes only a part of the gradient, and there are too many of them in a row."""
+"""Each layer passes only a part of the gradient, and there are too many layers in a row."""
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import anatomy
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause
-from caboose_daemon.diagnosis.evidence import FAIR, SLIGHT, STRONG, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -13,44 +12,42 @@ DEEP = 6
 
 
 class VanishingDepth(Cause):
-    """Depth without skips or norms, mostly with sigmoid or tanh."""
+    """Depth without skip connections or norms, mostly with sigmoid or tanh."""
 
     id = "vanishing_depth"
-    title = "the gradient vanishes in the depth of the net"
+    title = "gradient vanishing with depth"
     explains = STANDS_STILL | {"gradient_vanishing", "lr_too_low", "frozen_parameters"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        """How far the gradient falls, over how many layers of what kind."""
         first, last = case.value("gradient_vanishing", "first_rms"), case.value("gradient_vanishing", "last_rms")
         if first is None or last is None:
             if case.is_quiet("gradient_vanishing") and case.sees("gradients"):
                 yield opposes(STRONG, "gradients reach the first layers")
             return
-        depth = anatomy.depth(case)
+        depth = model_facts.depth(case)
         yield supports(
-            STRONG, f"the gradient falls from {last:.1e} to {first:.1e} per element over {depth} weight matrices"
+            STRONG, f"gradient falls from {last:.1e} to {first:.1e} per element over {depth} weight matrices"
         )
-        flat = sorted(anatomy.kinds(case) & set(anatomy.FLAT))
+        flat = sorted(model_facts.kinds(case) & set(model_facts.SATURATING))
         if flat and depth >= DEEP:
-            part = "at most a quarter" if "sigmoid" in flat else "less than all"
-            yield supports(FAIR, f"each {flat[0]} passes {part} of it")
-        if anatomy.has_norms(case):
-            yield opposes(SLIGHT, "norm layers are there")
+            part = "at most a quarter" if "sigmoid" in flat else "only a part"
+            yield supports(FAIR, f"each {flat[0]} passes {part} of the gradient")
+        if model_facts.has_norms(case):
+            yield opposes(SLIGHT, "the model has norm layers")
         elif depth >= DEEP:
-            yield supports(SLIGHT, "no norm layer makes up for it")
+            yield supports(SLIGHT, "no norm layers")
         if case.found("saturation"):
-            yield opposes(FAIR, "units are saturated: that alone would stop it")
+            yield opposes(FAIR, "saturated units alone would stop the gradient")
         if case.found("dead_units", "activation_collapse"):
-            yield opposes(FAIR, "units are dead or have collapsed: that alone would stop it")
-        ratio = anatomy.init_ratio(case)
+            yield opposes(FAIR, "dead or collapsed units alone would stop the gradient")
+        ratio = model_facts.init_ratio(case)
         if ratio is not None and ratio[1] > 2.5:
-            yield opposes(FAIR, f"initial weights are {ratio[1]:.2g} times He's rule: that alone would do it")
+            yield opposes(FAIR, f"initial weights of {ratio[1]:.2g}x He initialisation alone would stop the gradient")
 
     def advise(self, case: Case) -> Advice:
-        """Skips, norms, and activations that pass the gradient."""
         return Advice(
-            first_fix="replace sigmoid or tanh inside the net by ReLU or GELU, with a norm layer and a skip per block",
+            first_fix="use ReLU or GELU instead of sigmoid or tanh, with a norm layer and a skip connection per block",
             code="x = x + F.gelu(linear(norm(x)))  # was x = torch.sigmoid(linear(x))",
-            avoid="do not raise the learning rate or train longer: the last layers break before the first ones move",
+            avoid="do not raise the learning rate or train longer: the last layers break before the first ones learn",
             verify="the first layer's gradient per element is within a factor of 100 of the last one's",
         )

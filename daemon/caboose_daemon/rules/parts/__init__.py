@@ -1,1 +1,1 @@
-"""What rules share: findings, baselines, curves, lasting conditions, and how a rule describes itself."""
+"""Code that rules share: findings, baselines, curves, counters of lasting conditions, and the description of a rule."""

@@ -1,19 +1,18 @@
-"""A robust online estimate of where a series lies and how much it scatters, constant in time and memory.
+"""A robust online estimate of a series' level, scatter and tail, constant in time and memory.
 
 Design
 ------
-The level follows the series with an exponential memory. Downwards it follows as it is: a loss that falls fast is no
-outlier; and a level that the last `BELOW` values all lie under is out of date, and drops to the highest of them.
-Upwards each value moves it by no more than `CLIP` scales, so an outlier cannot pull it far.
+The level is an exponential average. Downwards it follows every value in full: a loss that falls fast is no outlier, and
+when the last `BELOW` values are all under the level, the level drops to the highest of them. Upwards one value moves it
+by at most `CLIP` scales, so an outlier cannot pull it far.
 
-The scatter is taken twice, and the larger counts: from second differences, which neither a trend nor a run's first
-fall inflates (it would otherwise blind the baseline for hundreds of steps), and from the excess over the level, which
-slow wandering cannot hide from as it does in differences. The caller decides what to learn from; sorting a window
-at every step would cost more and not see more.
+The scatter is estimated in two ways and the larger one counts: from second differences, which neither a trend nor the
+first fall of a run inflates (that would blind the baseline for hundreds of steps), and from the excess over the level,
+which sees slow wandering that differences miss. The caller decides which values to learn from. Sorting a window at
+every step would cost more and see no more.
 
-How far the series reaches above its level now and then is learned as well (`tail`, in scales: what one value in a
-hundred exceeds). Some losses have outliers as a part of normal life; six scales are rare in one run and daily in
-another, and only the run itself can tell.
+The tail is how far one value in a hundred reaches above the level, in scales. Some losses have outliers in normal
+operation: six scales are rare in one run and common in another, so the tail is learned from the run itself.
 """
 
 import math
@@ -47,13 +46,12 @@ class Baseline:
         self._jitter = float("nan")
         self._excess = 0.0
         self.is_ready = False
-        """Whether enough was seen to judge by."""
+        """Whether enough values were learned to judge by."""
         self.level = float("nan")
         self.scale = float("nan")
         self.tail = NORMAL_TAIL
 
     def learn(self, value: float) -> None:
-        """Takes a value into the baseline."""
         if self.is_ready:
             self._follow(value)
         else:
@@ -64,7 +62,7 @@ class Baseline:
         self._last = value
 
     def excess(self, value: float) -> float:
-        """By how many scales a value lies above the level."""
+        """By how many scales a value is above the level."""
         return (value - self.level) / self.scale
 
     def _begin(self) -> None:

@@ -1,10 +1,10 @@
-"""Chance level: the loss of a guess among all classes, told by the user or read off an untrained model.
+"""Chance level: the loss of a uniform guess among all classes, from the user's setting or inferred from the model.
 
 Design
 ------
-Few people tell how many classes there are. But an untrained classifier gives it away: its first loss is ln(n), where n
-is the number of its outputs, and hardly any other loss begins just there. A fine-tuned one does not begin at chance,
-and of a regression nothing is concluded unless its first loss happens to lie there.
+Few users set the number of classes. But the first loss of an untrained classifier is ln(n), where n is the number of
+its outputs, and hardly any other loss starts at just that value. A fine-tuned classifier does not start at chance, and
+nothing is inferred for a regression unless its first loss happens to equal ln(n).
 """
 
 import math
@@ -14,27 +14,27 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import Module
 
 AT_CHANCE = 0.1
-"""Share by which the first loss of an untrained model may lie off chance."""
+"""Relative distance from chance up to which the first loss of an untrained model is at chance."""
 HEADS = ("linear", "conv1d", "conv2d")
-"""Kinds of modules that make outputs."""
+"""Kinds of modules that can produce the model's outputs."""
 
 
 def known(view: JobView) -> float | None:
-    """ln(num_classes), where the user told it and it makes sense."""
+    """ln(num_classes), where the user set a number of at least 2."""
     classes = view.setting("num_classes")
     return math.log(classes) if classes is not None and classes >= 2 else None
 
 
 def likely(view: JobView, first: float) -> float | None:
-    """The same, or that of as many classes as the model has outputs, if its first loss lies there."""
-    told = known(view)
-    if told is not None or view.setting("num_classes") is not None:
-        return told
+    """`known`, or else ln(number of outputs) if the first loss is there."""
+    chance = known(view)
+    if chance is not None or view.setting("num_classes") is not None:
+        return chance
     outputs = _outputs(view.modules)
-    chance = math.log(outputs) if outputs >= 2 else math.nan
-    return chance if abs(first / chance - 1.0) < AT_CHANCE else None
+    guessed = math.log(outputs) if outputs >= 2 else math.nan
+    return guessed if abs(first / guessed - 1.0) < AT_CHANCE else None
 
 
 def _outputs(modules: Sequence[Module]) -> int:
-    """How many numbers the last module that makes any gives out for each sample; 0 where that is not known."""
+    """Outputs per sample of the last module of such a kind; 0 where unknown."""
     return next((module.num_units for module in reversed(modules) if module.kind.lower() in HEADS), 0)

@@ -1,14 +1,13 @@
-"""A whole run's curve in a bounded number of buckets, and whether it still goes anywhere.
+"""A whole run's curve in a bounded number of buckets, and the trend of a part of it.
 
 Design
 ------
-A rule about trends needs the run from its first step on, in constant memory. Values are averaged into buckets of equal
-width; when there are `CAPACITY` of them, neighbours are joined and the width doubles. So a run of a hundred steps is
-kept as it is, one of a million in 32 to 64 averages, and what a rule tests over them is tested once per bucket: less
-and less often, as the run grows.
+A rule about trends needs the run from its first step, in constant memory. Values are averaged into buckets of equal
+width; when there are `CAPACITY` of them, neighbours are joined and the width doubles. A run of a hundred steps is kept
+in full, one of a million in 32 to 64 averages. A rule tests once per completed bucket, so less often as the run grows.
 
-`trend` is a straight line through bucket averages. Its uncertainty comes from the averages' own scatter around the
-line, which holds whatever the noise of the single steps is like.
+`trend` is a straight line through bucket averages. Its standard error comes from the scatter of the averages around the
+line, which is valid whatever the noise of single steps.
 """
 
 import math
@@ -19,7 +18,7 @@ CAPACITY = 64
 
 
 class Curve:
-    """The averages of a series, from its beginning to now."""
+    """Bucket averages of a series, from its first value to now."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
@@ -30,7 +29,7 @@ class Curve:
         self.num_points = 0
 
     def add(self, value: float) -> bool:
-        """Takes a value; whether it completed a bucket, so that there is something new to judge."""
+        """Adds a value; whether it completed a bucket, so that there is something new to judge."""
         self._sum += value
         self._count += 1
         self.num_points += 1
@@ -46,36 +45,35 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A straight line through a stretch of a curve."""
+    """A straight line through a part of a curve."""
 
     change: float
-    """From the stretch's beginning to its end, along the line."""
+    """From the first value to the last, along the line."""
     error: float
     """Standard error of the change."""
     level: float
-    """Mean of the stretch."""
+    """Mean of the values."""
 
     @property
     def relative(self) -> float:
-        """The change as a share of the level's size."""
+        """The change over the absolute level."""
         return self.change / max(abs(self.level), 1e-12)
 
     @property
     def relative_error(self) -> float:
-        """The error of that share."""
         return self.error / max(abs(self.level), 1e-12)
 
     def falls(self, sigmas: float = 2.0) -> bool:
-        """Whether it surely goes down."""
+        """Whether the fall exceeds its standard error by this factor."""
         return self.change < -sigmas * self.error
 
     def rises(self, sigmas: float = 2.0) -> bool:
-        """Whether it surely goes up."""
+        """Whether the rise exceeds its standard error by this factor."""
         return self.change > sigmas * self.error
 
 
 def trend(values: Sequence[float]) -> Trend:
-    """The line through at least three values."""
+    """The least-squares line through at least three values."""
     num = len(values)
     middle = (num - 1) / 2
     level = math.fsum(values) / num

@@ -1,10 +1,10 @@
-"""Which layers are weight matrices, in the order of depth: what a comparison over depth may look at.
+"""Which layers are weight matrices, in order of depth: the layers that a comparison over depth may use.
 
 Design
 ------
-The layer table lists parameters in the order in which the model registers them, which is from input to output in
-nearly every model. Biases, norms, embeddings and small odd parameters (tokens, gates, scales) are left out: their
-gradients live on scales of their own, and comparing them with matrices is what makes healthy nets look ill.
+The layer table lists parameters in the order in which the model registers them, which is from input to output in nearly
+every model. Biases, norms, embeddings and small special parameters (tokens, gates, scales) are left out: their
+gradients have other magnitudes, and comparing them with matrices makes healthy nets look ill.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ ODD_NAMES = ("bias", "norm", "embed", "token", "gamma", "beta", "scale", "positi
 
 
 def is_matrix(layer: Layer) -> bool:
-    """Whether this is a weight matrix or a convolution's kernel, as far as kind and name tell."""
+    """Whether kind and name indicate a weight matrix or a convolution kernel."""
     kind, last = layer.kind.lower(), layer.name.rsplit(".", 1)[-1].lower()
     return not any(word in kind for word in ODD_KINDS) and not any(word in last for word in ODD_NAMES)
 
 
 class Matrices:
-    """The trained weight matrices of a layer table; made anew when the table changes."""
+    """The trained weight matrices of a layer table; rebuilt when the table changes."""
 
     def __init__(self) -> None:
         self._of: Sequence[Layer] | None = None
@@ -34,7 +34,7 @@ class Matrices:
         self.root_sizes: NDArray[np.float64] = np.zeros(0)
 
     def look(self, layers: Sequence[Layer]) -> bool:
-        """Takes up the table; whether it is another than before."""
+        """Reads the layer table; whether it changed."""
         if layers is self._of or layers == self._of:
             return False
         self._of = layers
@@ -48,6 +48,6 @@ class Matrices:
         return True
 
     def rms(self, norms: LayerValues) -> NDArray[np.float64]:
-        """Gradient per element of each matrix; NaN where there is none, no rank looked, or it is not finite."""
+        """Gradient per element of each matrix; NaN where it is missing, not sampled, or not finite."""
         found, has = norms.values[self.rows], norms.has[self.rows]
         return np.where(has & np.isfinite(found), found, np.nan) / self.root_sizes

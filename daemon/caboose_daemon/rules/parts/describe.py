@@ -1,11 +1,11 @@
-"""What a rule says of itself: the one source of `caboose rules`, of the API's list and of the tables in docs/rules.md.
+"""The description of a rule: the one source of `caboose rules`, of the API's list and of the tables in docs/rules.md.
 
 Design
 ------
-Everything is read from the rule's own file. Its module docstring opens with `name: what it sees.`; what follows, by
-headings underlined with dashes, says why it is right and which healthy look-alike it is silent on. A threshold's
-meaning is the docstring under its field. Python keeps no docstrings of fields, so they are taken from the source text;
-an installation without sources loses the texts and nothing else.
+Everything is read from the rule's own file. Its module docstring opens with `name: what it sees.`. Sections with
+underlined headings follow: why the method is right, and which healthy runs it is silent on. A threshold's meaning is
+the docstring under its field. Python keeps no docstrings of fields, so they are read from the source text; an
+installation without sources lacks the texts and nothing else.
 """
 
 import ast
@@ -21,7 +21,7 @@ from typing import Any
 from caboose_daemon.rules.parts.rule import AnyRule, RuleConfig, Trigger
 
 RUNBOOKS = "docs/rules.md"
-"""Each rule has a section there: what it means, and what to do."""
+"""Has one section per rule: what it means, and what to do."""
 HEADING = re.compile(r"^(?P<title>\S.*)\n-{3,}\n", flags=re.MULTILINE)
 
 
@@ -38,12 +38,12 @@ class Threshold:
     default: Any
     doc: str
     is_own: bool
-    """Whether it is this rule's; `enabled` and `severity` are every rule's, unless this one's default is another."""
+    """Whether it is specific to this rule; `enabled` and `severity` are not, unless their default differs here."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """One rule, described."""
+    """What a rule's file says about it."""
 
     name: str
     brief: str
@@ -51,7 +51,7 @@ class Description:
     sees: str
     """A sentence."""
     sections: tuple[tuple[str, str], ...]
-    """Title and text of what the module's docstring goes on with."""
+    """Title and text of each section of the module docstring."""
     thresholds: tuple[Threshold, ...]
     trigger: Trigger
     needs: tuple[str, ...]
@@ -60,13 +60,11 @@ class Description:
 
     @property
     def runbook(self) -> str:
-        """Where its section is."""
         return f"{RUNBOOKS}#{self.name}"
 
 
 @cache
 def describe(rule: type[AnyRule]) -> Description:
-    """What this rule says of itself."""
     opening, sections = _parts(ast.get_docstring(_source(rule.__module__)) or "")
     brief = _joined((inspect.getdoc(rule) or "").partition("\n\n")[0])
     return Description(
@@ -117,7 +115,7 @@ def _source(module: str) -> ast.Module:
 
 
 def _parts(docstring: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The opening as one line, and the sections by their headings; prose before the first one has the title ""."""
+    """The opening as one line, and the sections; prose before the first heading has the title ""."""
     opening, *rest = HEADING.split(docstring)
     first, _, prose = opening.partition("\n\n")
     sections = [("", prose.strip())] if prose.strip() else []

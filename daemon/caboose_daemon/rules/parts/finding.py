@@ -6,7 +6,7 @@ import msgspec
 
 
 class Severity(StrEnum):
-    """critical pages, warning makes a ticket, info is for the record."""
+    """critical pages, warning opens a ticket, info is only recorded."""
 
     INFO = "info"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """For comparing severities."""
+        """Order of severities, for comparison."""
         return _ORDER[self]
 
 
@@ -22,19 +22,20 @@ _ORDER = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule saw, where, since when, and the numbers that made it say so."""
+    """What a rule found, where, since which step, and the numbers behind it."""
 
     rule: str
     severity: Severity
     step: int
     onset_step: int
-    """The first step of what this finding is about; earlier findings of the same episode share it."""
+    """The first step of the condition; all findings of one episode share it."""
     summary: str
+    """One sentence for people: what, the number, its reference, where. No code reads it."""
     ranks: tuple[int, ...] = ()
-    """The ranks it began on; empty when it is not known or concerns all."""
+    """The ranks it started on; empty where unknown, or where it concerns all."""
     layers: tuple[str, ...] = ()
     phase: str = ""
     """input, forward, backward or update, where that is known."""
     state: str = "open"
-    """open, recovering, lingering, diverging; resolved when the rule saw it end."""
+    """open, recovering, lingering, diverging; resolved when the condition ended."""
     values: dict[str, float] = {}

@@ -1,8 +1,9 @@
-"""A condition that has to last before it is told, and to be gone for a while before it is over.
+"""Counts how long a condition lasts before it is reported, and how long it is gone before it is over.
 
 Design
 ------
-Most rules judge a step and then wait: one bad step is noise. What is counted is the same everywhere, so it is here.
+Most rules judge a step and then wait, because one bad step is noise. The counting is the same everywhere, so it is
+here.
 """
 
 from typing import Literal
@@ -11,21 +12,21 @@ Verdict = Literal["quiet", "open", "resolved"]
 
 
 class Lasting:
-    """Counts how long a condition holds, and how long it has been gone."""
+    """A condition that is reported after `persist` steps, and resolved after `calm` steps without it."""
 
     def __init__(self, persist: int, calm: int) -> None:
         self.persist = persist
         self.calm = calm
         self.onset: int | None = None
-        """Where the condition began, while it holds or is being waited for."""
+        """The first step of the condition, while it is open or still counted."""
         self.is_open = False
         self.num_true = 0
         self._num_false = 0
 
     def judge(self, step: int, is_true: bool) -> Verdict:
-        """The verdict after one more step. The onset of what is resolved stays readable until the next call."""
+        """The verdict after one more step. A resolved condition's onset stays readable until the next call."""
         if not self.is_open and not self.num_true:
-            self.onset = None  # of what was resolved at the last call
+            self.onset = None  # of a condition that the last call resolved
         if not self.is_open and not is_true:
             self.onset, self.num_true = None, 0
             return "quiet"
@@ -43,7 +44,7 @@ class Lasting:
         self.num_true = 0
         return "resolved"
 
-    def take_up(self, onset: int) -> None:
-        """Goes on with what was open before a restart."""
+    def restore(self, onset: int) -> None:
+        """Continues a condition that was open before a restart of the daemon."""
         self.onset, self.is_open, self.num_true = onset, True, self.persist
         self._num_false = 0

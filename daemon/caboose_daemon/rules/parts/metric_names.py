@@ -1,7 +1,7 @@
-"""What the names of metrics mean: which are better when higher, and which of those are an accuracy.
+"""What metric names mean: which metrics are better when higher, and which of those are an accuracy.
 
-Trainers write one thing in many ways: `val_acc`, `val/acc`, `valid.accuracy`, `evalAccuracy`, `top-1`, `acc@1`.
-A name is read word by word, so that `mapping` is no `map`, and what counts errors is no score, whatever else it says.
+Trainers write one metric in many ways: `val_acc`, `val/acc`, `valid.accuracy`, `evalAccuracy`, `top-1`, `acc@1`. A name
+is split into words, so that `mapping` is not `map`. A name with a word for errors is never a score.
 """
 
 import re
@@ -12,9 +12,9 @@ _BETTER_WHEN_HIGHER = re.compile(
 )
 _ACCURACY = re.compile(r"(accuracy|acc|top|prec)(\d*)")
 _NEEDS_NUMBER = frozenset({"top", "prec"})
-"""`top` alone says nothing; `prec@1` is what image classifiers call their accuracy, `prec` may be a precision."""
+"""`top` alone means nothing; `prec@1` is an image classifier's accuracy, `prec` alone may be a precision."""
 _NOT = frozenset({"error", "err", "errors", "loss", "time", "seconds", "train", "training"})
-"""Words of numbers that are better when lower, or are not of the evaluation."""
+"""Words of metrics that are better when lower, or do not come from an evaluation."""
 
 
 def is_score(name: str) -> bool:
@@ -28,7 +28,7 @@ def is_score(name: str) -> bool:
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether it is the share of right answers, of which a guess has one in the number of classes; no top-5."""
+    """Whether it is the share of right answers, which is 1 / num_classes for a guess; top-5 is not."""
     words = _words(name)
     if _NOT & set(words):
         return False
@@ -46,6 +46,6 @@ def _words(name: str) -> list[str]:
 
 
 def _number(words: list[str], at: int) -> str:
-    """The word after this one, where it is a number."""
+    """The next word, where it is a number; else empty."""
     after = words[at + 1] if at + 1 < len(words) else ""
     return after if after.isdecimal() else ""

@@ -1,11 +1,11 @@
-"""Where a number that is not finite began: rank, place and phase, read from what the all-reduce has not mixed yet.
+"""Where a NaN or infinity started: rank, layer and phase, read from numbers that the all-reduce has not mixed yet.
 
 Design
 ------
-A step goes from input to forward, loss, backward and update, and so does a NaN: the earliest of these that shows it
-is where it began. In the forward it flows towards the output, so the first module in the order of execution names the
-place; in the backward it flows towards the input, so the layer nearest the output does. What was not looked at is
-left out, and a rank that cannot be known is left open, not guessed.
+A step runs through input, forward, loss, backward and update, and a NaN spreads in the same order: the earliest phase
+that shows it is where it started. In the forward it spreads towards the output, so the first module in execution order
+names the layer. In the backward it spreads towards the input, so the layer nearest the output does. Numbers that were
+not sampled are left out, and an unknown rank is reported as unknown, not guessed.
 """
 
 from collections.abc import Sequence
@@ -20,44 +20,44 @@ from caboose_daemon.steps.view import JobView
 
 @dataclass
 class Origin:
-    """Where and when it began, and how it went on."""
+    """Where and when it started, and what followed."""
 
     step: int
     ranks: tuple[int, ...] = ()
     layers: tuple[str, ...] = ()
     phase: str = ""
     note: str = ""
-    """More about the place, for the summary."""
+    """More about the location, for the summary."""
     num_bad: int = 0
     num_calm: int = 0
     loss_step: int | None = None
-    """When the loss first showed it."""
+    """The first step with a loss that is not finite."""
     is_only_inside: bool = False
-    """Seen in activations alone: neither loss nor gradients nor weights have shown it."""
+    """Seen in activations only: loss, gradients and weights are finite."""
     circumstances: dict[str, float] = field(default_factory=dict)
-    """What else was known when it began, for the diagnosis; see `circumstances`."""
+    """What else was known at its first step, for the diagnosis; see `circumstances`."""
 
 
 @dataclass(frozen=True)
 class BadModule:
-    """The first module in the order of execution whose output is not finite."""
+    """The first module in execution order whose output is not finite."""
 
     row: int
     ranks: tuple[int, ...]
 
 
 class WatchedModules:
-    """Knows the modules whose output is not finite by design, and finds the first of the others."""
+    """Learns which modules have non-finite outputs by design, and finds the first bad one of the others."""
 
     def __init__(self) -> None:
         self._is_usual = np.zeros(0, dtype=np.bool_)
         self._is_known = np.zeros(0, dtype=np.bool_)
         self._is_suspect = np.zeros(0, dtype=np.bool_)
         self.largest: float | None = None
-        """The largest activation of the last closer look at which all were finite."""
+        """The largest activation of the last sampled step at which all were finite."""
 
     def look(self, step: AlignedStep, *, is_harmful: bool) -> BadModule | None:
-        """Over all ranks; what is bad at its first look and harms nothing is by design."""
+        """The first bad module over all ranks; bad at its first sample without harm is by design."""
         found = step.module_values("activation_max") if step.is_sampled else None
         if found is None:
             return None
@@ -79,7 +79,7 @@ class WatchedModules:
         return _first(step, ranks, is_bad)
 
     def accept(self) -> None:
-        """Nothing came of what was bad lately."""
+        """Takes the suspects as non-finite by design: they did no harm."""
         self._is_usual |= self._is_suspect
 
     def _make_room(self, num: int) -> None:
@@ -101,29 +101,29 @@ def _first(step: AlignedStep, ranks: list[int], is_bad: NDArray[np.bool_]) -> Ba
 
 
 def bad_local_ranks(step: AlignedStep) -> tuple[int, ...]:
-    """Ranks whose own gradient was bad before the reduction, where the step was sampled."""
+    """Ranks whose own gradient was not finite before the all-reduce, on a sampled step."""
     seen = step.local_layer_grad_norm
     if not seen:
         return ()
     lengths = set(map(len, seen.values()))
-    if len(lengths) > 1:  # a rank with another layer table, for a moment
+    if len(lengths) > 1:  # for a moment a rank has another layer table
         return tuple(sorted(rank for rank, norms in seen.items() if not np.isfinite(norms).all()))
     is_bad = ~np.isfinite(np.concatenate(list(seen.values())).reshape(len(seen), -1)).all(axis=1)
     return tuple(sorted(np.array(list(seen))[is_bad].tolist()))
 
 
 def bad_weights(step: AlignedStep) -> NDArray[np.intp]:
-    """Layers whose weights are not finite after the step's update, where somebody looked."""
+    """Layers whose weights are not finite after the update, on a sampled step."""
     norms = step.layer_values("weight_norm") if step.is_sampled else None
     return np.flatnonzero(norms.is_bad) if norms is not None else np.zeros(0, dtype=np.intp)
 
 
 def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_bad_gradient: bool) -> Origin:
-    """The earliest phase of this step that shows it."""
+    """The origin at the earliest phase of this step that shows it."""
     if step.bad_inputs:
         ranks = tuple(sorted(step.bad_inputs))
         batch = step.bad_inputs[ranks[0]]
-        note = f", whose batch {batch.index} holds {batch.num_bad} elements that are not finite"
+        note = f", batch {batch.index} with {batch.num_bad:,} NaN or infinite elements"
         return Origin(step.step, ranks, (), "input", note)
     if module is not None:
         return Origin(step.step, module.ranks, module_name(view, module.row), "forward")
@@ -138,15 +138,15 @@ def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_ba
 
 
 def circumstances(step: AlignedStep, largest: float | None) -> dict[str, float]:
-    """What is known of the step at which it began; what nobody looked at is left out.
+    """What is known of its first step; what was not sampled is left out.
 
-    `bad_inputs`: elements of the batches that are not finite, where all were looked at or some were found.
-    `was_looked_into`: 1 where activations of this step were seen. `loss_is_infinite`: 1 for infinity, 0 for NaN.
-    `largest_activation`: at the last closer look before.
+    `bad_inputs`: non-finite elements of the batches, where all batches were sampled or some elements were found.
+    `was_looked_into`: 1 where activations of this step were sampled. `loss_is_infinite`: 1 for infinity, 0 for NaN.
+    `largest_activation`: at the last sampled step before.
     """
     known: dict[str, float] = {"was_looked_into": float(step.module_values("activation_max") is not None)}
     seen = [r.batch.num_bad for r in step.reports.values() if r.batch is not None and r.batch.num_bad is not None]
-    if step.bad_inputs or (seen and _are_seen(step)):
+    if step.bad_inputs or (seen and _are_batches_sampled(step)):
         known["bad_inputs"] = float(sum(seen))
     if step.bad_loss_ranks:
         known["loss_is_infinite"] = float(np.isinf(step.loss[list(step.bad_loss_ranks)]).any())
@@ -155,28 +155,29 @@ def circumstances(step: AlignedStep, largest: float | None) -> dict[str, float]:
     return known
 
 
-def _are_seen(step: AlignedStep) -> bool:
-    """Whether the batches of the ranks that went wrong were looked at."""
+def _are_batches_sampled(step: AlignedStep) -> bool:
+    """Whether the batches of all bad ranks were sampled."""
     ranks = step.bad_loss_ranks or tuple(step.reports)
     batches = [step.reports[rank].batch for rank in ranks if rank in step.reports]
     return all(batch is not None and batch.num_bad is not None for batch in batches)
 
 
 def module_name(view: JobView, row: int) -> tuple[str, ...]:
-    """The module's name, if it has been told."""
+    """The module's name, where it is known."""
     return (view.modules[row].name,) if row < len(view.modules) else ()
 
 
 def where(origin: Origin) -> str:
-    """Ranks and layer in words."""
-    ranks = f"rank {origin.ranks[0]}" if len(origin.ranks) == 1 else in_words(origin.ranks)
-    return ranks + (f", layer {origin.layers[0]}" if origin.layers else "") + origin.note
+    """Ranks and layer as text."""
+    return list_ranks(origin.ranks) + (f", layer {origin.layers[0]}" if origin.layers else "") + origin.note
 
 
-def in_words(ranks: tuple[int, ...]) -> str:
-    """Several ranks, the first eight by number."""
+def list_ranks(ranks: tuple[int, ...]) -> str:
+    """Ranks as text, at most eight by number."""
     if not ranks:
-        return "an unknown rank"
+        return "unknown rank"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
     shown = ", ".join(map(str, ranks[:8]))
     return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 

@@ -1,12 +1,12 @@
-"""What a run got over by itself, lately: how high its loss rose each time, and for how long.
+"""Rises of the loss from which this run recovered lately: how high each was, and how long it lasted.
 
 Design
 ------
-Where two networks play against each other, or a model learns from targets that it makes itself, the loss rises and
-comes back as a part of the work. From outside the first such rise looks like any other. But a run that has come back
-`SEVERAL` times shows what it gets over: a further rise is news once it is `BEYOND` times as high as those, or as long.
-The highest and the longest of them do not count, since one may have been a narrow escape; nor do those in the first
-quarter of the run so far, whose storms do not excuse later ones.
+With adversarial training, or a model that makes its own targets, the loss rises and comes back in normal operation. The
+first such rise looks like any other. But a run that recovered `SEVERAL` times shows what it recovers from: another rise
+is reported once it is `BEYOND` times as high as those, or as long. The highest and the longest do not count, since one
+of them may have been a narrow escape. Rises in the first quarter of the run so far do not count either: an unstable
+start does not excuse later rises.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ BEYOND = 1.5
 OLD = 0.25
 
 
-class Excursion(NamedTuple):
+class PastSpike(NamedTuple):
     """A rise that is over."""
 
     at: int
@@ -26,19 +26,18 @@ class Excursion(NamedTuple):
     length: int
 
 
-class Healed:
-    """The last excursions of one run; time is counted in its losses."""
+class PastSpikes:
+    """The last rises of one run; time is counted in its losses."""
 
     def __init__(self) -> None:
-        self._past: deque[Excursion] = deque(maxlen=REMEMBERED)
+        self._past: deque[PastSpike] = deque(maxlen=REMEMBERED)
 
     def add(self, at: int, height: float, length: int) -> None:
-        """Remembers one that is over."""
-        self._past.append(Excursion(at, height, length))
+        self._past.append(PastSpike(at, height, length))
 
-    def is_usual(self, began: int, height: float, length: int) -> bool:
-        """Whether one that goes on is no more than what the run got over before."""
-        recent = [past for past in self._past if past.at >= OLD * began]
+    def is_usual(self, start: int, height: float, length: int) -> bool:
+        """Whether an open rise is no higher and no longer than those the run recovered from."""
+        recent = [past for past in self._past if past.at >= OLD * start]
         if len(recent) < SEVERAL:
             return False
         heights, lengths = sorted(past.height for past in recent), sorted(past.length for past in recent)

@@ -1,15 +1,15 @@
-"""How far a run has come from where it began, and so what a rise of its loss undoes.
+"""How far a run's loss has come down from its start, and so how much of that a rise undoes.
 
 Design
 ------
-A ratio says how high a loss stands only where zero is its floor. A log-likelihood has none: the same curve shifted by a
-constant would be judged otherwise. What every run has is the way it came, from its first level to its best one: a rise
-is measured by that once the loss has been negative, and how much of it a rise undoes says how bad it is, whatever the
-loss is made of. A run that has hardly come anywhere (or was not seen from its beginning) is measured by the size of its
-loss.
+A ratio measures how high a loss is only where zero is its lower bound. A log-likelihood has no such bound: the same
+curve shifted by a constant would be judged differently. Every run has a distance between its first level and its best
+one. Once the loss has been negative a rise is measured by that distance. How much of it a rise undoes is a measure of
+severity that does not depend on the kind of loss. A run that has hardly improved (or whose start was not seen) is
+measured by the absolute value of its loss.
 
-The first level is a median, of which one odd batch is no part. Chance, where it is known, is as good as a beginning: a
-model that is back there has lost all, even if its first steps were worse still.
+The first level is a median, so one odd batch does not set it. Where chance is known and lower, it replaces the first
+level: a model that is back at chance has lost everything, even if its first steps were worse still.
 """
 
 import math
@@ -22,19 +22,19 @@ START_POINTS = 5
 
 
 class Progress:
-    """Follows one run; `first` is where it began, as far as it was seen."""
+    """Follows one run; `first` is its first level, or that of the first steps that were seen."""
 
     def __init__(self, start_points: int = START_POINTS) -> None:
         self._start_points = start_points
         self._start: list[float] = []
         self.first = math.nan
         self.num = 0
-        """Losses so far: the clock of what is remembered of a run, whatever its steps are numbered like."""
+        """Losses so far: a clock that does not depend on the step numbers."""
         self.is_signed = False
-        """Whether the loss has been negative, and zero is not its floor."""
+        """Whether the loss has been negative, so that zero is not its lower bound."""
 
     def observe(self, loss: float, view: JobView) -> None:
-        """Takes a finite loss in."""
+        """Follows one finite loss."""
         self.num += 1
         if loss < 0:
             self.is_signed = True
@@ -43,19 +43,15 @@ class Progress:
             first, chance = median(self._start), known(view)
             self.first = first if chance is None else min(first, chance)
 
-    def take_up(self, first: float, best: float) -> None:
-        """Goes on with what was known before a restart."""
+    def restore(self, first: float, best: float) -> None:
+        """Continues with what was known before a restart of the daemon."""
         self._start, self.first = [first] * self._start_points, first
         self.is_signed = best < 0
 
     def gained(self, best: float) -> float:
-        """How far down it came to its best level; 0 where it did not."""
+        """The fall from the first level to the best one; 0 where there is none."""
         return max(0.0, self.first - best)
 
-    def way(self, best: float) -> float:
-        """The same, or the size of the loss where that is more."""
-        return max(self.gained(best), abs(best))
-
     def size(self, level: float) -> float:
-        """What a ratio is taken of: the level above its floor, or the way down to it where there is no floor."""
-        return self.way(level) if self.is_signed else level
+        """The base of a ratio: the level, or for a signed loss the fall to it, at least its absolute value."""
+        return max(self.gained(level), abs(level)) if self.is_signed else level

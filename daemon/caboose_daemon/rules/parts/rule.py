@@ -1,16 +1,15 @@
-"""What a rule is: a class that looks at a read-only view of a job and says what it finds.
+"""The base of rules: a class that reads a read-only view of a job and returns a finding or None.
 
 Design
 ------
-A rule has no side effects and asks for nothing: it is handed a `JobView` after every aligned step (or, with
-`trigger = "tick"`, about once a second) and returns a Finding or None. It may keep a little state of its own,
-constant in size, because the view holds one step and not the history; there is one instance per job and attempt,
-so a restart begins with fresh baselines. While a condition lasts the rule returns a finding at every call, with
-the same `onset_step`; joining them is not its work.
+A rule has no side effects. It gets a `JobView` after every aligned step (with `trigger = "tick"`, about once a second)
+and returns a Finding or None. It may keep a little state, constant in size, because the view holds one step and not the
+history. There is one instance per job and attempt, so a restarted job starts with new baselines. While a condition
+lasts, the rule returns a finding at every call with the same `onset_step`; episodes are made of them elsewhere.
 
-`needs` names what must be visible; without it the rule abstains, and the job's page says so. In the regimes of
-`muted_in` (see `regimes`) it is not asked; when one of `forgets_after` begins, it is made anew, and what it had found
-ends there.
+`needs` names what must be visible; without it the rule abstains, and the job's page shows that. In the regimes of
+`muted_in` (see `regimes`) the rule is not called. When one of `forgets_after` begins, the rule is replaced by a new
+instance, and its open episode ends.
 """
 
 from abc import ABC, abstractmethod
@@ -25,12 +24,12 @@ Trigger = Literal["step", "tick"]
 
 @dataclass(frozen=True)
 class RuleConfig:
-    """What every rule has under `[rules.<name>]`."""
+    """The keys that every rule has under `[rules.<name>]`."""
 
     enabled: bool = True
-    """Whether the rule is run at all."""
+    """Whether the rule runs at all."""
     severity: Literal["info", "warning", "critical"] = "critical"
-    """The most urgent this rule may be; lower it to keep a rule from paging."""
+    """Highest severity that this rule may report; lower it so that the rule cannot page."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -61,10 +60,10 @@ class Rule(ABC, Generic[C]):
 
     @abstractmethod
     def resume(self, finding: Finding) -> None:
-        """Takes up, in a restarted daemon, the episode whose last finding this is, so that it can end."""
+        """Continues, in a restarted daemon, the open episode whose last finding this is, so that it can end."""
 
     def capped(self, severity: Severity) -> Severity:
-        """The severity, no higher than the configuration allows."""
+        """The severity, at most the configured one."""
         ceiling = Severity(self.config.severity)
         return severity if severity.rank <= ceiling.rank else ceiling
 

@@ -1,10 +1,10 @@
-"""How large the updates are against the weights, over the layers for which that says something.
+"""The typical update-to-weight ratio, over the layers where that ratio is meaningful.
 
 Design
 ------
-The ratio of a layer is that of its real update. Biases, norms and tensors that began at zero change by much of
-themselves in a healthy run, and small tensors scatter; what is left are the weight matrices, and their median is the
-model's. It is the lower one: of adapters, of which every second matrix begins at zero, the other half decides.
+A layer's ratio is that of its real update. Biases, norms and tensors that start at zero change by a large share in a
+healthy run, and small tensors scatter. The weight matrices remain, and their median is the model's ratio. It is the
+lower median: in adapters every second matrix starts at zero, and the other half decides.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ MIN_ELEMENTS = 256
 
 
 class Updates:
-    """Follows the updates of one model."""
+    """The updates of one model."""
 
     def __init__(self) -> None:
         self._matrices = Matrices()
         self._is_large = np.zeros(0, dtype=np.bool_)
 
     def typical(self, view: JobView) -> float | None:
-        """The median update-to-weight ratio of this step's weight matrices; None where no rank looked."""
+        """The median update-to-weight ratio of this step's weight matrices; None where no rank sampled it."""
         return None if view.step is None else self.of(view.step, view.layers)
 
     def of(self, step: AlignedStep, layers: Sequence[Layer]) -> float | None:
-        """The same of any step and its model's layers."""
+        """The same, of any step and its layers."""
         if not step.is_sampled:
             return None
         ratios = step.layer_values("update_ratio")

@@ -1,4 +1,4 @@
-"""Validation results among the events of a step."""
+"""Reads validation results from the events of a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from caboose_wire import Event
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One evaluation: its loss, NaN where it gave none, and its other numbers."""
+    """One evaluation: its loss (NaN where none was reported) and its metrics."""
 
     loss: float
     metrics: Mapping[str, float]
@@ -21,13 +21,13 @@ class Validation:
 
     @property
     def accuracy(self) -> float | None:
-        """The first metric that is an accuracy, as a share, also where it was told in percent."""
-        told = next((value for name, value in self.metrics.items() if is_accuracy(name)), None)
-        return told / 100.0 if told is not None and told > 1.0 else told
+        """The first metric that is an accuracy, as a share; a value above 1 is read as percent."""
+        value = next((value for name, value in self.metrics.items() if is_accuracy(name)), None)
+        return value / 100.0 if value is not None and value > 1.0 else value
 
 
 def of_events(events: Sequence[Event]) -> Iterator[Validation]:
-    """The evaluations among these events, in their order."""
+    """The evaluations among these events, in order."""
     for event in events:
         if event.kind == "validation":
             numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, int | float)}

@@ -1,8 +1,8 @@
-"""What a case tells about the model itself: how it is built and begun, and what its last closer look showed.
+"""What several causes read from a case about the model: how it is built and initialised, and its last sampled step.
 
 Design
 ------
-Questions that several causes ask, each answered with None where nobody looked: not knowing is not evidence.
+The answer is None where nothing was sampled: unknown is not evidence.
 """
 
 import re
@@ -15,40 +15,40 @@ from caboose_daemon.rules.parts.depth import is_matrix
 HALF_MAX = 65504.0
 """The largest number float16 holds."""
 RECURRENT = ("rnn", "lstm", "gru")
-FLAT = ("sigmoid", "tanh")
+SATURATING = ("sigmoid", "tanh")
 RECTIFIED = ("relu", "relu6")
 FIRST_STEPS = 10
-"""What begins by this step was so from the start."""
+"""A condition that starts by this step was there from the start."""
 FEW_SAMPLES = 16
-"""Samples in a rank's batch below which nothing is said of dead units."""
+"""Samples in a rank's batch below which dead units are not judged."""
 
 
 def depth(case: Case) -> int:
-    """How many weight matrices are trained."""
+    """Number of trained weight matrices."""
     return sum(layer.trainable and is_matrix(layer) for layer in case.layers)
 
 
 def kinds(case: Case) -> frozenset[str]:
-    """The classes of the model's modules and activations, in small letters."""
-    told = [module.kind for module in case.modules] + [layer.kind for layer in case.layers]
-    told += re.split(r"[,\s]+", case.fact("activations"))
-    return frozenset(kind.lower() for kind in told if kind)
+    """The classes of the model's modules and activations, in lower case."""
+    found = [module.kind for module in case.modules] + [layer.kind for layer in case.layers]
+    found += re.split(r"[,\s]+", case.fact("activations"))
+    return frozenset(kind.lower() for kind in found if kind)
 
 
 def has_norms(case: Case) -> bool:
-    """Whether a layer normalises what passes."""
+    """Whether the model has norm layers."""
     return bool(case.fact("norms")) or any("norm" in kind for kind in kinds(case))
 
 
 def is_clipped(case: Case) -> bool | None:
-    """Whether gradients are clipped, as the last closer look saw it."""
+    """Whether gradients were clipped at the last sampled step."""
     if not case.sees("clipping") or case.sampled is None or not case.sampled.reports:
         return None
     return any(report.clipping is not None for report in case.sampled.reports.values())
 
 
 def init_ratio(case: Case) -> tuple[float, float] | None:
-    """Lowest and highest standard deviation of the layers' first weights, over what He's rule gives."""
+    """Lowest and highest standard deviation of the layers' initial weights, relative to He initialisation."""
     found = re.match(r"He ([^.\s]*(?:\.\d+)?(?:e[+-]?\d+)?)\.\.([^,\s]+)", case.fact("init_std_ratio"))
     if found is None:
         return None
@@ -59,7 +59,7 @@ def init_ratio(case: Case) -> tuple[float, float] | None:
 
 
 def input_range(case: Case) -> tuple[float, float] | None:
-    """Lowest and highest element of the batches of the last closer look."""
+    """Lowest and highest element of the batches of the last sampled step."""
     if case.sampled is None:
         return None
     seen = [report.batch for report in case.sampled.reports.values() if report.batch is not None]
@@ -68,20 +68,20 @@ def input_range(case: Case) -> tuple[float, float] | None:
     return (min(lows), max(highs)) if lows and highs else None
 
 
-def loses_gradient_at(case: Case) -> int | None:
-    """The step from which on layers had no gradient that had one before: they died, and were not cut off by code."""
+def lost_gradient_at(case: Case) -> int | None:
+    """The step at which layers lost the gradient they had before: they died, and were not cut off by code."""
     finding = case.finding("frozen_parameters")
     if finding is None or not finding.values.get("without_gradient") or "resume" in case.incident.regimes:
         return None
     return finding.onset_step if finding.onset_step > FIRST_STEPS * case.gap else None
 
 
-def shows_dead_units(case: Case) -> bool:
-    """Whether dead units would have been seen: enough samples pass in the window over which they are looked for."""
+def would_show_dead_units(case: Case) -> bool:
+    """Whether dead units would have been reported: the rule is on, and its window has enough samples."""
     batch = case.setting("batch_size")
     return case.is_quiet("dead_units") and (batch is None or batch >= FEW_SAMPLES)
 
 
 def is_half(case: Case) -> bool:
-    """Whether anything says that float16 is in use."""
+    """Whether anything shows that float16 is in use."""
     return case.fact("precision") == "float16" or case.facts.get("scaler") is True or case.found("loss_scale_collapse")
