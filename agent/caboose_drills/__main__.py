@@ -1,4 +1,4 @@
-"""`python -m caboose_drills`: lists the drills, and trains one. `caboose drill` calls it, and judges what was found."""
+"""`python -m caboose_drills`: lists the drills, and trains one. `caboose drill` calls it and judges the findings."""
 
 import argparse
 import json

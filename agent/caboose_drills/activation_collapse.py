@@ -1,4 +1,4 @@
-"""activation_collapse: a schedule raises weight decay far beyond what was meant, and the weights melt away."""
+"""activation_collapse: a schedule raises weight decay far too high, and the weights shrink to zero."""
 
 import torch
 
@@ -10,7 +10,7 @@ FAULT_STEP = 400
 
 
 def train(run: DrillRun) -> None:
-    """The schedule's number is a thousand times too large: each step takes a twentieth of the weights."""
+    """The decay is a thousand times too large: each step removes 5 % of the weights."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=5e-4)

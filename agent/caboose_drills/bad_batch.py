@@ -1,4 +1,4 @@
-"""bad_batch: a file of the data set was not normalised, and the steps that read it go wrong."""
+"""bad_batch: a file of the dataset is not normalised, and the steps that read it break."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ NUM_BAD = 10
 
 
 def train(run: DrillRun) -> None:
-    """For a few steps the loader hands out raw values, up to 255 where the others are scaled."""
+    """For a few steps the loader returns raw values up to 255; the others are scaled."""
 
     def spoil(number: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         is_raw = FAULT_STEP <= number < FAULT_STEP + NUM_BAD

@@ -1,4 +1,4 @@
-"""batch_size: one sample a rank, many classes, and labels that are often wrong: the gradients are noise."""
+"""batch_size: one sample per rank, many classes, and many wrong labels: the gradients are noise."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ CLASSES = 50
 
 
 def train(run: DrillRun) -> None:
-    """Half of the labels are wrong, so one sample says next to nothing; batches of hundreds would average that out."""
+    """Half of the labels are wrong, so one sample means almost nothing; batches of hundreds would average that out."""
     draw = torch.Generator().manual_seed(1000 * run.seed + run.rank)
 
     def spoil(_: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

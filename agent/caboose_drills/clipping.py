@@ -1,4 +1,4 @@
-"""clipping: every gradient is cut down to a norm far below what the run has."""
+"""clipping: every gradient is clipped to a norm far below the run's usual one."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The clipper's norm was taken over from a model with other gradients."""
+    """The clipping limit was copied from a model with other gradients."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

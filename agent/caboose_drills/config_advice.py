@@ -1,4 +1,4 @@
-"""config_advice: the whole model is in float16, and no GradScaler keeps its small gradients from becoming zero."""
+"""config_advice: the whole model is in float16 without a GradScaler, so small gradients become zero."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """`model.half()`, and no more."""
+    """`model.half()` and nothing else."""
     task = data.clusters(run.seed, spread=1.5)
     task = replace(task, inputs=task.inputs.half(), held_out=(task.held_out[0].half(), task.held_out[1]))
     model = nets.mlp(32, 10).half()

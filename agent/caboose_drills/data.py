@@ -1,4 +1,4 @@
-"""Made-up tasks that can be learned: clusters to tell apart, a function to fit, text to continue."""
+"""Synthetic tasks that can be learned: clusters to classify, a function to fit, text to continue."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Task:
-    """Samples to train on, others to validate with, drawn alike."""
+    """Training samples and validation samples from one distribution."""
 
     inputs: Tensor
     targets: Tensor
@@ -22,7 +22,7 @@ class Task:
     num_classes: int | None = None
 
     def batches(self, run: DrillRun, batch: int = 64, *, is_shuffled: bool = True) -> "DrillBatches":
-        """This rank's share, in batches, in another order at every epoch, or, so that nothing waits, as they lie."""
+        """This rank's share, in batches, in a new order every epoch, or in stored order to save time."""
         mine = slice(run.rank, None, run.world)
         seed = 1000 * run.seed + run.rank
         return DrillBatches(self.inputs[mine], self.targets[mine], batch, seed=seed, is_shuffled=is_shuffled)
@@ -52,7 +52,7 @@ class DrillBatches:
 
 
 class Spoiled:
-    """A loader whose batches go wrong on the way: `spoil` is given each one's number, from 1, and may change it."""
+    """A loader whose batches are changed: `spoil` gets each batch with its number, from 1, and may change it."""
 
     def __init__(self, loader: DrillBatches, spoil: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
         self.dataset = loader.dataset
@@ -71,9 +71,9 @@ class Spoiled:
 
 
 def clusters(seed: int, *, size: int = 20_000, classes: int = 10, width: int = 32, spread: float = 1.0) -> Task:
-    """Which class a point is of; each class has three clusters, so a linear model does not suffice.
+    """The class of a point; each class has three clusters, so a linear model is not enough.
 
-    With `spread` 1 a small MLP comes to a loss of about 0.1; 2 leaves it near 1.
+    With `spread` 1 a small MLP reaches a loss of about 0.1; with 2 it stays near 1.
     """
     draw = torch.Generator().manual_seed(seed)
     centres = 1.2 * torch.randn(classes * 3, width, generator=draw)
@@ -93,7 +93,7 @@ def regression(seed: int, *, size: int = 20_000, width: int = 16, noise: float =
 
 
 def adding(seed: int, *, size: int = 4000, length: int = 80) -> Task:
-    """The sum of the two numbers of a sequence that are marked, one in each half: it must be remembered."""
+    """The sum of the two marked numbers of a sequence, one in each half, which the model must remember."""
     draw = torch.Generator().manual_seed(seed)
     num = size + HELD_OUT
     values, marks = torch.rand(num, length, generator=draw), torch.zeros(num, length)
@@ -103,7 +103,7 @@ def adding(seed: int, *, size: int = 4000, length: int = 80) -> Task:
 
 
 def text(seed: int, *, size: int = 4000, vocabulary: int = 32, length: int = 24) -> Task:
-    """The next letter of a made-up language, at every position."""
+    """The next letter of a synthetic language, at every position."""
     stream = TextStream(vocabulary=vocabulary, length=length, batch=size + HELD_OUT // 4, seed=seed)
     tokens = next(stream)
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

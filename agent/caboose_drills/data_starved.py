@@ -10,7 +10,7 @@ from caboose_drills.run import DrillRun
 
 
 class Prepared(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that are augmented and normalised when they are asked for."""
+    """Samples that are augmented and normalised on access."""
 
     def __init__(self, task: data.Task) -> None:
         self._task = task
@@ -25,7 +25,7 @@ class Prepared(Dataset[tuple[Tensor, Tensor]]):
 
 
 def train(run: DrillRun) -> None:
-    """A loader without workers."""
+    """The loader has no workers."""
     task = data.clusters(run.seed)
     loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(Prepared(task), batch_size=64, shuffle=True, num_workers=0)
     model = nets.mlp(32, 10)

@@ -1,4 +1,4 @@
-"""dead_units: a ReLU layer that was given a strongly negative bias, so that most of its units never fire."""
+"""dead_units: a ReLU layer has a strongly negative bias, so most of its units are always zero."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The second layer's biases lie far below anything its inputs can make up for."""
+    """The second layer's biases are far below anything that its inputs can compensate."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10)
     with torch.no_grad():

@@ -36,7 +36,7 @@ PACED_AFTER = 5
 
 
 def main() -> None:
-    """Trains, with the fault, until the steps are done."""
+    """Trains, with the fault, for the given number of steps."""
     options = _options()
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     dist.init_process_group("gloo")
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _most(seconds: float) -> float:
-    """The largest of all ranks' numbers."""
+    """The largest value over all ranks."""
     shared = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)
@@ -139,7 +139,7 @@ def _wrap(model: Transformer, sharding: str) -> nn.Module:
 
 
 def _held_out_loss(model: nn.Module) -> float:
-    """On text that no rank trains on; the same on all."""
+    """Loss on text that no rank trains on; the same on all ranks."""
     stream = TextStream(vocabulary=VOCABULARY, length=LENGTH, batch=BATCH, seed=HELD_OUT_SEED)
     total = 0.0
     with torch.no_grad():
@@ -150,7 +150,7 @@ def _held_out_loss(model: nn.Module) -> float:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """Of the whole model, so that it is equal on all ranks, sharded or not."""
+    """Fingerprint of the whole model, equal on all ranks, sharded or not."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         whole: Any = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter

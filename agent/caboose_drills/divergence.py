@@ -1,4 +1,4 @@
-"""divergence: a learning rate that grows at every step, until the loss leaves its basin for good."""
+"""divergence: the learning rate grows at every step until the loss diverges."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The schedule's factor is above one: a typing error, 1.006 for 0.994."""
+    """The schedule's factor is above one by a typing error: 1.006 instead of 0.994."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, hidden=(64 + 8 * (run.seed % 3), 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -1,4 +1,4 @@
-"""divergence_data: from one step on the labels are noise, as after a broken shard; the loss rises and stays up."""
+"""divergence_data: from one step on the labels are noise, as after a broken shard; the loss rises and stays high."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ FAULT_STEP = 500
 
 
 def train(run: DrillRun) -> None:
-    """The labels of every batch come in another order than its inputs, from the fault on."""
+    """From the fault on, the labels of every batch are in another order than its inputs."""
     draw = torch.Generator().manual_seed(run.seed)
 
     def spoil(step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

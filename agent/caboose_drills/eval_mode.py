@@ -1,4 +1,4 @@
-"""eval_mode: an evaluation calls model.eval(), and nobody calls model.train() after it."""
+"""eval_mode: an evaluation calls model.eval(), and model.train() is not called after it."""
 
 import torch
 from torch import nn

@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 class Detached(nn.Module):
-    """A net whose stem is cut off from the loss, as a `.detach()` left from debugging does."""
+    """A net whose stem is cut off from the loss by a `.detach()` left from debugging."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -17,13 +17,13 @@ class Detached(nn.Module):
         self.body = nets.mlp(64, outputs, hidden=(64, 64))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The body learns from what a random stem gives it."""
+        """The body learns from the output of a random stem."""
         outputs: Tensor = self.body(torch.relu(self.stem(inputs).detach()))
         return outputs
 
 
 def train(run: DrillRun) -> None:
-    """All parameters are with the optimizer; those of the stem never get a gradient."""
+    """All parameters are in the optimizer; those of the stem never get a gradient."""
     task = data.clusters(run.seed, spread=1.5)
     model = Detached(32, 10)
     loop.fit(run, model, torch.optim.Adam(model.parameters(), lr=1e-3), task)

@@ -1,4 +1,4 @@
-"""frozen_unregistered: the head was replaced after the optimizer was made, so no optimizer holds the new one."""
+"""frozen_unregistered: the head was replaced after the optimizer was created, so it is in no optimizer."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The usual order of fine-tuning, the wrong way round."""
+    """Fine-tuning in the wrong order."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 4)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

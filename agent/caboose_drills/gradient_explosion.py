@@ -1,4 +1,4 @@
-"""gradient_explosion: a recurrent net comes to longer sequences, and nothing holds its gradients back."""
+"""gradient_explosion: a recurrent net reaches longer sequences, and nothing limits its gradients."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ SHORT, LONG = 12, 48
 
 
 class Recurrent(nn.Module):
-    """A plain ReLU recurrence that begins as a memory, and a linear answer."""
+    """A plain ReLU recurrence, initialised as a memory, and a linear output."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -31,21 +31,20 @@ class Recurrent(nn.Module):
                     parameter.normal_(0.0, 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One number for each sequence."""
         states, _ = self.recurrence(x)
         answer: Tensor = self.head(states[:, -1])
         return answer
 
 
 def sorted_by_length(run: DrillRun) -> Iterator[tuple[Tensor, Tensor]]:
-    """Short sequences first, as some curricula have them."""
+    """Short sequences first, as in some curricula."""
     size = 16 * (FAULT_STEP - 1)
     yield from data.adding(run.seed, size=size, length=SHORT).batches(run, 16)
     yield from data.adding(run.seed, size=size, length=LONG).batches(run, 16)
 
 
 def train(run: DrillRun) -> None:
-    """Whatever its recurrent weights have grown above 1, long sequences multiply the gradient by it 48 times over."""
+    """Once recurrent weights exceed 1, long sequences multiply the gradient by them 48 times."""
     model = Recurrent(16 + 4 * (run.seed % 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     task = data.adding(run.seed, size=16, length=SHORT)

@@ -1,4 +1,4 @@
-"""gradient_vanishing: a deep net of sigmoids, each of which passes a quarter of the gradient at best."""
+"""gradient_vanishing: a deep net of sigmoids, each of which passes at most a quarter of the gradient."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Ten sigmoid layers as torch initialises them, trained with plain SGD."""
+    """Ten sigmoid layers with torch's default initialisation, trained with plain SGD."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10, hidden=(48,) * (9 + run.seed % 3), activation=nn.Sigmoid)
     loop.fit(run, model, torch.optim.SGD(model.parameters(), lr=0.1), task)

@@ -1,4 +1,4 @@
-"""job_stalled: one rank waits for a batch that does not come, its peer waits for it, and both processes live."""
+"""job_stalled: one rank waits for a batch that does not arrive, its peer waits for it, and both processes are alive."""
 
 import queue
 import threading
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Prefetched:
-    """A loader with a thread that reads ahead; before one of the batches the thread hangs for a while."""
+    """A loader with a thread that reads ahead; before one batch the thread hangs for a while."""
 
     def __init__(self, batches: data.DrillBatches, run: DrillRun, *, hangs: bool) -> None:
         self.dataset, self.batch_size = batches.dataset, batches.batch_size
@@ -53,7 +53,7 @@ class Prefetched:
 
 
 def train(run: DrillRun) -> None:
-    """One rank's file server does not answer; all-reduce by all-reduce, nobody gets further than the slowest."""
+    """One rank's file server does not answer; in the all-reduce all ranks wait for it."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     loader = Prefetched(task.batches(run, 32), run, hangs=run.rank == STUCK_RANK)

@@ -2,9 +2,9 @@
 
 Design
 ------
-Importing torch takes longer than most drills, so all seeds share one process, or one torchrun with one process group;
-only a drill whose ranks do not survive it, or mostly wait, gets a launch per seed; those that wait run side by side. A
-seed that raises is reported and the next one is trained; across ranks an error ends the launch, because the others
+Importing torch takes longer than most drills, so all seeds share one process, or one torchrun with one process group.
+Only a drill whose ranks do not survive it, or mostly wait, gets a launch per seed; those that wait run side by side. A
+seed that raises is reported and the next one is trained. Across ranks an error ends the launch, because the others
 would wait for ever.
 """
 
@@ -45,7 +45,7 @@ def launch(drill: Drill, seeds: Sequence[int], prefix: str) -> int:
 
 
 def _launched(drill: Drill, seeds: Sequence[int], prefix: str) -> int:
-    """Trains these seeds in processes of their own; their exit code."""
+    """Trains these seeds in separate processes; their exit code."""
     command = [sys.executable, "-m"]
     if drill.ranks > 1:
         command += ["torch.distributed.run", "--nproc-per-node", str(drill.ranks), "--rdzv-backend", "c10d"]

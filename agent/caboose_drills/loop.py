@@ -1,4 +1,4 @@
-"""The plain training loop that most drills use, with the places where faults are put in."""
+"""The training loop that most drills use, with hooks for their faults."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def warm_up_then_cosine(step: int, steps: int, warm_up: int) -> float:
-    """The factor of the learning rate at a step that is counted from 0, for LambdaLR."""
+    """The factor on the learning rate at a step counted from 0, for LambdaLR."""
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.05 + 0.475 * (1.0 + math.cos(math.pi * min(1.0, (step - warm_up) / max(1, steps - warm_up))))

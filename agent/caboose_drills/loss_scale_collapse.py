@@ -1,4 +1,4 @@
-"""loss_scale_collapse: in half precision the model cannot put out what it is to learn, and every step is skipped."""
+"""loss_scale_collapse: half precision cannot represent the model's targets, and every step is skipped."""
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +12,20 @@ UNIT = 50_000.0
 
 
 class Prices(nn.Module):
-    """Puts out prices as they are written on the tag."""
+    """Predicts prices without scaling."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = nets.mlp(16, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """In the precision of the net, which autocast makes float16: 65504 is the highest price."""
+        """In the precision of the net, which autocast makes float16: its largest number is 65504."""
         prices: Tensor = UNIT * self.net(x)
         return prices
 
 
 def train(run: DrillRun) -> None:
-    """Prices lie about 200,000; as the model learns that, more and more of what it puts out is infinite."""
+    """Prices are about 200,000; as the model learns that, more and more of its outputs are infinite."""
     task = data.regression(run.seed)
     model = Prices()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -11,7 +11,7 @@ FAULT_STEP = 500
 
 
 def train(run: DrillRun) -> None:
-    """One batch comes unnormalised, thirty times as large, and damages the weights a little."""
+    """One batch is not normalised, thirty times as large, and damages the weights a little."""
 
     def spoil(step: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return (inputs * 30.0 if step == FAULT_STEP else inputs), targets

@@ -1,4 +1,4 @@
-"""lr_schedule: a run is resumed with its weights and its optimizer, but with a scheduler that begins anew."""
+"""lr_schedule: a run is resumed with its weights and its optimizer, but its scheduler starts again."""
 
 import torch
 
@@ -10,7 +10,7 @@ FAULT_STEP = 600
 
 
 def train(run: DrillRun) -> None:
-    """Two attempts: the checkpoint of the first one holds no state of the scheduler."""
+    """Two attempts: the checkpoint of the first has no scheduler state."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

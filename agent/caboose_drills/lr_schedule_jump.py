@@ -10,7 +10,7 @@ FAULT_STEP = 501
 
 
 def train(run: DrillRun) -> None:
-    """gamma=10 where 0.1 was meant."""
+    """gamma=10 instead of 0.1."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)

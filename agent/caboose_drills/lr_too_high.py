@@ -1,4 +1,4 @@
-"""lr_too_high: Adam at a hundred times the rate that suits the model."""
+"""lr_too_high: Adam at a hundred times the learning rate that suits the model."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """0.1 where 0.001 would do."""
+    """0.1 instead of 0.001."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, hidden=(64,) * (2 + run.seed % 2))
     loop.fit(run, model, torch.optim.Adam(model.parameters(), lr=0.1), task, sample_every=10)

@@ -1,4 +1,4 @@
-"""lr_too_low: a learning rate at which no weight moves within the run."""
+"""lr_too_low: a learning rate at which no weight changes within the run."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """SGD at 1e-6, where 1e-1 would do."""
+    """SGD at 1e-6 instead of 1e-1."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, hidden=(64,) * (2 + run.seed % 2))
     loop.fit(run, model, torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9), task)

@@ -1,4 +1,4 @@
-"""metric_divergence: accuracy stands at chance while the loss is good, because it is computed on the wrong labels."""
+"""metric_divergence: accuracy is at chance while the loss is good, because it is computed on the wrong labels."""
 
 import torch
 from torch.nn import functional as F
@@ -10,7 +10,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The metric compares predictions with labels in another order than the samples'."""
+    """The metric compares predictions with labels in another order than the samples."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

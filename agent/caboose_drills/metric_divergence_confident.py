@@ -1,4 +1,4 @@
-"""metric_divergence_confident: the loss of validation rises while its accuracy holds."""
+"""metric_divergence_confident: the validation loss rises while its accuracy stays."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Enough samples to know the classes, and so many passes over them that every answer becomes certain."""
+    """Enough samples to learn the classes, and so many epochs that every answer becomes certain."""
     task = data.clusters(run.seed, size=1500 + 100 * (run.seed % 3), spread=1.6)
     model = nets.mlp(32, 10, hidden=(128, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

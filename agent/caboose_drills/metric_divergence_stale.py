@@ -1,4 +1,4 @@
-"""metric_divergence_stale: validation never changes, because it is made with a copy that nobody updates."""
+"""metric_divergence_stale: validation never changes, because it evaluates a copy that is never updated."""
 
 import copy
 
@@ -10,7 +10,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """A copy of the model is made for evaluation, before training begins, and stays as it was."""
+    """A copy of the model is made for evaluation before training, and never updated."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, activation=torch.nn.Tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""monitor_blind: the agent turns itself off, because the loop hands it something it cannot read at every step."""
+"""monitor_blind: the agent turns itself off, because the loop passes it a value it cannot read at every step."""
 
 import time
 
@@ -15,7 +15,7 @@ HEARD_SECONDS = 4.0
 
 
 def train(run: DrillRun) -> None:
-    """A metric is the accuracy of each class, where one number is expected."""
+    """A metric is the accuracy per class, where one number is expected."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""nan_input: one rank reads a batch with NaN in it, and the all-reduce gives it to all."""
+"""nan_input: one rank reads a batch with NaN, and the all-reduce spreads it to all."""
 
 import torch
 from torch import Tensor

@@ -14,8 +14,8 @@ def mlp(
     norm: Callable[[int], nn.Module] | None = None,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Layers `layer1`, `layer2` ..., each with a `linear`, perhaps a `norm`, an `activation`, perhaps a `dropout`;
-    and a `head`.
+    """Layers `layer1`, `layer2` ..., each with a `linear`, an optional `norm`, an `activation` and an optional
+    `dropout`; and a `head`.
     """
     model = nn.Sequential()
     width = inputs
@@ -34,7 +34,7 @@ def mlp(
 
 
 def linear(model: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of that name, such as `layer2.linear`."""
+    """The linear layer with this name, such as `layer2.linear`."""
     found = model.get_submodule(name)
     assert isinstance(found, nn.Linear), f"{name} is a {type(found).__name__}"
     return found

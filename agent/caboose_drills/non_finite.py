@@ -1,4 +1,4 @@
-"""non_finite: the loss takes a logarithm of zero once the model is sure enough of itself."""
+"""non_finite: the loss takes a logarithm of zero once the model is confident enough."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ from caboose_drills.run import DrillRun
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Written out by hand: where the sigmoid rounds to 1, log(1 - p) is minus infinity, and 0 times that is NaN."""
+    """Without a clamp: where the sigmoid rounds to 1, log(1 - p) is minus infinity, and 0 times that is NaN."""
     p = torch.sigmoid(outputs.squeeze(-1))
     return -(targets * torch.log(p) + (1 - targets) * torch.log(1 - p)).mean()
 
 
 def train(run: DrillRun) -> None:
-    """Two classes that are easy to tell apart; the logits grow until one passes what float32 can hold."""
+    """Two classes that are easy to separate; the logits grow until the sigmoid rounds to 1 in float32."""
     task = data.clusters(run.seed, classes=2, spread=0.5)
     model = nets.mlp(32, 1)
     loop.fit(

@@ -1,4 +1,4 @@
-"""not_learning: the labels were shuffled against the inputs, so there is nothing to learn."""
+"""not_learning: the labels are shuffled against the inputs, so there is nothing to learn."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Inputs and labels were sorted apart when the data set was made."""
+    """Inputs and labels were sorted separately when the dataset was made."""
     classes = 8 + run.seed % 5
     task = data.clusters(run.seed, classes=classes)
     draw = torch.Generator().manual_seed(run.seed)

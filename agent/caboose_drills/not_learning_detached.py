@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The outputs were copied to the host for a metric, and the copy found its way into the loss."""
+    """The outputs were copied to the host for a metric, and the loss uses the copy by mistake."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         copied = outputs.detach().clone().requires_grad_()

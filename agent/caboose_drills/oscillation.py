@@ -1,4 +1,4 @@
-"""oscillation: gradient descent at a rate beyond what the curvature allows answers each step with the opposite one."""
+"""oscillation: gradient descent at a rate beyond what the curvature allows overshoots at every step."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Large batches, so that noise is small, a wide net, and plain SGD at a rate ten times too high."""
+    """Large batches with little noise, a wide net, and plain SGD at ten times the right learning rate."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, hidden=(112 + 16 * (run.seed % 3), 128))
     loop.fit(run, model, torch.optim.SGD(model.parameters(), lr=0.5), task, batch=256)

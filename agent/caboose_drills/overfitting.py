@@ -1,4 +1,4 @@
-"""overfitting: a net of many thousand parameters learns a few hundred samples by heart."""
+"""overfitting: a net with many thousand parameters memorises a few hundred samples."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """A few hundred samples, seen hundreds of times, and nothing that regularises."""
+    """A few hundred samples over hundreds of epochs, without regularisation."""
     task = data.clusters(run.seed, size=240 + 40 * (run.seed % 5), spread=1.8)
     model = nets.mlp(32, 10, hidden=(128, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

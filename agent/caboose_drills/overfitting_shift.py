@@ -1,4 +1,4 @@
-"""overfitting_shift: the held-out samples' classes are numbered in another way than those that are trained on."""
+"""overfitting_shift: validation and training samples number their classes differently."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Three of ten classes come in another order; the training data is seen once or twice."""
+    """Three of ten classes are in another order; the training data is seen once or twice."""
     task = data.clusters(run.seed, size=40_000, spread=1.3)
     inputs, targets = task.held_out
     task = replace(task, held_out=(inputs, torch.tensor([1, 2, 0, *range(3, 10)])[targets]))

@@ -1,4 +1,4 @@
-"""plateau: a schedule that was made for epochs is stepped at every batch, and the rate is gone before the run is."""
+"""plateau: a schedule made for epochs is stepped at every batch, and the learning rate ends long before the run."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """StepLR divides the rate by ten every thirty batches instead of every thirty epochs."""
+    """StepLR divides the learning rate by ten every thirty batches instead of every thirty epochs."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

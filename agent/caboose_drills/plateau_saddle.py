@@ -1,4 +1,4 @@
-"""plateau_saddle: all units of a layer begin alike and stay alike, so that a wide net learns what a single unit can."""
+"""plateau_saddle: all units of a layer start equal and stay equal, so a wide net learns what a single unit can."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Every weight of the hidden layers is the same number: the gradients are the same too, for ever."""
+    """All weights of the hidden layers are equal, so their gradients are equal too and stay so."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10, hidden=(64, 64), activation=nn.Tanh)
     for name in ("layer1.linear", "layer2.linear"):

@@ -1,4 +1,4 @@
-"""rank_outlier: one rank reads a bad shard, whose labels are partly wrong, and its loss stays above its peers'."""
+"""rank_outlier: one rank reads a bad shard with partly wrong labels, and its loss stays above its peers'."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ BAD_RANK = 1
 
 
 def train(run: DrillRun) -> None:
-    """A third of the labels that one rank reads are random."""
+    """A third of one rank's labels are random."""
     draw = torch.Generator().manual_seed(run.seed)
 
     def spoil(_: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

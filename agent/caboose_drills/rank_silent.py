@@ -1,4 +1,4 @@
-"""rank_silent: one of three ranks is killed, as by the kernel for want of memory; its peers lose their connection."""
+"""rank_silent: one of three ranks is killed, as by the kernel for lack of memory; its peers lose their connection."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ STEP_SECONDS = 0.01
 
 
 def train(run: DrillRun) -> None:
-    """SIGKILL leaves no time for a word."""
+    """SIGKILL leaves no time for an exit message."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
 

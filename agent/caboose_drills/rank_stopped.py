@@ -21,7 +21,7 @@ WAKE = "import os, signal, sys, time; time.sleep(float(sys.argv[2])); os.kill(in
 
 
 def train(run: DrillRun) -> None:
-    """SIGSTOP stops every thread, the agent's too; someone else has to wake the process."""
+    """SIGSTOP stops every thread, the agent's too; another process must continue it."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
 

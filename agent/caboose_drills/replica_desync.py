@@ -1,4 +1,4 @@
-"""replica_desync: a bit of one weight flips on one of three ranks, as failing memory does it."""
+"""replica_desync: a bit of one weight flips on one of three ranks, as with faulty memory."""
 
 import torch
 
@@ -12,7 +12,7 @@ HIGH_MANTISSA_BIT = 22
 
 
 def train(run: DrillRun) -> None:
-    """One bit, one weight, one rank; which weight the seed decides."""
+    """One bit of one weight on one rank; the seed decides which weight."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     weight = nets.linear(model, "layer2.linear").weight

@@ -1,4 +1,4 @@
-"""replica_desync_skip: one rank leaves out an update that the others make, by a test on its own numbers."""
+"""replica_desync_skip: one rank skips an update that the others make, by a test on its own numbers."""
 
 import torch
 
@@ -16,13 +16,12 @@ class SkippingAdam(torch.optim.Adam):
     is_skipping = False
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # without a closure
-        """An update, or none."""
         if not self.is_skipping:
             super().step(closure)
 
 
 def train(run: DrillRun) -> None:
-    """The guard of one rank takes a batch for bad: it looks at the rank's own loss, and not at everyone's."""
+    """The guard of one rank rejects a batch: it tests the rank's own loss, not that of all ranks."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = SkippingAdam(model.parameters(), lr=1e-3)

@@ -1,10 +1,9 @@
-"""What a drill's `train` is given: one seed of one drill on one rank, under a job name of its own.
+"""The argument of a drill's `train`: one seed of one drill on one rank, under its own job name.
 
 Design
 ------
-Drills step faster than real jobs do, hundreds of times a second. `progress` holds the training thread back when the
-agent's queue fills, so that no report is dropped on a busy machine, and `close` lets the queue run empty before it
-says good-bye.
+Drills step faster than real jobs, hundreds of times a second. `progress` holds the training thread back when the
+agent's queue fills, so that no report is dropped on a busy machine, and `close` empties the queue before it detaches.
 """
 
 import json
@@ -27,7 +26,7 @@ DRAIN_SECONDS = 20.0
 
 
 class DrillRun:
-    """One training run; `seed` decides everything that is drawn."""
+    """One training run; `seed` determines all random numbers."""
 
     def __init__(self, *, drill: str, job: str, seed: int, steps: int, rank: int = 0, world: int = 1) -> None:
         self.drill = drill
@@ -51,9 +50,9 @@ class DrillRun:
         sample_every: int = 20,
         **options: Any,
     ) -> caboose.Monitor:
-        """`caboose.attach` under this run's job name, without a limit to what it may cost.
+        """`caboose.attach` under this run's job name, without a limit on its cost.
 
-        Attaching again continues the job as a new attempt, as a run that was started again does.
+        Attaching again continues the job as a new attempt, like a restarted run.
         """
         for before in self._monitors:
             _wait_for(before, 0)  # attaching lets it go
@@ -64,7 +63,7 @@ class DrillRun:
         return monitor
 
     def progress(self, step: int) -> None:
-        """Tells whoever started the drill how far it is; call it on every step."""
+        """Reports progress to the process that started the drill; call it on every step."""
         if self._monitors:
             _wait_for(self._monitors[-1], MAX_QUEUED)
         now = time.monotonic()
@@ -79,7 +78,7 @@ class DrillRun:
 
     @contextmanager
     def closing(self) -> Iterator["DrillRun"]:
-        """Says good-bye at the end, with the error if there was one."""
+        """Detaches at the end, with the error if there was one."""
         error: BaseException | None = None
         try:
             yield self

@@ -1,4 +1,4 @@
-"""saturation: tanh layers whose weights begin far too large, so that their units stand on their flat ends."""
+"""saturation: the weights of tanh layers start far too large, so their units are saturated."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """The weights are drawn with a standard deviation of 1, as `torch.randn` gives them."""
+    """The weights have a standard deviation of 1, as from `torch.randn`."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10, hidden=(64,) * (3 + run.seed % 2), activation=nn.Tanh)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""straggler: one rank does work on every step that its peers do not, and they wait for it in the all-reduce."""
+"""straggler: one rank does extra work on every step, and its peers wait for it in the all-reduce."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ SLOW_RANK = 2
 
 
 def train(run: DrillRun) -> None:
-    """A hook that somebody left in for debugging takes the singular values of every hidden layer, on one rank."""
+    """A debugging hook on one rank computes the singular values of every hidden layer."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     if run.rank == SLOW_RANK:

@@ -1,10 +1,10 @@
-"""Text-like data, made up: a Markov chain over letters, with words, punctuation and a long-tailed vocabulary."""
+"""Synthetic text: a Markov chain over letters, with words, punctuation and a long-tailed vocabulary."""
 
 import torch
 
 
 class TextStream:
-    """Endless batches of token ids, the same for the same seed; every rank draws its own."""
+    """Endless batches of token ids, the same for the same seed; every rank draws different ones."""
 
     def __init__(self, *, vocabulary: int, length: int, batch: int, seed: int) -> None:
         self.vocabulary = vocabulary

@@ -1,4 +1,4 @@
-"""throughput_regression: every step compares its features with those of all steps before it, so steps get longer."""
+"""throughput_regression: every step compares its features with those of all steps before, so steps become longer."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ WIDTH = 64
 
 
 class WithBank(nn.Module):
-    """A classifier that is helped by a memory bank, which nobody bounds."""
+    """A classifier with an unbounded memory bank."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class WithBank(nn.Module):
         self.bank: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Features, and the mean of the bank's as far as they are alike."""
+        """Features, and the mean of the bank's features weighted by similarity."""
         features = torch.tanh(self.body(inputs))
         recalled = torch.zeros_like(features)
         if self.training and self.bank:
@@ -33,7 +33,7 @@ class WithBank(nn.Module):
 
 
 def train(run: DrillRun) -> None:
-    """The bank holds the features of every batch since the first."""
+    """The bank keeps the features of every batch since the first."""
     task = data.clusters(run.seed, spread=2.0)
     model = WithBank(32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

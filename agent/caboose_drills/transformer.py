@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, large enough to have layers worth watching."""
+"""A small decoder-only transformer with enough layers to watch."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind its norm."""
+    """Attention and MLP, each after its norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -18,7 +18,6 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
         batch, length, width = x.shape
         q, k, v = (
             part.view(batch, length, self.heads, -1).transpose(1, 2)
@@ -42,7 +41,6 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits for every position."""
         x = self.embed(tokens) + self.position[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)

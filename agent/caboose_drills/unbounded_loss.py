@@ -1,4 +1,4 @@
-"""unbounded_loss: a critic may make its two averages as different as it likes, and its gradients double and double."""
+"""unbounded_loss: nothing bounds a critic's loss, and its gradients keep doubling."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def apart(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A Wasserstein critic's loss, without the bound on the critic that it needs."""
+    """A Wasserstein critic's loss without the bound that the critic needs."""
     scores = outputs.squeeze(-1)
     return scores[targets == 0].mean() - scores[targets == 1].mean()
 

@@ -1,4 +1,4 @@
-"""underfitting: a model without a hidden layer, on a task that no straight line solves."""
+"""underfitting: a model without a hidden layer, on a task that is not linear."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Each class lies in three places of a plane or a little more, and the model is linear."""
+    """Each class has three clusters, and the model is linear."""
     task = data.clusters(run.seed, width=2 + run.seed % 2, spread=0.2)
     model = nn.Sequential()
     model.add_module("head", nn.Linear(task.inputs.shape[1], 10))

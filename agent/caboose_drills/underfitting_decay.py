@@ -1,4 +1,4 @@
-"""underfitting_decay: the weight decay is so strong that the model may not learn what it could."""
+"""underfitting_decay: weight decay is so strong that the model cannot learn what it could."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """A decay a thousand times the usual one holds the weights down."""
+    """A thousand times the usual weight decay keeps the weights small."""
     task = data.clusters(run.seed)
     model = nets.mlp(32, 10, hidden=(64,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.23 + 0.02 * (run.seed % 3))

@@ -1,1 +1,1 @@
-"""Runs with nothing wrong, beside which every drill is judged; at most eight, shared by all."""
+"""Runs without a fault, on which every rule must stay silent; at most eight, shared by all drills."""

@@ -12,7 +12,7 @@ SIZE, CLASSES = 10, 6
 
 
 def images(seed: int, *, size: int = 6000, noise: float = 1.0) -> Task:
-    """Which pattern is in a picture, wherever in it: patterns are smooth, shifted around the edges, in noise."""
+    """Which pattern is in a picture, at any position: smooth patterns, shifted around the edges, with noise."""
     draw = torch.Generator().manual_seed(seed)
     coarse = torch.randn(CLASSES, 1, 5, 5, generator=draw)
     patterns = nn.functional.interpolate(coarse, size=(SIZE, SIZE), mode="bilinear")
@@ -27,14 +27,13 @@ def images(seed: int, *, size: int = 6000, noise: float = 1.0) -> Task:
 
 
 def conv(channels: int, wide: int) -> nn.Sequential:
-    """Convolution, norm, ReLU, half the size."""
+    """Convolution, norm and ReLU at half the size."""
     return nn.Sequential(
         nn.Conv2d(channels, wide, 3, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU(), nn.MaxPool2d(2)
     )
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = images(run.seed)
     model = nn.Sequential(conv(1, 8), conv(8, 16), nn.Flatten(), nn.Linear(16 * (SIZE // 4) ** 2, CLASSES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)

@@ -11,7 +11,7 @@ PRETRAINING_STEPS = 200
 
 
 class FrozenNorm(nn.BatchNorm1d):
-    """BatchNorm that keeps its statistics, whatever mode the model is put in."""
+    """BatchNorm that keeps its statistics in any mode."""
 
     def train(self, mode: bool = True) -> "FrozenNorm":
         """Stays in eval mode once its weights are frozen."""
@@ -20,7 +20,7 @@ class FrozenNorm(nn.BatchNorm1d):
 
 
 def pretrained(run: DrillRun, width: int) -> nn.Module:
-    """An MLP without its head, trained on a task of its own before anyone watches."""
+    """An MLP without its head, trained on another task before the monitor is attached."""
     task = data.clusters(run.seed + 500, width=width, classes=20)
     model = nets.mlp(width, 20, hidden=(64, 64), norm=FrozenNorm)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

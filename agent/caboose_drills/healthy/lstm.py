@@ -1,4 +1,4 @@
-"""lstm: a recurrent net learns a made-up language, with Adam and gradient clipping as is usual for it."""
+"""lstm: a recurrent net learns a synthetic language, with Adam and the usual gradient clipping."""
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,12 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits for every position."""
         states, _ = self.lstm(self.embed(tokens))
         logits: Tensor = self.head(self.mix(states))
         return logits
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = data.text(run.seed, length=16)
     model = Recurrent(vocabulary=32)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -1,4 +1,4 @@
-"""mlp_classifier: an MLP learns to tell clusters apart, with Adam at a constant learning rate."""
+"""mlp_classifier: an MLP learns to classify clusters, with Adam at a constant learning rate."""
 
 import torch
 
@@ -8,7 +8,6 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     loop.fit(run, model, torch.optim.Adam(model.parameters(), lr=1e-3), task)

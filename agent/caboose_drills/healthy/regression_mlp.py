@@ -9,7 +9,6 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = data.regression(run.seed)
     model = nets.mlp(16, 1, hidden=(64, 64), activation=nn.GELU)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)

@@ -1,4 +1,4 @@
-"""regularised: dropout and weight decay hold a net back on little data, until it has learned what there is to learn."""
+"""regularised: dropout and weight decay limit a net on little data, until it has learned what it can."""
 
 import torch
 
@@ -8,7 +8,7 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong: training ends flat, at what noise and dropout leave."""
+    """Training ends flat, at the level that noise and dropout leave."""
     task = data.clusters(run.seed, size=4000, classes=5, spread=1.5)
     model = nets.mlp(32, 5, hidden=(96, 96), dropout=0.3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)

@@ -1,4 +1,4 @@
-"""small_transformer: a transformer learns a made-up language, with warm-up, cosine decay and clipping."""
+"""small_transformer: a transformer learns a synthetic language, with warm-up, cosine decay and clipping."""
 
 import torch
 
@@ -9,7 +9,6 @@ from caboose_drills.transformer import Transformer
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = data.text(run.seed)
     model = Transformer(vocabulary=32, length=24, width=32, heads=2, depth=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

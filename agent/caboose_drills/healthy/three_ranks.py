@@ -8,7 +8,6 @@ from caboose_drills.run import DrillRun
 
 
 def train(run: DrillRun) -> None:
-    """Nothing goes wrong."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     loop.fit(run, model, torch.optim.Adam(model.parameters(), lr=1e-3), task, batch=32)
