@@ -4,6 +4,7 @@ from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.rollback_state.continuity import Continuity
 from caboose_daemon.rollback_state.ledger import Trouble
 from caboose_daemon.rules.parts.finding import Severity
 
@@ -36,11 +37,17 @@ def onset(incident: Incident, attempt: int) -> int:
 def of(job: Job) -> list[Trouble]:
     """Every stretch of this job's remembered attempts in which its numbers broke."""
     found = [trouble for incident in job.incidents for trouble in _stretches(job, incident)]
-    check = job.rollback.check
-    # Of a rollback only: a resume that is a little off is shown, and is never looked at again, so it would have no end.
-    if check is not None and check.state == "broken" and check.decision:
-        found.append(Trouble(0, check.attempt, check.since, None))
+    broken = _broken_check(job)
+    if broken is not None:
+        found.append(Trouble(0, broken.attempt, broken.since, None))
     return found
+
+
+def _broken_check(job: Job) -> Continuity | None:
+    """The check of a rollback after which the loss did not go on; no rule sees that, because its baseline is new."""
+    check = job.rollback.check
+    # Of a rollback only: a resume whose loss is a little off is shown, and not checked again, so it would have no end.
+    return check if check is not None and check.state == "broken" and check.decision else None
 
 
 def _stretches(job: Job, incident: Incident) -> list[Trouble]:
@@ -84,18 +91,29 @@ def _reach_back(spans: list[tuple[int, int | None]], step: int, began: int) -> N
 
 
 def not_overcome(job: Job) -> list[Trouble]:
-    """The stretches that the run did not get over by itself: it was rolled back, was cut short, or is in one now."""
+    """The stretches that the run did not recover from without help.
+
+    They led to a rollback or a stop, a rollback did not end them, they are open, or they were open when the attempt or
+    the run ended.
+    """
     last = job.recent[-1].step if job.recent else 0
+    unsolved_now = unsolved(job)
     found = [
         trouble if trouble.ended is not None else Trouble(trouble.number, trouble.attempt, trouble.began, last)
         for incident in job.incidents
-        if incident.is_open or incident.is_cut
+        if incident.id in unsolved_now
         for trouble in _stretches(job, incident)
     ]
     for decision in job.rollback.decisions:
-        if decision.kind == "rollback" and decision.state == "committed" and decision.boundary is not None:
-            began = decision.triage.began if decision.triage is not None else decision.boundary
-            found.append(Trouble(0, decision.attempt, began, decision.boundary))
+        if decision.state != "committed" or decision.boundary is None:
+            continue
+        if decision.triage is not None and decision.kind in ("rollback", "stop"):
+            found.append(Trouble(0, decision.attempt, decision.triage.began, decision.boundary))
+        elif decision.kind == "rollback":  # a person asked for it
+            found.append(Trouble(0, decision.attempt, decision.boundary, decision.boundary))
+    broken = _broken_check(job)
+    if broken is not None and broken.attempt == job.num_attempts:
+        found.append(Trouble(0, broken.attempt, broken.since, last))
     return found
 
 

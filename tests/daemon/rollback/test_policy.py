@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from caboose_daemon.incidents.incident import Acknowledgement
+from caboose_daemon.jobs.pipeline import ABANDONED_SECONDS
 from caboose_daemon.rollback.requests import Request
 from caboose_wire import Ack, Event, Held, Holdings, PlanRequest, Scaler
 from support.guarded import Guarded, guarded
+from support.ranks import a_hello
 
 NAN = float("nan")
 
@@ -437,6 +439,51 @@ def test_where_the_owner_wants_it_the_run_is_stopped_for_a_restart_from_a_health
     assert [checkpoint.path for checkpoint in plan.checkpoints] == ["/c/5"]
     assert plan.skip == ((146, 162),)
     assert plan.lr_scale == 0.5
+
+
+def skipped(run: Guarded) -> tuple[tuple[int, int], ...]:
+    """What the resume plan skips."""
+    return run.core.policy.plan(PlanRequest(job="train")).skip
+
+
+def test_a_plan_skips_the_steps_after_a_rollback_that_did_not_help_though_no_incident_is_open() -> None:
+    run = lost(guarded(keep=10, budget=1).healthy(100), 8)
+    stuck(run, 100)
+
+    assert run.job.incidents.open == [], "the rules' new baselines take the bad loss for normal"
+    assert run.job.rollback.standing == "exhausted"
+    assert skipped(run) == ((96, run.step),)
+
+
+def test_a_plan_skips_what_a_run_was_stopped_for_also_once_the_next_attempt_has_begun() -> None:
+    run = with_checkpoint(guarded(keep=10, budget=1, rollback={"on_exhausted": "stop"}), 5).healthy(150)
+    stuck(lost(run, 8), 150)
+    stop = next(decision for decision in run.committed if decision.kind == "stop")
+
+    run.core.pipeline.begin_attempt(run.job, a_hello(launch="next", world=2, start_step=5), run.now)
+
+    assert skipped(run) == ((146, stop.boundary),)
+
+
+@pytest.mark.parametrize("error", ["", "RuntimeError: out of memory"])
+def test_a_plan_skips_the_steps_of_trouble_that_a_run_ended_in(error: str) -> None:
+    run = stuck(guarded(rollback={"mode": "advise"}).healthy(100), 30)
+    before = skipped(run)
+    assert before == ((96, 130),)
+
+    run.leaves(0, 1, error=error).wait(ABANDONED_SECONDS + 60.0, every=2.0)
+
+    assert run.job.incidents.open == []
+    assert skipped(run) == before
+
+
+def test_a_plan_skips_nothing_of_trouble_that_the_run_got_over() -> None:
+    run = stuck(guarded(rollback={"mode": "advise"}).healthy(100), 10).healthy(60).leaves(0, 1)
+
+    run.wait(2.0)
+
+    assert run.job.incident_counts == {"loss_spike": 1}
+    assert skipped(run) == ()
 
 
 def test_a_resume_is_slowed_down_only_if_its_checkpoint_is_older_than_the_rollback_that_was() -> None:
