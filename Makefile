@@ -13,18 +13,24 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The environment is rebuilt only when what it is made from changes.
-$(BIN)/.ready: pyproject.toml requirements/constraints.txt
+# The environment is rebuilt only when what it is made from changes. The demo needs a part of it; setup adds the rest.
+INSTALL := $(BIN)/python -m pip install -qq -c requirements/constraints.txt
+$(BIN)/.demo-ready: pyproject.toml requirements/constraints.txt
 	@requirements/system.sh venv "$(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV) (torch included: this takes a minute or two, once) ..."
+	@echo "Installing into $(VENV) (torch included: this takes a minute, once) ..."
 	@$(BIN)/python -m pip install -qq --upgrade pip
-	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[dev]'
+	@$(INSTALL) -e '.[demo]'
+	@touch $@
+
+$(BIN)/.ready: $(BIN)/.demo-ready
+	@echo "Adding the development tools to $(VENV) (this takes a minute, once) ..."
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 setup: $(BIN)/.ready ## build the virtual environment (VENV=... overrides .venv)
 
-demo: setup ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page up)
+demo: $(BIN)/.demo-ready ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page up)
 	@$(BIN)/caboose demo $(if $(KEEP),--keep)
 
 tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
@@ -80,7 +86,7 @@ soak: setup ## a million simulated steps: the daemon's memory must stay flat (ta
 	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
 
 bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
-	@$(BIN)/python -m pip install -qq -c requirements/constraints.txt -e '.[bench]'
+	@$(INSTALL) -e '.[bench]'
 	@$(BIN)/python bench/overhead.py $(ARGS)
 
 bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; ARGS=--check)

@@ -27,6 +27,8 @@ NOT_IN_THE_REAL_RUN = {
     "caboose_checkpoint_step": "it saves no checkpoint",
     "caboose_checkpoints": "it saves no checkpoint",
     "caboose_rollback_seconds": "it was not rolled back",
+    "caboose_rank_device_memory_bytes": "it trains on a CPU",
+    "caboose_rank_device_utilization_ratio": "it trains on a CPU",
     **{
         f"caboose_snapshot{of}": "it keeps none"
         for of in ("_age_steps", "_every_steps", "_size_bytes", "_seconds", "s_ready")

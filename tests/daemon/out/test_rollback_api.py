@@ -174,7 +174,7 @@ def test_the_command_line_shows_asks_waits_and_says_what_became_of_it(
 
     nothing = run("apply", "train")
     assert nothing.exit_code == 2
-    assert nothing.stderr == "caboose: no open incident of train calls for another learning rate; give --lr-scale\n"
+    assert nothing.stderr == "caboose: no open incident of train suggests another learning rate; give --lr-scale\n"
     unknown = run("rollback", "nobody")
     assert (unknown.exit_code, unknown.stderr) == (2, "caboose: no job 'nobody'; known: train\n")
     tokenless = CliRunner().invoke(caboose, ["rollback", "train", "--daemon", daemon.url, "--token-file", "nowhere"])
