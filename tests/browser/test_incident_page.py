@@ -85,7 +85,7 @@ def test_a_nan_on_one_of_eight_ranks_is_one_incident_with_its_diagnosis(
         fields = {"where": "input", "summary": found, "samples": "3", "batch": 30, "batch_step": 31, "rank": 5}
         ranks[5].send(Event(attempt=0, step=32, time=1032.5, kind="hunt", fields=fields))
         expect(card.locator(".hunts li")).to_have_text(found)
-        expect(causes(card).first).to_contain_text("look at sample 3 of batch 30 of rank 5")
+        expect(causes(card).first).to_contain_text("inspect sample 3 of batch 30 of rank 5")
 
 
 def test_what_is_believed_and_what_is_unknown_add_up(daemon: DaemonProcess, page: Page, job: str) -> None:
@@ -137,7 +137,7 @@ def test_a_spike_and_its_gradient_are_one_card_that_follows_it_to_its_end(
         expect(card.locator(".badge")).to_have_text("resolved")
         expect(card).to_have_attribute("data-open", "false")
         expect(card.locator(".outcome")).to_have_text(only_incident(daemon, job)["reason"])
-        expect(card.locator(".outcome")).to_contain_text("loss is back at")
+        expect(card.locator(".outcome")).to_contain_text("loss back at")
         expect(page.locator("#headline-title")).to_have_text("Nothing wrong now")
 
         send_spike(ranks, 61)
