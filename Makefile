@@ -36,18 +36,21 @@ demo: $(BIN)/.demo-ready ## watch a real 2-rank run in this terminal (KEEP=1 lea
 tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
 	@requirements/system.sh tests
 
-# Quick tests run on all cores, then the slow ones file by file, then, alone, those that measure times and sizes.
+# Quick tests keep every core busy. Slow ones mostly wait for processes that they started, so there is one more of them
+# than cores; a file's tests share daemons and browsers. Tests that measure times and sizes run alone.
+BESIDE := -n $(shell expr $$(nproc) + 1) --dist loadfile
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@requirements/tests.sh $(BIN)/python -n auto -m "not slow"
-	@requirements/tests.sh $(BIN)/python -n auto --dist loadfile -m "slow and not alone and not long"
+	@requirements/tests.sh $(BIN)/python -n auto --dist worksteal -m "not slow"
+	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "slow and not alone and not long"
 	@requirements/tests.sh $(BIN)/python -m "alone and not long"
 endif
 
 test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples
-	@$(BIN)/python -m pytest -m long
+	@requirements/tests.sh $(BIN)/python -n auto --dist loadfile -m "long and not alone"
+	@requirements/tests.sh $(BIN)/python -m "alone and long"
 
 lint: setup ## check style
 	@$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Fixtures every test may use."""
 
+import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from support.processes import DaemonProcess, running_daemon
+
+# Tests run beside each other, one process a core. With two threads in each, most of them wait for a core: on two cores,
+# the tests of the checklist take 8 s of CPU time with one thread and 32 s with two. Torch and numpy read this when they
+# are imported, and the processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell without a terminal starts what it puts in the background with SIGINT ignored, and children inherit that:
 # tests that interrupt a process need it to hear them.
@@ -46,6 +53,15 @@ LONG = (
     "test_fleet_page.py",
 )
 """Files whose slow tests take minutes together, and are run by `make test-long`."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m "alone and ..."` and `-m "long and ..."` import only the files that have such tests, not all 216."""
+    chosen = re.match(r"(alone|long)\b(?!.*\bor\b)", config.option.markexpr)
+    if chosen is None or not collection_path.match("test_*.py"):
+        return None
+    is_listed = collection_path.name in {"alone": ALONE, "long": LONG}[chosen[1]]
+    return None if is_listed or f"mark.{chosen[1]}" in collection_path.read_text() else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
