@@ -64,7 +64,8 @@ def test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell(
         assert page.evaluate(TRACE, "values")["z"][2] == [0.75, 0.75, 0.75]
         expect(page.locator("#layer-legend")).to_contain_text("0\u202f% to 100\u202f%")
         page.get_by_role("button", name="Saturation").click()
-        expect(page.locator("#layers-note")).to_have_text("Saturation cannot be shown: the model has no tanh or sigmoid that was sampled.")
+        note = "Saturation cannot be shown: the model has no tanh or sigmoid that was sampled."
+        expect(page.locator("#layers-note")).to_have_text(note)
         expect(page.locator("#layers-parts")).to_be_hidden()
 
 
