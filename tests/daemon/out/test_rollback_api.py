@@ -198,7 +198,7 @@ def test_weights_that_are_lost_bring_the_run_back_by_itself(own: tuple[DaemonPro
 
 def _overcome(daemon: DaemonProcess) -> Any:
     rows = daemon.get("/api/v1/jobs/train/incidents")["incidents"]
-    return next((row for row in rows if "goes on from there" in row["reason"]), None)
+    return next((row for row in rows if "loss continues from there" in row["reason"]), None)
 
 
 def test_a_daemon_killed_in_mid_command_follows_it_afterwards_and_never_sends_it_again(

@@ -159,7 +159,7 @@ def test_changes_put_together_are_the_truth_whatever_happens() -> None:
             watched.say(0, Event(attempt=0, step=4, time=1.0, kind="data_switch"))
         if second == 9:
             watched.say(2, Bye(step=9, error="killed"))
-        known, text = watched.board.tell("train", known)
+        known, text = watched.board.message("train", known)
         reader.take(text)
         told = [(r["rank"], r["state"], r["step"], r["loss"], r["num_missed"], r["error"]) for r in reader.ranks]
         assert told == watched.truth
@@ -170,9 +170,9 @@ def test_changes_put_together_are_the_truth_whatever_happens() -> None:
 
 def test_nothing_new_costs_next_to_nothing_however_many_ranks_there_are() -> None:
     watched = Watched(num_ranks=200)
-    known, whole = watched.board.tell("train", None)
+    known, whole = watched.board.message("train", None)
     watched.now += 1.0
-    _, change = watched.board.tell("train", known)
+    _, change = watched.board.message("train", known)
 
     assert len(whole) > 4000
     assert len(change) < 120
@@ -180,25 +180,25 @@ def test_nothing_new_costs_next_to_nothing_however_many_ranks_there_are() -> Non
 
 def test_whoever_knows_the_last_but_one_gets_the_change_and_anyone_else_everything() -> None:
     watched = Watched()
-    first, _ = watched.board.tell("train", None)
+    first, _ = watched.board.message("train", None)
     watched.now += 1.0
-    second, change = watched.board.tell("train", first)
+    second, change = watched.board.message("train", first)
     assert "is_whole" not in json.loads(change)
-    assert watched.board.tell("train", first) == (second, change), "a second page shares it"
-    assert json.loads(watched.board.tell("train", second)[1]) == {"now": watched.now, "job": "train"}
+    assert watched.board.message("train", first) == (second, change), "a second page shares it"
+    assert json.loads(watched.board.message("train", second)[1]) == {"now": watched.now, "job": "train"}
 
     watched.now += 1.0
-    assert json.loads(watched.board.tell("train", first)[1])["is_whole"]
+    assert json.loads(watched.board.message("train", first)[1])["is_whole"]
     watched.now += 1.0
-    assert json.loads(watched.board.tell("train", None)[1])["is_whole"]
+    assert json.loads(watched.board.message("train", None)[1])["is_whole"]
 
 
 def test_a_job_that_nobody_knows_has_no_version_and_begins_whole_when_it_comes() -> None:
     watched = Watched()
-    assert watched.board.tell("later", None) == (None, "{}")
+    assert watched.board.message("later", None) == (None, "{}")
 
     watched.say(9, a_hello(job="later", rank=0, world=1, incarnation="incarnation-later"))
-    known, text = watched.board.tell("later", None)
+    known, text = watched.board.message("later", None)
     assert known is not None
     assert json.loads(text)["is_whole"]
 
@@ -206,20 +206,20 @@ def test_a_job_that_nobody_knows_has_no_version_and_begins_whole_when_it_comes()
 def test_of_all_jobs_only_those_that_changed_are_told_and_those_that_are_gone() -> None:
     watched = Watched()
     watched.say(9, a_hello(job="other", rank=0, world=1, incarnation="incarnation-other"))
-    known, text = watched.board.tell(None, None)
+    known, text = watched.board.message(None, None)
     assert [job["job"] for job in json.loads(text)["jobs"]] == ["train", "other"]
     assert "silent_seconds" not in text, "it changes all the time"
 
     watched.now += 1.0
     watched.say(9, Bye(step=0, error=""))
-    known, text = watched.board.tell(None, known)
+    known, text = watched.board.message(None, known)
     told = json.loads(text)
     assert [(job["job"], job["state"]) for job in told["jobs"]] == [("other", "ended")]
     assert told["gone"] == []
 
     watched.now += 1.0
     del watched.core.state.jobs["other"]
-    told = json.loads(watched.board.tell(None, known)[1])
+    told = json.loads(watched.board.message(None, known)[1])
     assert (told["jobs"], told["gone"]) == ([], ["other"])
 
 
@@ -228,7 +228,7 @@ def test_the_list_says_what_is_wrong_and_how_fast_a_job_is() -> None:
     watched.say(0, a_report(1))
     watched.say(0, a_report(2, loss=math.nan))
     watched.core.pass_time(watched.now + 1.0)
-    (row,) = json.loads(watched.board.tell(None, None)[1])["jobs"]
+    (row,) = json.loads(watched.board.message(None, None)[1])["jobs"]
 
     assert (row["health"], row["num_open"], row["worst_rule"]) == ("warning", 1, "non_finite")
     assert (row["step_seconds"], row["rollback_mode"], row["heard"]) == (0.1, "off", None)
@@ -238,7 +238,7 @@ def test_what_is_kept_is_bounded() -> None:
     watched = Watched()
     for number in range(MAX_KEPT + 20):
         watched.core.state.jobs[f"job {number}"] = watched.core.state.jobs["train"]
-        watched.board.tell(f"job {number}", None)
+        watched.board.message(f"job {number}", None)
 
     assert len(watched.board) == MAX_KEPT
 
@@ -264,7 +264,7 @@ def test_after_a_backlog_was_lost_everything_comes_again(core_with_journal: Jour
         history=HistoryReader(tmp_path / "journal.sqlite"),
         clock=lambda: 0.0,
         is_receiving=lambda: True,
-        by_hand=core.by_hand,
+        requests=core.requests,
         rollback=core.config.rollback,
     )
 

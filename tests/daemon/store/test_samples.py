@@ -16,7 +16,7 @@ from caboose_daemon.steps.samples.stats import STATS
 from caboose_daemon.store import journal as journal_module
 from caboose_daemon.store import sample_retention
 from caboose_daemon.store.sample_history import SampleReader
-from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_LOOKS, NUM_NEWEST, superfluous
+from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_SAMPLES, NUM_NEWEST, superfluous
 from caboose_wire import Layer, Module
 from support.ranks import LAYERS
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
@@ -135,7 +135,7 @@ def test_the_last_looks_are_all_there_and_older_ones_are_even_from_the_first_on(
         rows.append((number, int(number == 1234), 1000))
         gone = set(superfluous(rows))
         rows = [row for row in rows if row[0] not in gone]
-        assert len(rows) <= MAX_LOOKS
+        assert len(rows) <= MAX_SAMPLES
         assert {row[0] for row in rows} >= set(range(max(1, number - NUM_NEWEST + 1), number + 1))
     numbers = [number for number, _, _ in rows]
 
@@ -158,7 +158,7 @@ def test_a_look_of_a_large_model_counts_by_its_bytes() -> None:
 def test_the_journal_stays_within_its_bounds_and_numbers_go_on_after_a_restart(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_retention, "MAX_LOOKS", 40)
+    monkeypatch.setattr(sample_retention, "MAX_SAMPLES", 40)
     monkeypatch.setattr(sample_retention, "NUM_NEWEST", 10)
     monkeypatch.setattr(sample_retention, "NUM_OLDER", 20)
     story = a_story(journaled(), about="none").sampled(120, weight_norm=[1.0] * 4)

@@ -208,7 +208,7 @@ def test_a_window_is_asked_for_by_its_first_and_last_step(served: DaemonProcess)
         ("to=²", "to='²': give a whole number"),
         ("from=", "from='': give a whole number"),
         ("to=" + "9" * 400, "to='9999999"),
-        ("from=9&to=8", "from=9 lies after to=8"),
+        ("from=9&to=8", "from=9 is after to=8"),
     ],
 )
 def test_a_wrong_window_is_explained(served: DaemonProcess, query: str, message: str) -> None:

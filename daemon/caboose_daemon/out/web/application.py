@@ -1,4 +1,4 @@
-"""Puts the HTTP side together."""
+"""Assembles the HTTP application."""
 
 from collections.abc import Collection
 
@@ -20,7 +20,6 @@ from caboose_daemon.out.web.stream import Stream
 
 
 def make_application(context: Context, *, token: str, host: str, allowed_hosts: Collection[str]) -> Starlette:
-    """The ASGI application."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StateCollector(context.state, context.clock, context.incident_seconds, context.rollback))
     return Starlette(
@@ -39,10 +38,8 @@ def make_application(context: Context, *, token: str, host: str, allowed_hosts: 
 
 
 async def not_found(request: Request, problem: Exception) -> Response:
-    """Anything else."""
-    return error(404, f"nothing at {request.url.path[:200]}; the API is under /api/v1/jobs")
+    return error(404, f"no such path: {request.url.path[:200]}; the API is under /api/v1/jobs")
 
 
 async def method_not_allowed(request: Request, problem: Exception) -> Response:
-    """A known path, asked in the wrong way."""
-    return error(405, f"{request.method} is not understood at {request.url.path[:200]}")
+    return error(405, f"{request.method} is not allowed at {request.url.path[:200]}")

@@ -1,13 +1,12 @@
-"""What a browser loads before it asks for data: the page, its scripts and styles, and plotly's script.
+"""Static files of the page: HTML, scripts, styles, and plotly's script.
 
 Design
 ------
-The page's own files change with every upgrade, so a browser keeps them only with their validator and asks each time
-whether they still hold; there are many, so they lie in memory, compressed. Plotly's script is nearly five megabytes
-and belongs to an installed version: under a name with that version in it a browser keeps it for good. It is compressed
-once, when the page is first asked for, and not by the middleware for each reader. What the page leads to is named in
-its head, so that nothing is found only after something else was read: the modules, which import one another, and then
-plotly's script, which is run once the words and numbers are on the screen.
+The page's own files change with every upgrade, so a browser revalidates them each time; there are many, so they are
+kept in memory, compressed. Plotly's script has nearly 5 MB and belongs to an installed version: under a name with that
+version a browser caches it for good. It is compressed once, when the page is first requested, and not by the middleware
+for each reader. The page's head lists everything it needs, so the browser discovers nothing late: the modules, which
+import one another, and plotly's script, which runs after text and numbers are on the screen.
 """
 
 import gzip
@@ -32,15 +31,15 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page needs nothing from anywhere else; plotly styles its own elements inline."""
-ASK_AGAIN = "no-cache"
-FOR_GOOD = "public, max-age=31536000, immutable"
+"""The page loads nothing from other sites; plotly uses inline styles."""
+REVALIDATE = "no-cache"
+IMMUTABLE = "public, max-age=31536000, immutable"
 HEAD_END = "</head>"
-GREAT_FUNCTION = b'} (typeof self !== "undefined" ? self : this, () => {'
+MAIN_FUNCTION = b'} (typeof self !== "undefined" ? self : this, () => {'
 
 
 class Files:
-    """Serves them."""
+    """Serves the page's files."""
 
     def __init__(self) -> None:
         self.plotly_name = f"plotly-{version('plotly')}.min.js"
@@ -49,7 +48,6 @@ class Files:
         self._lock = threading.Lock()
 
     def routes(self) -> list[Route]:
-        """The routes, for the application."""
         return [
             Route("/", self.page),
             Route("/favicon.ico", self.favicon),
@@ -59,11 +57,10 @@ class Files:
         ]
 
     async def page(self, request: Request) -> Response:
-        """The live page."""
         body = self._page(shows_job="job" in request.query_params)
         headers = {
             "content-security-policy": CONTENT_POLICY,
-            "cache-control": ASK_AGAIN,
+            "cache-control": REVALIDATE,
             "etag": _etag(body),
         }
         if _is_known(request, headers["etag"]):
@@ -71,7 +68,7 @@ class Files:
         return Response(body, media_type="text/html", headers=headers, background=BackgroundTask(self._prepared))
 
     def _page(self, *, shows_job: bool) -> bytes:
-        """The page as it lies there, with all it leads to named in its head; from a list of jobs, charts come later."""
+        """index.html with preload links; plotly is only prefetched for the list of jobs."""
         text = (PAGE / "index.html").read_text(encoding="utf-8")
         modules = (f'<link rel="modulepreload" href="static/{html.escape(p.name)}">' for p in sorted(PAGE.glob("*.js")))
         relation = 'rel="preload" as="script"' if shows_job else 'rel="prefetch"'
@@ -79,12 +76,12 @@ class Files:
         return text.replace(HEAD_END, "\n".join([*modules, script, HEAD_END]), 1).encode()
 
     async def file(self, request: Request) -> Response:
-        """One of the page's own files, to be kept only with its validator, so that an upgrade is never half seen."""
+        """One of the page's files, revalidated each time, so an upgrade is never partly visible."""
         file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
         file.refresh()
-        headers = {"cache-control": ASK_AGAIN, "etag": file.etag, "vary": "Accept-Encoding"}
+        headers = {"cache-control": REVALIDATE, "etag": file.etag, "vary": "Accept-Encoding"}
         if _is_known(request, file.etag):
             return Response(status_code=304, headers=headers)
         if not _takes_gzip(request):
@@ -93,14 +90,14 @@ class Files:
         return Response(file.compressed, media_type=file.media_type, headers=headers)
 
     async def favicon(self, request: Request) -> Response:
-        """The page's icon, where browsers look for it unasked."""
+        """The page's icon, at the path browsers request by default."""
         return RedirectResponse("/static/icon.svg")
 
     async def plotly(self, request: Request) -> Response:
-        """Plotly's own script, from the installed package."""
+        """Plotly's script, from the installed package."""
         is_versioned = request.url.path.endswith(self.plotly_name)
         headers = {
-            "cache-control": FOR_GOOD if is_versioned else ASK_AGAIN,
+            "cache-control": IMMUTABLE if is_versioned else REVALIDATE,
             "etag": f'"{self.plotly_name}"',
             "vary": "Accept-Encoding",
         }
@@ -112,7 +109,7 @@ class Files:
         return Response(await run_in_threadpool(gzip.decompress, body), media_type="text/javascript", headers=headers)
 
     def _prepared(self) -> bytes:
-        """Plotly's script, compressed; a quarter of a second of one core, once."""
+        """Plotly's script, compressed once (0.25 s)."""
         with self._lock:
             if not self._compressed:
                 self._compressed = gzip.compress(hinted(PLOTLY.read_bytes()), compresslevel=6, mtime=0)
@@ -120,18 +117,18 @@ class Files:
 
 
 def hinted(script: bytes) -> bytes:
-    """Plotly's script with its one great function in brackets, which tells a browser that it is called at once.
+    """Plotly's script with its main function in parentheses, a hint to the browser that it is called at once.
 
-    Chromium then compiles it in the background while it arrives, and not a second time when it is called: a third of
-    the time that the script takes. A version of plotly that begins or ends in another way is left as it is.
+    Chromium then compiles it in the background while it downloads, and not again when it is called, which saves a third
+    of the script's time. A plotly version with a different start or end is left unchanged.
     """
-    if script.count(GREAT_FUNCTION) == 1 and script.endswith(b"}));"):
-        return script.replace(GREAT_FUNCTION, GREAT_FUNCTION.replace(b"() =>", b"(() =>"))[:-4] + b"})));"
+    if script.count(MAIN_FUNCTION) == 1 and script.endswith(b"}));"):
+        return script.replace(MAIN_FUNCTION, MAIN_FUNCTION.replace(b"() =>", b"(() =>"))[:-4] + b"})));"
     return script
 
 
 class PageFile:
-    """A file of the page, held in memory, read again when it has changed on disk."""
+    """A file of the page in memory, reread when it changes on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +138,7 @@ class PageFile:
         self.etag = ""
 
     def refresh(self) -> None:
-        """Reads it, if it is not as it was."""
+        """Rereads the file if it changed."""
         changed = self._path.stat().st_mtime_ns
         if changed != self._changed:
             self.body = self._path.read_bytes()
@@ -155,7 +152,7 @@ def _etag(body: bytes) -> str:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Whether the browser has this already; middleware on the way may have made its validator a weak one."""
+    """Whether the browser already has it; middleware may have made its validator weak."""
     return etag in (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
 
 

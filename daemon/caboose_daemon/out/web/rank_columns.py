@@ -1,13 +1,13 @@
-"""The ranks of a job in columns, and what changed between two looks at them.
+"""The ranks of a job as columns, and the changes between two states of them.
 
 Design
 ------
-A fleet of thousands makes a step at once: most numbers of most ranks are new every second, and a name repeated for each
-of them costs more than the number itself. So each field is one column. What all ranks share is said once (`all`), what
-changed in few of them only for those (`at`, `to`), and a column that did not change is left out. Numbers are rounded to
-what people read, and a rank that was heard of lately has no time, so that what is unchanged stays unchanged.
+Thousands of ranks finish a step at once: most numbers of most ranks are new every second, and repeating a field name
+for each of them costs more than the number. So each field is one column. A value shared by all ranks is sent once
+(`all`), a change in few ranks only for those (`at`, `to`), and an unchanged column is omitted. Numbers are rounded to
+the digits shown, and a recently seen rank has no time, so that unchanged values stay unchanged.
 
-Under the state's lock only `rows` runs: it copies references, a microsecond a rank.
+Only `rows` runs under the state's lock: it copies references, about 1 us per rank.
 """
 
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ PLAIN = (
     "error",
 )
 NUMBERS = tuple(column.name for column in RANK_COLUMNS)
-"""These are rounded."""
+"""Rounded columns."""
 FIELDS = (*PLAIN, *NUMBERS, "heard")
 LATELY_SECONDS = 5
-"""A rank that was heard since has no `heard`: it changes all the time, and nobody reads it."""
+"""A rank seen within this time has no `heard`: it would change every second without use."""
 
 Row = tuple[Any, ...]
 
 
 def rows(attempt: Attempt | None) -> list[Row]:
-    """What is to be told of every rank, in the order of the ranks."""
+    """The fields of every rank, ordered by rank."""
     members = sorted(attempt.members.items()) if attempt is not None else []
     return [
         (
@@ -61,7 +61,7 @@ def rows(attempt: Attempt | None) -> list[Row]:
 
 
 class RankColumns:
-    """All ranks at one moment, ready to be compared with another."""
+    """All ranks at one moment, comparable with another moment."""
 
     def __init__(self, of: Sequence[Row], now: float) -> None:
         columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
@@ -75,7 +75,7 @@ class RankColumns:
         return {"is_whole": True, "columns": {name: _short(column) for name, column in columns}}
 
     def since(self, before: "RankColumns") -> Json:
-        """The columns in which something changed; all of them where others take part."""
+        """The changed columns; all of them if the set of ranks changed."""
         if self._columns[0] != before._columns[0]:
             return self.whole()
         pairs = zip(FIELDS, before._columns, self._columns, strict=True)
@@ -83,7 +83,7 @@ class RankColumns:
 
 
 def _rounded(values: Sequence[float | None]) -> tuple[float | str | None, ...]:
-    """To the four digits that are shown."""
+    """To four digits, as shown."""
     return tuple(None if value is None else number(float(f"{value:.4g}")) for value in values)
 
 

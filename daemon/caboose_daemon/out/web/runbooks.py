@@ -1,4 +1,4 @@
-"""The runbooks of the alerts as pages, so that who looks at an incident is one click from what to do about it."""
+"""The alerts' runbooks as pages, linked from each incident."""
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -39,22 +39,20 @@ class Runbooks:
         self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
 
     def routes(self) -> list[Route]:
-        """The route, for the application."""
         return [Route("/runbooks/{name}", self.show)]
 
     async def show(self, request: Request) -> Response:
-        """One runbook."""
         file = self._files.get(request.path_params["name"].removesuffix(".md"))
         if file is None:
             raise HTTPException(404)
         tokens = self._markdown.parse(file.read_text(encoding="utf-8"))
-        body = self._markdown.renderer.render(_without_ways_out(tokens), self._markdown.options, {})
+        body = self._markdown.renderer.render(_without_relative_links(tokens), self._markdown.options, {})
         headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
         return Response(PAGE.format(name=file.stem, body=body), media_type="text/html", headers=headers)
 
 
-def _without_ways_out(tokens: list[Token]) -> list[Token]:
-    """Links to files of the source tree lead nowhere from here; their words stay."""
+def _without_relative_links(tokens: list[Token]) -> list[Token]:
+    """Removes links to files of the source tree, which do not work here; keeps their text."""
     for token in tokens:
         kept: list[Token] = []
         is_dropped = False

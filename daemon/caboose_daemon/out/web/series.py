@@ -1,4 +1,4 @@
-"""The JSON API of the curves: a job's steps, or a window of them, in buckets that keep their extremes."""
+"""The JSON API of curves: a job's steps, or a window of them, in buckets that keep their extremes."""
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -11,11 +11,11 @@ from caboose_daemon.out.web.replies import error, unknown_job
 
 MAX_POINTS = 5000
 MAX_STEP = 2**53
-"""The largest step that every reader of JSON tells from its neighbour."""
+"""The largest integer that every JSON reader represents exactly."""
 
 
 class BadQuery(ValueError):
-    """A parameter that is not understood; the message names it."""
+    """An invalid query parameter; the message names it."""
 
 
 class SeriesApi:
@@ -25,7 +25,6 @@ class SeriesApi:
         self._context = context
 
     def routes(self) -> list[Route]:
-        """The route, for the application."""
         return [Route("/api/v1/jobs/{job}/series", self.series)]
 
     async def series(self, request: Request) -> Response:
@@ -34,7 +33,7 @@ class SeriesApi:
             points = _whole(request, "points", 1, MAX_POINTS) or 1000
             first, last = _whole(request, "from", 0, MAX_STEP), _whole(request, "to", 0, MAX_STEP)
             if first is not None and last is not None and first > last:
-                raise BadQuery(f"from={first} lies after to={last}: give the first step of the window first")
+                raise BadQuery(f"from={first} is after to={last}: from must not exceed to")
         except BadQuery as problem:
             return error(400, str(problem))
         name = request.path_params["job"]
@@ -44,12 +43,12 @@ class SeriesApi:
         return await run_in_threadpool(self._answer, name, points, first, last)
 
     def _answer(self, name: str, points: int, first: int | None, last: int | None) -> Response:
-        rows = self._context.series(name, points, first, last)  # all finite: see `records.series`
+        rows = self._context.series(name, points, first, last)  # all finite: see `store.series`
         return Response(msgspec.json.encode({"job": name, "steps": rows}), media_type="application/json")
 
 
 def _whole(request: Request, name: str, least: int, most: int) -> int | None:
-    """A parameter as a whole number; None where it is not given."""
+    """A parameter as a whole number; None if missing."""
     text = request.query_params.get(name)
     if text is None:
         return None

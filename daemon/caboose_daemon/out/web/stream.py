@@ -1,7 +1,6 @@
-"""Server-sent events: steps, findings and rank states as they come.
+"""Server-sent events: steps, findings and rank states as they arrive.
 
-The first `status` holds everything, later ones what changed since (see `status`); after a `reload` everything comes
-again.
+The first `status` has everything, later ones the changes (see `status`); after a `reload` everything is sent again.
 """
 
 import asyncio
@@ -26,11 +25,10 @@ class Stream:
         self._board = StatusBoard(context.state, context.clock, context.rollback.budget)
 
     def routes(self) -> list[Route]:
-        """The route, for the application."""
         return [Route("/api/v1/stream", self.open)]
 
     async def open(self, request: Request) -> Response:
-        """Streams until the page goes away or the daemon ends."""
+        """Streams until the client disconnects or the daemon ends."""
         job = request.query_params.get("job")
         kinds = request.query_params.get("kinds")
         listener = self._context.broker.join(job, None if kinds is None else frozenset(kinds.split(",")))
@@ -51,7 +49,7 @@ class Stream:
             while True:
                 if loop.time() >= next_status:
                     next_status = loop.time() + STATUS_SECONDS
-                    known, status = self._board.tell(listener.job, known)
+                    known, status = self._board.message(listener.job, known)
                     yield f"event: status\ndata: {status}\n\n"
                 try:
                     async with asyncio.timeout(max(0.0, next_status - loop.time())):
