@@ -16,7 +16,7 @@ import pytest
 from caboose_daemon.config import Config, ExportConfig
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.export.exports import Exports, make_exports
-from caboose_daemon.out.export.items import MAX_LENT
+from caboose_daemon.out.export.items import MAX_PENDING
 from caboose_daemon.out.export.runs import FILE, RunBook, folder_name
 from caboose_wire import Clipping, Event, Module, Phases, Scaler
 from support.guarded import guarded
@@ -161,7 +161,7 @@ def test_incidents_are_texts_that_tensorboard_shows(told: Callable[..., Told], t
     (shown,) = [events for name, events in texts.items() if "non_finite" in name]
     said = [event.tensor_proto.string_val[0].decode() for event in shown]
     assert "**warning non_finite**" in said[0]
-    assert "over at step" in said[-1]
+    assert "closed at step" in said[-1]
     assert max(value for _, value in curve(run, "incidents/open")) == 1.0
 
 
@@ -186,7 +186,7 @@ def test_histograms_come_once_in_a_while_or_not_at_all(told: Callable[..., Told]
         return [event.step for event in run.Histograms(names[0])] if names else []
 
     assert steps(13, histogram_seconds=60.0) == [1, 7, 13]
-    assert steps(MAX_LENT, histogram_seconds=0.0) == list(range(1, MAX_LENT + 1)), "as many as may wait at once"
+    assert steps(MAX_PENDING, histogram_seconds=0.0) == list(range(1, MAX_PENDING + 1)), "as many as may wait at once"
     assert steps(13, histograms=False) == []
 
 
@@ -256,7 +256,7 @@ def test_a_rollback_begins_a_new_run_though_steps_go_on_and_the_text_says_why(tm
         for event in run.Tensors(name)
     ]
     assert texts[0].startswith(f"roll back to step {decision.target} at step {boundary}: committed")
-    assert "the loss goes on from there" in texts[-1]
+    assert "loss continues from there" in texts[-1]
 
 
 def test_the_run_after_a_rollback_is_found_again_by_a_restarted_daemon(tmp_path: Path) -> None:
@@ -328,8 +328,8 @@ def test_a_running_daemon_writes_what_its_ranks_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "module", "line"),
     [
-        ("tensorboard_dir = 'x'", "tensorboardX", "[export] tensorboard_dir is set, and tensorboardX is not installed"),
-        ("wandb_project = 'x'", "wandb", "[export] wandb_project is set, and wandb is not installed"),
+        ("tensorboard_dir = 'x'", "tensorboardX", "[export] tensorboard_dir is set, but tensorboardX is not installed"),
+        ("wandb_project = 'x'", "wandb", "[export] wandb_project is set, but wandb is not installed"),
     ],
 )
 def test_a_library_that_is_missing_is_one_line_that_names_the_extra(

@@ -1,13 +1,13 @@
-"""Which alert keeps silent while which other one fires: one cause, one page, in every Alertmanager that is set up here.
+"""Alertmanager inhibitions: which alert silences which other one, so that one cause sends one page.
 
 Design
 ------
 Read by `caboose stack`, and written from here into dashboards/alertmanager and deploy/alertmanager (`make docs`). They
-go by labels and not by the names of alerts, as any rule may lead an incident: pages on incidents have a `rule`, pages
-on rollback have none. An Alertmanager is shared with others, whose teams and severities may be called alike, and takes
-a label that both sides lack for an equal one: so both sides of every rule name alerts of ours, and what is compared is
-a label that they have. No two alerts may silence each other, or nobody would be told: of the pages on a job, those on
-incidents (but rank_silent) go before those on rollback, and these before rank_silent.
+match labels, not alert names, since any rule may lead an incident: pages on incidents have a `rule`, pages on rollback
+have none. An Alertmanager is shared with other teams, whose labels may have the same values, and treats a label that
+both sides lack as equal: so both sides of every inhibition match our alert names and compare a label that both have. No
+two alerts may silence each other, or no page would be sent: of the pages on a job, those on incidents (except
+rank_silent) come before those on rollback, and these before rank_silent.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Inhibition:
-    """While `source` fires, `target` is not told."""
+    """While `source` fires, `target` sends no notification."""
 
     why: str
     source: tuple[str, ...]
@@ -24,7 +24,7 @@ class Inhibition:
     equal: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
-        """As Alertmanager's configuration has it."""
+        """As in Alertmanager's configuration."""
         rule: dict[str, Any] = {"source_matchers": list(self.source), "target_matchers": list(self.target)}
         return {**rule, "equal": list(self.equal)} if self.equal else rule
 
@@ -35,32 +35,32 @@ TICKET = (OURS, 'team="training"', 'severity="warning"', 'training_job!=""')
 
 INHIBITIONS = (
     Inhibition(
-        "One cause, one page: while an incident pages, its ticket says nothing more. Without a `rule`, a page on"
-        " rollback silences the tickets on rollback by the same.",
+        "One cause, one page: a page on an incident silences the ticket on the same incident. A page on rollback (no"
+        " `rule`) silences the tickets on rollback.",
         PAGE,
         TICKET,
         ("training_job", "rule"),
     ),
     Inhibition(
-        "Somebody is called to the run already: that going back does not help, or failed, is a part of it.",
+        "The run already has a page on an incident: an exhausted or failed rollback is part of it.",
         (*PAGE, 'rule!=""', 'rule!="rank_silent"'),
         (*PAGE, 'rule=""'),
         ("training_job",),
     ),
     Inhibition(
-        "A run that was stopped, or could not go back, ends with errors on its ranks: that they are gone is no news.",
+        "A run that was stopped, or whose rollback failed, ends with errors on its ranks: their silence is expected.",
         (*PAGE, 'rule=""'),
         (*PAGE, 'rule="rank_silent"'),
         ("training_job",),
     ),
     Inhibition(
-        "A run whose command failed has stopped with it: that nothing is left to try either is no second page.",
+        "A failed rollback has stopped the run: an exhausted rollback is no second page.",
         ('alertname="CabooseRollbackFailed"',),
         ('alertname="CabooseRollbackExhausted"',),
         ("training_job",),
     ),
     Inhibition(
-        "A job that nobody watches is also one of which parts are not seen.",
+        "A job without reports also has missing statistics, lost and late reports.",
         ('alertname="CabooseJobUnwatched"',),
         ('alertname=~"CabooseMonitorBlind|CabooseReportsLost|CabooseReportsLate|CabooseStepsIncomplete"',),
         ("training_job",),
@@ -72,19 +72,19 @@ INHIBITIONS = (
         ("instance",),
     ),
     Inhibition(
-        "A daemon that falls behind is slow somewhere.",
+        "A lagging daemon has a slow loop or slow rules.",
         ('alertname="CabooseLoopLagging"',),
         ('alertname=~"CabooseLoopSlow|CabooseRulesSlow"',),
         ("instance",),
     ),
     Inhibition(
-        "It is late with everything, too; that is told of a job, wherever its daemon runs.",
+        "A lagging daemon also makes reports late; that alert is per job, not per daemon.",
         ('alertname="CabooseLoopLagging"',),
         ('alertname="CabooseReportsLate"',),
         ("job",),
     ),
     Inhibition(
-        "No daemon at all: what it said of itself last is old.",
+        "The daemon is absent: its last self-monitoring values are stale.",
         ('alertname="CabooseAbsent"',),
         (OURS, 'team="platform"', 'severity="warning"'),
     ),

@@ -1,10 +1,10 @@
-"""Passes the pipeline's results on to Grafana and to the mirrors, as the configuration asks.
+"""Passes the pipeline's results to Grafana and the mirrors, as configured.
 
 Design
 ------
-Called on the loop's thread with the state's lock held, so it only picks what is wanted and puts it into outboxes; what
-it puts there is frozen. Without configuration there are no outboxes, and a step costs one look at an empty list.
-Libraries are imported when they are asked for, and one that is missing ends the start with the line that installs it.
+Called on the loop's thread with the state's lock held, so it only selects items and puts them into outboxes; items are
+frozen. Without configuration there are no outboxes, and a step costs one check of an empty list. Libraries are imported
+only if configured; a missing one stops the start with the command that installs it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ DAEMON_EXTRA = "pip install 'caboose[daemon]'"
 
 
 class ExportError(ValueError):
-    """What is asked for cannot be done; the message is one line."""
+    """An export cannot work as configured; the message is one line."""
 
 
 class Exports:
@@ -48,12 +48,11 @@ class Exports:
         self._curves = curves or Curves()
 
     def start(self) -> None:
-        """Begins to deliver."""
         for outbox in self._all:
             outbox.start()
 
     def close(self, patience: float = CLOSE_SECONDS) -> None:
-        """Delivers what is queued if that goes quickly."""
+        """Delivers queued items within `patience` seconds."""
         deadline = time.monotonic() + patience
         for outbox in self._all:
             outbox.close(max(0.0, deadline - time.monotonic()))
@@ -63,28 +62,27 @@ class Exports:
         return self._mirrors if self._poster is None else (self._poster, *self._mirrors)
 
     def attempt_began(self, job: Job) -> None:
-        """Told to Grafana, but for the first: a restart or a rollback."""
+        """Posts restarts and rollbacks to Grafana; the first attempt is not posted."""
         if self._poster is not None and job.attempt is not None and job.num_attempts > 1:
             from caboose_daemon.out.grafana.annotations import of_attempt
 
             self._poster.put(of_attempt(job.name, job.num_attempts, job.attempt.began))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """To the mirrors, thinned as configured."""
+        """To the mirrors, every Nth step as configured."""
         if self._mirrors:
             item = self._curves.pick(job, summary)
             if item is not None:
                 self._mirror(item)
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
-        """To all."""
         if self._poster is not None:
             self._poster.put(incident)
         if self._mirrors:
             self._mirror(incident)
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """Rollbacks that were done, or failed, to all; anything else is for the page."""
+        """Only committed and failed rollbacks are exported."""
         if decision.kind != "rollback" or decision.state not in ("committed", "failed"):
             return
         if self._poster is not None:
@@ -96,7 +94,7 @@ class Exports:
             self._mirror(decision)
 
     def event_declared(self, job: Job, event: Event) -> None:
-        """Validation results go to the mirrors."""
+        """Validation results to the mirrors."""
         item = pick(job, event) if self._mirrors else None
         if item is not None:
             self._mirror(item)
@@ -107,7 +105,7 @@ class Exports:
 
 
 def make_exports(config: Config, state: State, data_dir: Path) -> Exports:
-    """What the configuration asks for, not started; ExportError if it cannot be."""
+    """The configured exports, not started; ExportError if one cannot work."""
     poster = _poster(config.grafana, state)
     mirrors = _mirrors(config.export, state, data_dir)
     export = config.export
@@ -160,15 +158,15 @@ def _need(module: str, key: str, library: str, install: str) -> None:
             importlib.import_module(module)
     except ImportError as error:
         missing = library if getattr(error, "name", None) == module else f"{library} ({error})"
-        raise ExportError(f"{key} is set, and {missing} is not installed: {install}") from None
+        raise ExportError(f"{key} is set, but {missing} is not installed: {install}") from None
 
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """tensorboardX imports torch where it finds it, which takes seconds and hundreds of megabytes for nothing."""
+    """tensorboardX imports torch if installed, which takes seconds and hundreds of megabytes without use."""
     is_hidden = "torch" not in sys.modules
     if is_hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say: cannot be imported
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes the import fail
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-"""What a mirror is given: a step, a validation; picked on the loop's thread, turned into names and numbers later.
+"""Items for the mirrors: steps and validations, selected on the loop's thread, converted to names and numbers later.
 
 Design
 ------
-A step is a handful of numbers and may wait in a queue by the thousand. All ranks' histograms of a sampled step may be
-hundreds of megabytes, so they are only lent: of those that still wait the newest eight can be had, whatever the queues'
-lengths, and older ones are taken back. They are brought together on the mirror's thread.
+A step is a handful of numbers, and thousands may wait in a queue. All ranks' histograms of a sampled step may take
+hundreds of megabytes, so a queued item only references them: of the items still waiting, the newest eight keep theirs,
+and older ones lose them. They are merged on the mirror's thread.
 """
 
 import math
@@ -25,17 +25,17 @@ from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
 
 MAX_GROUPS = 8
 MAX_METRICS = 32
-MAX_LENT = 8
+MAX_PENDING = 8
 MAX_TIMES = 1000
-"""Jobs of which the time of the last histograms is remembered."""
+"""Maximum jobs whose last histogram time is kept."""
 MAX_LAYERS = 32
 """Layers (and modules) with a histogram, evenly spread over the depth."""
 SAMPLED_ELEMENTS = 512.0
-"""An agent looks at so many elements of an activation."""
+"""Elements of an activation that an agent samples."""
 NUM_BINS = HISTOGRAM_BINS - 1
 """Bins of a mirrored histogram: zeros, then the powers of two."""
 EDGES = np.arange(HISTOGRAM_LOWEST - 1, HISTOGRAM_LOWEST + NUM_BINS, dtype=np.float64)
-"""Of the bins, in powers of two; below the lowest lie the exact zeros."""
+"""Edges of the bins, in powers of two; exact zeros are below the lowest."""
 Floats = NDArray[np.float64]
 LAYER_STATISTICS = {
     "weight_norm": "weight_norm",
@@ -44,11 +44,11 @@ LAYER_STATISTICS = {
     "activation_dead": "dead_units_ratio",
     "activation_saturated": "saturated_units_ratio",
 }
-"""What a sample has, and how the metrics call it."""
+"""Sample statistics and their names in the metrics."""
 
 
-class Lent:
-    """The histograms of a sampled step, until they are taken back."""
+class PendingHistograms:
+    """The histograms of a sampled step; `step` is None once they are dropped."""
 
     def __init__(self, step: AlignedStep, layers: tuple[Layer, ...], modules: tuple[Module, ...]) -> None:
         self.step: AlignedStep | None = step
@@ -58,12 +58,12 @@ class Lent:
 
 @dataclass(frozen=True)
 class MirroredSample:
-    """What a sample showed of the layers."""
+    """A sample of the layers."""
 
     layer_grad_norm: Masked
     latest: LatestSample | None
-    histograms: Lent | None
-    """None where none are wanted of this step."""
+    histograms: PendingHistograms | None
+    """None if not mirrored for this step."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class MirroredStep:
     num_open: int
     noise_ratio: float | None = None
     replicas: tuple[int, int] | None = None
-    """How many were compared last, and how many of them differ; None where none were."""
+    """Number compared last, and number that differ; None if not compared."""
     sample: MirroredSample | None = None
     rewound_at: int | None = None
-    """The step after which the ranks went back, in an attempt that began so."""
+    """The boundary of the rollback that started this attempt, if any."""
 
     @property
     def values(self) -> dict[str, float]:
-        """Every number that is known, by the name it has in a mirror."""
+        """All known numbers, by their name in a mirror."""
         summary = self.summary
         known: dict[str, float | None] = {
             **{column.mirror: getattr(summary, column.name) for column in STEP_COLUMNS if column.mirror},
@@ -114,21 +114,21 @@ class Declared:
 
 
 class Curves:
-    """Picks the steps that are mirrored, and the samples that become histograms."""
+    """Selects the steps to mirror, and the samples to mirror as histograms."""
 
     def __init__(self, every_steps: int = 1, histogram_seconds: float | None = None) -> None:
         self._every = every_steps
         self._seconds = histogram_seconds
         self._histogram_times: dict[str, float] = {}
-        self._lent: deque[Lent] = deque()
+        self._pending: deque[PendingHistograms] = deque()
 
     def pick(self, job: Job, summary: StepSummary) -> MirroredStep | None:
-        """The step as a mirror wants it; None where it is not to be mirrored."""
+        """The step for the mirrors; None if it is not mirrored."""
         step = job.last
         if step is None or step.step != summary.step:
             return None
-        is_odd = summary.loss is not None and not math.isfinite(summary.loss)
-        if summary.step % self._every and not step.is_sampled and not is_odd:
+        is_non_finite = summary.loss is not None and not math.isfinite(summary.loss)
+        if summary.step % self._every and not step.is_sampled and not is_non_finite:
             return None
         names = [group.name for group in job.groups] or ["0"]
         attempt = job.attempt
@@ -150,17 +150,17 @@ class Curves:
         is_due = (
             self._seconds is not None and step.time - self._histogram_times.get(job.name, -math.inf) >= self._seconds
         )
-        lent = None
+        pending = None
         if is_due:
             self._histogram_times.pop(job.name, None)
             self._histogram_times[job.name] = step.time
             if len(self._histogram_times) > MAX_TIMES:
                 del self._histogram_times[next(iter(self._histogram_times))]
-            lent = Lent(step, job.layers, job.modules)
-            self._lent.append(lent)
-            if len(self._lent) > MAX_LENT:
-                self._lent.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.latest, lent)
+            pending = PendingHistograms(step, job.layers, job.modules)
+            self._pending.append(pending)
+            if len(self._pending) > MAX_PENDING:
+                self._pending.popleft().step = None
+        return MirroredSample(step.layer_grad_norm, job.meters.latest, pending)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -173,7 +173,7 @@ def pick(job: Job, event: Event) -> Declared | None:
 
 
 def layer_values(sample: MirroredSample) -> dict[str, float]:
-    """Least, middle and most over all layers, of everything that is known per layer."""
+    """Minimum, median and maximum over all layers of each per-layer statistic."""
     values: dict[str, float] = {}
     known: dict[str, Masked] = {"gradient_norm": sample.layer_grad_norm}
     if sample.latest is not None:
@@ -188,12 +188,12 @@ def layer_values(sample: MirroredSample) -> dict[str, float]:
     return values
 
 
-def histograms(lent: Lent) -> dict[str, Floats] | None:
-    """By name, how many elements lie in each of the bins of EDGES; None where they were taken back."""
-    step = lent.step
+def histograms(pending: PendingHistograms) -> dict[str, Floats] | None:
+    """Elements in each bin of EDGES, by name; None if they were dropped."""
+    step = pending.step
     if step is None:
         return None
-    return {**dict(_of_layers(step, lent.layers)), **dict(_of_modules(step, lent.modules))}
+    return {**dict(_of_layers(step, pending.layers)), **dict(_of_modules(step, pending.modules))}
 
 
 def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[str, Floats]]:
@@ -224,7 +224,7 @@ def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator
 
 
 def _first(step: AlignedStep, name: str) -> Masked | None:
-    """What the lowest rank saw that looked: activations differ from rank to rank only as their data do."""
+    """The values of the lowest rank that sampled: activations differ between ranks only by their data."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):

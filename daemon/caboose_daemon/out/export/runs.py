@@ -1,12 +1,12 @@
-"""Which run of a job a mirror writes to: the same while it goes forward, a new one when steps or weights go back.
+"""Which run of a job a mirror writes to: the same while steps advance, a new one when steps or weights go back.
 
 Design
 ------
-A job that is restarted from a checkpoint takes steps again that it has taken before. Written into one curve they would
-make it run backwards, so they begin a new run: `<job>/run-2`. So does a rollback, after which steps go on and the
-weights are old ones: one curve through both would look as if the run had healed by itself. A restart that goes on where
-the last one ended goes on in its run. What was written last stands in a small file beside the runs, so that a restarted
-daemon finds its place; each job has its own, because daemons of several jobs may share the directory.
+A job restarted from a checkpoint repeats steps. In one curve that would run backwards, so repeated steps start a new
+run: `<job>/run-2`. So does a rollback, after which steps advance with older weights: one curve through both would look
+as if the run had recovered without help. A restart that continues where the last one ended stays in its run. The
+position is kept in a small file beside the runs, for a restarted daemon; one file per job, because daemons of several
+jobs may share the directory.
 """
 
 import json
@@ -27,11 +27,11 @@ class MirrorRun:
     number: int
     last_step: int
     nonce: str
-    """Tells it from a run of the same name that somebody else keeps."""
+    """Distinguishes it from another run of the same name."""
 
     @property
     def name(self) -> str:
-        """Its directory."""
+        """Name of its directory."""
         return f"run-{self.number}"
 
 
@@ -46,14 +46,14 @@ class RunBook:
 
     @property
     def last(self) -> MirrorRun:
-        """The run that was written to last; one to begin with, if there is none."""
+        """The run written last; a new one if there is none."""
         self._run = self._run or self._next(-1)
         return self._run
 
     def at(self, step: int, rewound_at: int | None = None) -> MirrorRun:
-        """The run that this step belongs to: a new one if it has been taken already, or is the first after a rollback.
+        """The run of this step: a new one if the step was written before, or is the first after a rollback.
 
-        `rewound_at` is the last step before the rollback that this step's attempt began with.
+        `rewound_at` is the boundary of the rollback that started this step's attempt.
         """
         is_rewound = rewound_at is not None and self._run is not None and self._run.last_step <= rewound_at
         if self._run is None or step <= self._run.last_step or is_rewound:
@@ -63,7 +63,7 @@ class RunBook:
         return self._run
 
     def save(self) -> None:
-        """Writes down where it is."""
+        """Saves the position."""
         if self._run is None or self._run == self._written:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,10 @@ class RunBook:
                 str(content["job"]), int(content["number"]), int(content["last_step"]), str(content["nonce"])
             )
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # none yet, or spoiled: a new run is always right
+            return None  # missing or damaged: a new run is always correct
         return run if run.job == self._job else None
 
 
 def folder_name(job: str) -> str:
-    """A job's name as a folder's: a name may begin with dots, and a folder must not lead out of its parent."""
+    """A job's name as a folder name that cannot leave its parent (no leading dots)."""
     return re.sub(r"[^A-Za-z0-9_.:@-]", "_", re.sub(r"^\.+", lambda dots: "_" * len(dots.group()), job))

@@ -1,4 +1,4 @@
-"""Incidents and rollbacks as annotations in Grafana: a stretch of time with a text, found by its tags and its time."""
+"""Incidents and rollbacks as Grafana annotations: a time range with a text, identified by tags and time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ DOING = "writing annotations"
 
 @dataclass(frozen=True)
 class Annotation:
-    """What Grafana is to show; `key` is the tag that tells it from others of its time."""
+    """One annotation; `key` is the tag that identifies it."""
 
     key: str
     tags: tuple[str, ...]
@@ -24,11 +24,11 @@ class Annotation:
     start: int
     """Unix milliseconds."""
     end: int
-    """The same while it is not over."""
+    """Equal to `start` while open."""
 
 
 def of_incident(job: str, incident: Mapping[str, Any]) -> Annotation:
-    """An incident, as the API gives it."""
+    """An incident in the API's shape."""
     start = round(incident["opened_time"] * 1000)
     closed = incident["closed_time"]
     key = f"incident:{incident['id']}"
@@ -37,13 +37,13 @@ def of_incident(job: str, incident: Mapping[str, Any]) -> Annotation:
 
 
 def of_attempt(job: str, number: int, time: float) -> Annotation:
-    """A restart or a rollback: the moment a new attempt began."""
+    """The start of a new attempt (restart or rollback)."""
     key, start = f"attempt:{job}/{number}", round(time * 1000)
     return Annotation(key, (COMMON, f"training_job:{job}", key), f"{job}: attempt {number} began", start, start)
 
 
 def of_rollback(decision: Decision, taken: float | None) -> Annotation:
-    """A rollback that was done or failed: the time that was undone, from when its target was `taken`, and why."""
+    """A committed or failed rollback: the undone time range, from when its target was `taken`, and the reasons."""
     end = round((decision.closed_time or decision.time) * 1000)
     key = f"decision:{decision.id}"
     tags = (COMMON, f"training_job:{decision.job}", "rollback", f"outcome:{decision.state}", key)
@@ -60,9 +60,9 @@ def _text(job: str, incident: Mapping[str, Any]) -> str:
     if best is not None and best["confidence"] >= diagnosis["unknown"]:
         lines.append(f"likely cause: {best['title']} ({best['confidence']:.0%}); first: {best['first_fix']}")
     if not incident["is_open"]:
-        lines.append(f"over at step {incident['closed_step']}: {incident['reason']}")
+        lines.append(f"closed at step {incident['closed_step']}: {incident['reason']}")
     elif incident["acknowledged"]:
-        lines.append(f"in hand: {incident['acknowledged']['reason']}")
+        lines.append(f"acknowledged: {incident['acknowledged']['reason']}")
     return "\n".join(escape(line, quote=False) for line in lines)
 
 
@@ -85,13 +85,13 @@ def find(connection: Connection, *tags: str) -> dict[tuple[str, int], Mapping[st
 
 
 def is_current(annotation: Annotation, found: Mapping[str, Any]) -> bool:
-    """Whether Grafana shows it as it should."""
+    """Whether Grafana's copy is up to date."""
     end = found.get("timeEnd") or found["time"]
     return (sorted(found["tags"]), found["text"], end) == (sorted(annotation.tags), annotation.text, annotation.end)
 
 
 def write(connection: Connection, annotation: Annotation, found: Mapping[str, Any] | None) -> None:
-    """Makes Grafana show it, whether or not it did before."""
+    """Adds or updates it."""
     fields: dict[str, Any] = {
         "time_from": annotation.start,
         "time_to": annotation.end,

@@ -1,10 +1,10 @@
-"""A connection to a Grafana: its address, its token, and one line for everything that can go wrong.
+"""A connection to Grafana: address, token, and one-line errors.
 
 Design
 ------
-`grafana-client` makes the calls. It knows nothing of sub-paths without a slash, leaks its HTTP library's exceptions and
-follows redirects, which turn a write into a read; so every call goes through `call`, which lets out nothing but
-`GrafanaError`. The token comes from a file or the environment: a command line can be read by everybody on the machine.
+`grafana-client` makes the calls. It mishandles sub-paths without a slash, leaks its HTTP library's exceptions and
+follows redirects, which turn a write into a read; so every call goes through `call`, which raises only `GrafanaError`.
+The token comes from a file or the environment, since every user of the machine can read a command line.
 """
 
 import os
@@ -25,7 +25,7 @@ TOKEN_VARIABLE = "CABOOSE_GRAFANA_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class GrafanaError(RuntimeError):
-    """Grafana cannot do what was asked; the message is one line that says what to do."""
+    """A Grafana request failed; the message is one line with the fix."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def read_token(file: str) -> str:
         how = f"put a service account's token into a file and name it (token_file), or set {TOKEN_VARIABLE}"
         raise GrafanaError(f"Grafana's token: {file} is empty" if file else f"no token for Grafana: {how}")
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise GrafanaError(f"Grafana's token: {where} holds something that is no token")
+        raise GrafanaError(f"Grafana's token: {where} is not a valid token")
     return token
 
 
@@ -69,32 +69,32 @@ class Connection:
         self.api.client.s.max_redirects = 0
 
     def greet(self) -> str:
-        """Whether somebody answers who is a Grafana, and accepts the token; its version."""
+        """Grafana's version; GrafanaError if the server is not Grafana."""
         try:
-            build = self.call("asking who it is", self.api.health.check)
-        except AttributeError:  # what the library makes of a page that is no JSON object
+            build = self.call("reading its version", self.api.health.check)
+        except AttributeError:  # raised by the library for an answer that is not a JSON object
             build = None
         if not isinstance(build, dict) or "version" not in build:
-            raise GrafanaError(f"{self.url} answers, but not as Grafana does; is the address right, sub-path and all?")
+            raise GrafanaError(f"{self.url} is not a Grafana; check the address, including the sub-path")
         return str(build["version"])
 
     def call(self, doing: str, request: Callable[..., R], *arguments: Any, **named: Any) -> R:
-        """The answer to a request; GrafanaError says, in one line, why there is none."""
+        """The answer to a request; GrafanaError with the reason in one line."""
         try:
             return request(*arguments, **named)
         except GrafanaTimeoutError:
-            raise GrafanaError(f"Grafana at {self.url} did not answer within {self._timeout:g} s, {doing}") from None
+            raise GrafanaError(f"Grafana at {self.url} did not answer within {self._timeout:g} s ({doing})") from None
         except GrafanaException as error:
             raise GrafanaError(self._explained(doing, error), int(error.status_code or 0)) from None
         except niquests.exceptions.TooManyRedirects:
-            raise GrafanaError(f"Grafana at {self.url} redirects elsewhere; give the address it redirects to") from None
+            raise GrafanaError(f"Grafana at {self.url} redirects; use the address it redirects to") from None
         except (niquests.exceptions.ConnectionError, OSError) as error:
             raise GrafanaError(f"Grafana at {self.url} cannot be reached: {_reason(error)}") from None
         except (niquests.exceptions.RequestException, ValueError) as error:
-            raise GrafanaError(f"{self.url} answers, but not as Grafana does: {one_line(error)}") from None
+            raise GrafanaError(f"{self.url} is not a Grafana: {one_line(error)}") from None
 
     def find(self, doing: str, request: Callable[..., R], *arguments: Any) -> R | None:
-        """As `call`; None where Grafana has no such thing."""
+        """Like `call`; None for 404."""
         try:
             return self.call(doing, request, *arguments)
         except GrafanaError as error:
@@ -103,22 +103,21 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """Closes its sockets."""
         self.api.client.s.close()
 
     def _explained(self, doing: str, error: GrafanaException) -> str:
-        status, said = int(error.status_code or 0), _said(error)
+        status, message = int(error.status_code or 0), _message(error)
         where = f"Grafana at {self.url}"
         if status == 401:
-            return f"{where} refuses the token (401): make a service account, and put its token into the file"
+            return f"{where} rejects the token (401): create a service account and put its token into the file"
         if status == 403:
             role = "Admin" if "data source" in doing else "Editor"
-            return f"{where} does not allow {doing} (403): the token's service account needs the role {role}{said}"
+            return f"{where} does not allow {doing} (403): the token's service account needs the role {role}{message}"
         if status == 404:
-            return f"{where} has no such address (404, {doing}): is the URL right, sub-path and all?"
+            return f"{where} has no such path (404, {doing}): check the URL, including the sub-path"
         if status >= 500:
-            return f"{where} failed ({status}, {doing}); look at its log, or try again{said}"
-        return f"{where} refused ({status}, {doing}){said}"
+            return f"{where} failed ({status}, {doing}); check its log, or try again{message}"
+        return f"{where} refused ({status}, {doing}){message}"
 
 
 def check_url(url: str) -> str:
@@ -129,20 +128,20 @@ def check_url(url: str) -> str:
     except ValueError:
         is_fine = False
     if not is_fine or parts.query or parts.fragment:
-        raise GrafanaError(f"{url!r} is not of the form http://host:port/path")
+        raise GrafanaError(f"{url!r} is not a URL of the form http://host:port/path")
     if parts.username is not None or parts.password is not None:
-        raise GrafanaError("Grafana's URL holds a user or a password; leave them out, and use a token")
+        raise GrafanaError("Grafana's URL contains a user or a password; remove them and use a token")
     return url.rstrip("/")
 
 
-def _said(error: GrafanaException) -> str:
+def _message(error: GrafanaException) -> str:
     answer = error.response
     text = answer.get("message", "") if isinstance(answer, dict) else ""
     return f": {' '.join(str(text).split())[:200]}" if text else ""
 
 
 def _reason(error: BaseException) -> str:
-    """What is at the bottom of an HTTP library's story."""
+    """The innermost OS error of a chain of exceptions."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:

@@ -1,10 +1,10 @@
-"""Posts incidents to Grafana while they happen: an annotation when one opens, its end when it closes; and rollbacks.
+"""Posts incidents to Grafana as they happen: an annotation when one opens, its end when it closes; and rollbacks.
 
 Design
 ------
-The target of an outbox: called on the outbox's thread, one incident at a time. Grafana is asked whether it has the
-annotation already, so a restarted daemon, a `caboose grafana push` and this do not make two of one incident, and what
-could not be posted when it opened is made good when it changes. What is posted already and looks the same is not sent.
+The target of an outbox: called on the outbox's thread, one incident at a time. Grafana is asked for an existing
+annotation first, so that a restarted daemon or `caboose grafana push` creates no duplicate, and an annotation that
+could not be posted is added at the next change. Unchanged annotations are not sent again.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ class Poster:
         self._posted: OrderedDict[str, Annotation] = OrderedDict()
 
     def take(self, item: Incident | Annotation) -> None:
-        """Makes Grafana show it as it now is."""
+        """Adds or updates its annotation."""
         ours = item if isinstance(item, Annotation) else annotations.of_incident(item.job, json_shapes.incident(item))
         if self._posted.get(ours.key) == ours:
             return
@@ -40,9 +40,8 @@ class Poster:
         if len(self._posted) > MAX_REMEMBERED:
             self._posted.popitem(last=False)
 
-    def rest(self) -> None:
-        """Nothing is held back."""
+    def flush(self) -> None:
+        """Nothing is buffered."""
 
     def close(self) -> None:
-        """Closes the connection."""
         self._connection.close()
