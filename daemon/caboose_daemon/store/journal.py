@@ -51,8 +51,8 @@ UPGRADES = {
     "5": "UPDATE meta SET value = '6' WHERE key = 'schema';",
 }
 """Upgrade from each schema to the next; new tables and step columns are added on opening."""
-RENAMED = {"samples": "samples", "latest_samples": "latest_samples"}
-"""Tables by their names before schema 6."""
+RENAMED = {"looks": "samples", "closeups": "latest_samples"}
+"""Tables by their names before schema 6, and their names now."""
 MAX_WAITING = 200_000
 MAX_WAITING_SAMPLES = 128
 """Samples are large; further ones are lost while the file cannot be written."""
