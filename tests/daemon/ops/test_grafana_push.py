@@ -216,14 +216,14 @@ def test_what_cannot_be_right_is_one_line_and_2(push: Push, tmp_path: Path) -> N
     assert the_line(push("--token-file", ""), 2) == NO_TOKEN
     assert the_line(push("--token-file", "nowhere"), 2) == "Grafana's token: nowhere: No such file or directory"
     assert the_line(push("--token-file", "empty"), 2) == "Grafana's token: empty is empty"
-    assert the_line(push("--token-file", "prose"), 2) == "Grafana's token: prose holds something that is no token"
-    assert the_line(push("--url", "grafana:3000"), 2) == "'grafana:3000' is not of the form http://host:port/path"
+    assert the_line(push("--token-file", "prose"), 2) == "Grafana's token: prose is not a valid token"
+    assert the_line(push("--url", "grafana:3000"), 2) == "'grafana:3000' is not a URL of the form http://host:port/path"
     assert the_line(push("--url", ""), 2).startswith("where is Grafana? Give --url URL")
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:x", "http://a?b=c", "http://a#b", "http://a:99999"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(GrafanaError, match="is not of the form"):
+    with pytest.raises(GrafanaError, match="is not a URL of the form"):
         check_url(url)
 
 
@@ -243,7 +243,7 @@ FAILURES: dict[str, tuple[str, int, Any, str]] = {
         "GET /api/folders",
         401,
         {"message": "Invalid API key"},
-        " refuses the token (401): make a service account",
+        " rejects the token (401): create a service account",
     ),
     "403 on dashboards": (
         "POST /api/dashboards",
@@ -261,20 +261,20 @@ FAILURES: dict[str, tuple[str, int, Any, str]] = {
         "GET /api/frontend/settings",
         404,
         {},
-        " has no such address (404, asking who it is): is the URL right, sub-path",
+        " has no such path (404, reading its version): check the URL, including the sub-path",
     ),
     "412": ("POST /api/dashboards", 412, {"message": "changed"}, " refused (412, writing dashboard 'Fleet'): changed"),
     "500": (
         "POST /api/folders",
         500,
         {"message": "db locked"},
-        " failed (500, creating folders); look at its log, or try",
+        " failed (500, creating folders); check its log, or try",
     ),
     "502 of a proxy": (
         "GET /api/frontend/settings",
         502,
         "<html>Bad Gateway",
-        " failed (502, asking who it is); look at its log",
+        " failed (502, reading its version); check its log",
     ),
 }
 
@@ -291,7 +291,7 @@ def test_a_failure_is_one_line_and_1(
 def test_a_wrong_token_is_refused(push: Push, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("glsa_of_somebody_else")
 
-    assert "refuses the token (401)" in the_line(push(), 1)
+    assert "rejects the token (401)" in the_line(push(), 1)
 
 
 def test_what_was_done_before_it_failed_is_said(push: Push, grafana: StandIn) -> None:
@@ -320,13 +320,13 @@ def test_a_name_that_is_no_host_is_one_line(push: Push) -> None:
 def test_a_page_that_is_no_grafana_is_one_line(push: Push, grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 200, "<html>Welcome")
 
-    assert "answers, but not as Grafana does" in the_line(push(), 1)
+    assert "is not a Grafana" in the_line(push(), 1)
 
 
 def test_a_redirect_is_not_followed_with_the_token(push: Push, grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 302)
 
-    assert the_line(push(), 1) == f"Grafana at {grafana.url} redirects elsewhere; give the address it redirects to"
+    assert the_line(push(), 1) == f"Grafana at {grafana.url} redirects; use the address it redirects to"
     assert [request.path for request in grafana.requests] == ["/api/frontend/settings"]
 
 
@@ -334,7 +334,7 @@ def test_one_that_does_not_answer_is_given_up(grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 200, until=threading.Event())
     connection = Connection(grafana.url, TOKEN, timeout=0.2)
 
-    with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s, asking who it is"):
+    with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s \(reading its version\)"):
         connection.greet()
     connection.close()
 

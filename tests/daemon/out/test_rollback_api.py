@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_written_down(
         ("rollback", {"lr_scale": 0.0}, "lr_scale = 0.0: give 0.001 to 10"),
         ("rollback", {"too": 7}, 'expected {"to"'),
         ("commands", {"kind": "dance"}, 'expected {"kind"'),
-        ("commands", {"kind": "scale_lr"}, "lr_scale = 1: that changes nothing"),
+        ("commands", {"kind": "scale_lr"}, "lr_scale = 1: this changes nothing"),
     ):
         status, answer = daemon.post(f"/api/v1/jobs/train/{path}", body)
         assert (status, answer["error"][: len(error)]) == (400, error)
