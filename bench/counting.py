@@ -1,19 +1,19 @@
-"""What a variant makes torch do, counted rather than timed: operations, host syncs, temporary bytes.
+"""What a variant makes torch do, counted instead of timed: operations, host syncs, temporary bytes.
 
 Design
 ------
-A pass of its own, never timed. Modes of torch are per thread, so only the training thread is counted (on CPU the
+A separate pass, never timed. Torch's modes are per thread, so only the training thread is counted (on CPU the
 backward pass runs on it as well). Operations and syncs are differences against the same steps without the variant.
 
 *Operations* are calls that reach torch's dispatcher from the program; a fused call (`_foreach_norm`) is one.
 
-*Host syncs* are what would make the host wait for a device, though this machine may have none: operations that torch
-itself tags as giving a host value or a shape that depends on the data, and `.cpu()`, `.tolist()`, `.to("cpu")`
+*Host syncs* are what would make the host wait for a device, even if this machine has none: operations that torch tags
+as returning a host value or a data-dependent shape, and `.cpu()`, `.tolist()`, `.to("cpu")`
 without `non_blocking`. A copy whose target is only known at run time is not recognised.
 
-*Temporary bytes* are the peak of what is alive at once among the tensor storages that were made while the variant's
-own code was on the stack, from its opening on, hence with its buffers. Scratch inside a kernel and NumPy's memory
-are not seen, the latter to the advantage of TensorBoard and wandb.
+*Temporary bytes* are the peak of live tensor storages that were allocated while the variant's code was on the stack,
+including its buffers. Scratch memory inside a kernel and NumPy's memory are not counted; the latter favours TensorBoard
+and wandb.
 """
 
 import sys
@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _PASSING = ("__torch_function__", "__torch_dispatch__")
-"""Functions of a mode: what runs directly in them is the program's own operation, on its way through."""
+"""Functions of a mode: an operation called directly in them is the program's own, passing through."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Counts:
 
 
 class _Operations(TorchDispatchMode):
-    """Counts what the dispatcher sees and follows the storages that the owners' code makes."""
+    """Counts dispatched operations and tracks storages allocated by the owners' code."""
 
     def __init__(self, owners: Sequence[str]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _HostCopies(TorchFunctionMode):
-    """Counts the ways to the host that need no operation when the tensor is on the CPU already."""
+    """Counts transfers to the host that need no operation if the tensor is already on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()

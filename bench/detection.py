@@ -1,23 +1,23 @@
-"""How good the rules are on labelled logs of real runs: false alarms, recall and delay, beside other systems' rules.
+"""Detection quality on labelled logs of real runs: false alarms, recall and delay, compared with other systems' rules.
 
     python bench/detection.py CORPUS                the table
     python bench/detection.py CORPUS --check        exit code 1 if a goal is missed
     make bench-detection CORPUS=DIR
 
-The corpus is a directory of your own:
+The corpus is a directory:
 
-    index.csv       a row per run; id, label, onset and excerpt are read. label: healthy, ambiguous (left out), or kinds
-                    joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored apart
+    index.csv       a row per run; id, label, onset and excerpt are read. label: healthy, ambiguous (excluded), or kinds
+                    joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored separately
     events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither
-                    a hit nor false; `best_before_divergence` is where a divergence may first be seen
+                    a hit nor false; `best_before_divergence` is where a divergence is first detectable
     runs/<id>.csv   step, loss, grad_norm, lr, val_loss; empty: not logged; nan and inf are literal
     peer_detectors.py   optional: other systems' rules, RULES = {name: rule}, rule(columns) -> indices, and read(path)
 
 Design
 ------
 A healthy run counts as alarmed if anything above info is raised in it outside its minor events: page, if critical. A
-label is caught by an alarm of a rule that names it, from three points before its onset on; NaN and divergence only by a
-page. Other systems' rules know no names and no severities: whatever they raise counts for every label as a page.
+label is caught by an alarm of a matching rule, from three points before its onset on; NaN and divergence only by a
+page. Other systems' rules have no names and no severities: every alarm of theirs counts for every label as a page.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from caboose_daemon.offline.replay.player import play
 
 ANY = "*"
 SLACK = 3
-"""Points before an onset, and around a minor event, that an alarm may lie."""
+"""Tolerance in points before an onset and around a minor event."""
 BROKEN = {"loss_spike", "divergence", "gradient_explosion", "non_finite", "lr_too_high", ANY}
 NAMES: dict[str, set[str]] = {
     "loss_spike": BROKEN | {"oscillation"},
@@ -62,7 +62,7 @@ NEED_A_PAGE = ("nan", "divergence")
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something raised: by which rule, when, and whether it pages."""
+    """An alarm: its rule, its time, and whether it pages."""
 
     rule: str
     step: float
@@ -82,7 +82,6 @@ class Run:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong with it."""
         return self.labels == ["healthy"]
 
     def place(self, step: float) -> int:
@@ -90,7 +89,7 @@ class Run:
         return bisect.bisect_left(self.steps, step)
 
     def is_minor(self, alarm: Alarm) -> bool:
-        """Whether an alarm falls on an event of little weight."""
+        """Whether an alarm falls on a minor event."""
         at = self.place(alarm.step)
         for kind, onset in self.minor:
             if kind == "init_transient":
@@ -103,7 +102,7 @@ class Run:
 
 @dataclass
 class Score:
-    """How one set of rules did."""
+    """The score of one set of rules."""
 
     name: str
     paged: list[str] = field(default_factory=list)
@@ -191,13 +190,13 @@ def _judge_label(score: Score, run: Run, label: str, raised: Sequence[Alarm]) ->
 
 
 def progress(text: str) -> None:
-    """One line on a terminal that keeps being rewritten."""
+    """Rewrites one line on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, list[Alarm]]:
-    """What our rules raise."""
+    """The alarms of our rules."""
     alarms = {}
     for done, run in enumerate(runs):
         progress(f"Caboose, {done} of {len(runs)}: {run.id}")
@@ -207,7 +206,7 @@ def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, lis
 
 
 def of_peers(root: Path, runs: Sequence[Run]) -> dict[str, dict[str, list[Alarm]]]:
-    """What other systems' rules raise, by system, where the corpus brings them."""
+    """The alarms of other systems' rules, by system, if the corpus has them."""
     path = root / "peer_detectors.py"
     if not path.exists():
         return {}
@@ -242,7 +241,7 @@ def table(scores: Sequence[Score]) -> str:
 
 
 def details(score: Score, excerpts: Score) -> str:
-    """By label: caught, and the median delay in logged points; then what was missed and what was raised for nothing."""
+    """By label: caught, and the median delay in logged points; then missed labels and false alarms."""
     lines = ["| label | caught | median delay, points |", "| --- | ---: | ---: |"]
     for label in sorted(score.total):
         delay = statistics.median(score.delays[label]) if score.delays[label] else float("nan")
@@ -250,13 +249,17 @@ def details(score: Score, excerpts: Score) -> str:
     pasted = ", ".join(
         f"{label} {excerpts.caught[label]} / {excerpts.total[label]}" for label in sorted(excerpts.total)
     )
-    lines += ["", f"Excerpts of a few pasted lines, apart: {pasted}.", f"Missed: {', '.join(score.missed) or 'none'}."]
+    lines += [
+        "",
+        f"Excerpts of a few pasted lines, scored separately: {pasted}.",
+        f"Missed: {', '.join(score.missed) or 'none'}.",
+    ]
     lines += [f"Healthy runs with an alarm: {', '.join(score.alarmed) or 'none'}."]
     return "\n".join(lines)
 
 
 def goals(score: Score, bloom: Sequence[Alarm] | None) -> list[tuple[str, bool]]:
-    """What has to be reached, and whether it is."""
+    """The goals, and whether each is met."""
     sudden, slow = score.recall(SUDDEN), score.recall(SLOW)
     allowed = max(1, score.num_healthy // 91), max(1, 9 * score.num_healthy // 91)
     reached = [
@@ -272,7 +275,7 @@ def goals(score: Score, bloom: Sequence[Alarm] | None) -> list[tuple[str, bool]]
 
 
 def main() -> int:
-    """Scores, prints, judges."""
+    """Prints the tables; 1 if --check and a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="directory of labelled logs, as described above")
     parser.add_argument("--config", type=Path, help="thresholds to judge by; the defaults otherwise")
@@ -281,7 +284,7 @@ def main() -> int:
     options = parser.parse_args()
     missing = [name for name in ("index.csv", "events.csv", "runs") if not (options.corpus / name).exists()]
     if missing:
-        parser.error(f"{options.corpus}: no {', '.join(missing)} there; --help says what a corpus holds")
+        parser.error(f"{options.corpus}: {', '.join(missing)} missing; --help describes the corpus format")
     try:
         config = load(options.config)
         runs = read_corpus(options.corpus)

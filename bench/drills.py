@@ -1,11 +1,11 @@
-"""How well faults are found, told apart and explained: every drill with 5 seeds, every healthy run with 20.
+"""How well faults are detected, distinguished and explained: every drill with 5 seeds, every healthy run with 20.
 
     make drills                                                     # measure all, write docs/drills.md
-    make drills ARGS=--resume                                       # go on where a run was interrupted
-    python bench/drills.py dead_units loss_spike --results r.json   # measure these, keep the others of the file
+    make drills ARGS=--resume                                       # continue an interrupted measurement
+    python bench/drills.py dead_units loss_spike --results r.json   # measure these, keep the others in the file
 
-Without names everything is measured anew. Results are kept in a file drill by drill; with --resume, what it has is
-taken from there, and what it lacks is measured.
+Without names everything is measured again. Results are stored in a file after each drill; with --resume, only missing
+ones are measured.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from caboose_daemon.ops.drills.conduct import conduct
 
 
 def main() -> int:
-    """The exit code: 0 every goal that was measured is met, 1 one is not."""
+    """The exit code: 0 if every measured goal is met, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="drills, all or healthy; without any, all and healthy")
-    parser.add_argument("--resume", action="store_true", help="measure only what --results lacks")
+    parser.add_argument("names", nargs="*", help="drills, all or healthy; default: all and healthy")
+    parser.add_argument("--resume", action="store_true", help="measure only what is missing in --results")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--twin-seeds", type=int, default=scores.TWIN_SEEDS)
-    parser.add_argument("--first-seed", type=int, default=0, help="seeds are counted from here")
-    parser.add_argument("--results", type=Path, help="JSON file to keep results in")
+    parser.add_argument("--first-seed", type=int, default=0, help="first seed")
+    parser.add_argument("--results", type=Path, help="JSON file for the results")
     parser.add_argument("--output", type=Path, help="Markdown page to write")
     options = parser.parse_args()
     if options.resume and not options.results:
@@ -40,7 +40,7 @@ def main() -> int:
         parser.error(str(error))
     kept, chosen = results.to_measure(chosen, kept, is_part=bool(options.names), is_resumed=options.resume)
     if kept:
-        console.print(f"{len(kept)} are taken as {options.results} has them", highlight=False)
+        console.print(f"{len(kept)} results taken from {options.results}", highlight=False)
 
     def num_seeds(drill: catalogue.Drill) -> int:
         return int(options.twin_seeds if drill.is_healthy else options.seeds)

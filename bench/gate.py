@@ -1,4 +1,4 @@
-"""What the gate of rollback costs a step: when nothing is armed, and from an offered command to all ranks having acted.
+"""Cost of the rollback gate: per step when nothing is armed, and from a command to the last rank's action.
 
     python bench/gate.py                    both tables (about half a minute)
     python bench/gate.py --check            exit code 1 if a goal is missed
@@ -7,10 +7,10 @@
 Design
 ------
 Idle: `pass_boundary` in a loop on one thread, helper running, the loop's own cost subtracted; CPU time of the best of
-many rounds, since what is above it is the machine's. Armed: real gloo ranks with a TCPStore on rank 0, hands that do
-nothing. All ranks are offered a command for a boundary a few steps on and end those steps at once, so what is seen is
-the protocol, not the wait for the boundary: *ready* is from the offer to this rank's acknowledgement, *gate* how long
-the training thread was held up at the boundary, and *all* from the offer to the last rank's end.
+many rounds, since the rest is noise of the machine. Armed: real gloo ranks with a TCPStore on rank 0 and actions that
+do nothing. All ranks get a command for a boundary a few steps ahead and end those steps at once, so the protocol is
+measured, not the wait for the boundary: *ready* is from the offer to this rank's acknowledgement, *gate* how long
+the training thread was paused at the boundary, and *all* from the offer to the last rank's end.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
         return 0
 
     idle = idle_seconds()
-    print(f"idle      {1e9 * idle:8.0f} ns a step    (goal: below {1e9 * GOAL_IDLE_SECONDS:.0f} ns)")
+    print(f"idle      {1e9 * idle:8.0f} ns per step  (goal: below {1e9 * GOAL_IDLE_SECONDS:.0f} ns)")
     measured = armed_seconds(arguments.ranks)
     for name, values in measured.items():
         quantiles = statistics.quantiles(values, n=20)
@@ -54,22 +54,20 @@ def main() -> int:
 
 
 class IdleHands:
-    """Hands with nothing to move."""
+    """Actions that do nothing."""
 
     def refuses(self, command: object, step: int) -> str:
-        """Never."""
         return ""
 
     def let_go(self, command: object) -> None:
-        """Nothing is kept."""
+        """Nothing is held."""
 
     def act(self, command: object, step: int) -> str:
-        """Nothing to do."""
         return ""
 
 
 def idle_seconds(num_calls: int = 20_000, num_rounds: int = 60) -> float:
-    """What one boundary costs when nothing is armed."""
+    """Cost of one boundary when nothing is armed."""
     from caboose.rollback.coordinator import Coordinator
     from caboose.rollback.group import open_group
 
@@ -93,7 +91,7 @@ def idle_seconds(num_calls: int = 20_000, num_rounds: int = 60) -> float:
 
 
 def armed_seconds(num_ranks: int) -> dict[str, list[float]]:
-    """What every command took, over all ranks the slowest."""
+    """Duration of every command on the slowest rank."""
     with tempfile.TemporaryDirectory() as directory:
         environment = {**os.environ, "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, __file__, "--rank-of", directory]
@@ -112,7 +110,7 @@ def armed_seconds(num_ranks: int) -> dict[str, list[float]]:
 
 
 def be_a_rank(directory: Path) -> None:
-    """One rank: offers itself every command, passes the boundaries, and writes down how long things took."""
+    """One rank: gets every command, passes the boundaries, and records the durations."""
     import torch.distributed as dist
 
     from caboose.rollback.budget import Limits

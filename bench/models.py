@@ -1,4 +1,4 @@
-"""The training steps that are measured: model, optimizer, data and the order of calls in one step.
+"""The measured training steps: model, optimizer, data and the order of calls in one step.
 
 Design
 ------
@@ -34,17 +34,17 @@ def _same(loader: Iterable[Batch]) -> Iterable[Batch]:
 
 @dataclass
 class Calls:
-    """What a variant adds to a training loop, beside the hooks it may have put on the model."""
+    """What a variant adds to a training loop, besides hooks on the model."""
 
     after_backward: Callable[[], None] = _nothing
     after_step: Callable[[torch.Tensor], None] = _nothing
     watch: Callable[[Iterable[Batch]], Iterable[Batch]] = _same
     own_seconds: Callable[[], float] | None = None
-    """Seconds the variant has itself measured on the training thread since it was opened, if it can."""
+    """Seconds on the training thread measured by the variant since it was opened, if it can."""
     helpers: Callable[[], list[int]] = field(default=list)
     """Processes on this host that work for the variant and count as its cost."""
     elsewhere: list[int] = field(default_factory=list)
-    """Processes whose cost is shown apart, because they need not run on the training host."""
+    """Processes whose cost is shown separately, because they need not run on the training host."""
 
 
 class Workload:
@@ -60,7 +60,7 @@ class Workload:
 
     @property
     def num_tensors(self) -> int:
-        """Parameter tensors, which is what per-parameter observers pay for."""
+        """Parameter tensors: the cost driver of per-parameter observers."""
         return len(list(self.model.parameters()))
 
     @property
@@ -75,17 +75,17 @@ class Workload:
         return self
 
     def restore(self) -> None:
-        """Weights, buffers and optimizer as at the beginning."""
+        """Restores the initial weights, buffers and optimizer."""
         self.model.load_state_dict(self._initial)
         self.optimizer.state.clear()
         self.optimizer.zero_grad()
 
     def stream(self) -> Iterator[Batch]:
-        """The batches, again and again."""
+        """The batches, repeated forever."""
         return itertools.cycle(self._batches)
 
     def step(self, batch: Batch, calls: Calls) -> None:
-        """One training step; bare when the calls do nothing."""
+        """One training step; bare if the calls do nothing."""
         inputs, targets = batch
         loss = self._loss(self.model(inputs), targets)
         loss.backward()

@@ -1,4 +1,4 @@
-"""What Caboose costs a training step, side by side with doing nothing and with the usual ways to watch gradients.
+"""The overhead of Caboose per training step, compared with no monitoring and with common ways to monitor gradients.
 
     python bench/overhead.py                        all models and variants (about half an hour)
     python bench/overhead.py --quick                transformer, Caboose and the floor only (about a minute)
@@ -9,8 +9,8 @@ Design
 ------
 One process and one torch thread: the second core is left to the agent's sender, the daemon and other libraries'
 services, as a training host has cores to spare. `models` has the steps, `peers` the variants, `timing` and `counting`
-measure, `tables` writes, `worlds` runs the DDP jobs. The daemon is a real one in a process of its own, so that the
-sender really sends; at the end its counters tell whether all reports came.
+measure, `tables` writes, `worlds` runs the DDP jobs. The daemon is a real one in a separate process, so that the
+sender really sends; at the end its counters show whether all reports arrived.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from caboose.settings.environment import SAMPLE_EVERY
 from support.processes import DaemonProcess, clean_environment, running_daemon
 
 BLOCK_SECONDS = 2.0
-"""Long enough for the sender's turns, 50 ms apart, to fall into a block in proportion."""
+"""Long enough for a block to contain the sender's turns, 50 ms apart, in proportion."""
 WORLD_PERIODS = 1
-"""Sampling periods that the ranks train; with more ranks than cores, a step takes half a second."""
+"""Sampling periods per rank; with more ranks than cores, a step takes 0.5 s."""
 JUDGED = "transformer"
 OTHERS_SHARE = 3
 """The other models are compared in a third of the rounds: their stretched sampling periods make long blocks."""
@@ -56,9 +56,9 @@ def arguments() -> argparse.Namespace:
         "--block", type=int, default=0, help="steps per block, made up to whole periods; by default what takes 2 s"
     )
     parser.add_argument("--output", type=Path, help="write the Markdown there as well")
-    parser.add_argument("--quick", action="store_true", help="a minute's look: fewer variants and pairs")
+    parser.add_argument("--quick", action="store_true", help="about a minute: fewer variants and pairs")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
-    parser.add_argument("--world", default="", help="instead: the cost per rank at these world sizes, e.g. 1,2,4")
+    parser.add_argument("--world", default="", help="only the cost per rank at these world sizes, e.g. 1,2,4")
     options = parser.parse_args()
     options.models = [JUDGED] if options.quick else options.models.split(",")
     options.variants = options.variants.split(",") if options.variants else list(QUICK) if options.quick else []
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 
 def progress(text: str) -> None:
-    """One line on stderr that keeps being rewritten; stdout has the tables alone."""
+    """Rewrites one line on stderr; stdout has only the tables."""
     print(f"\r\033[K{text}" if sys.stderr.isatty() else text, end="" if sys.stderr.isatty() else "\n", file=sys.stderr)
     sys.stderr.flush()
 
@@ -99,7 +99,7 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
 
 
 def reports(daemon: DaemonProcess) -> str:
-    """Whether the sender really sent: what the daemon counted."""
+    """The daemon's counters, as proof that the sender really sent."""
     wanted = ("caboose_messages_received_total", "caboose_messages_refused_total", "caboose_reports_dropped_total")
     totals = dict.fromkeys(wanted, 0.0)
     for line in daemon.text("/metrics").splitlines():
@@ -112,7 +112,7 @@ def reports(daemon: DaemonProcess) -> str:
 
 @contextlib.contextmanager
 def quiet_environment() -> Iterator[None]:
-    """Variables that would change the agent's mind are put aside, here as in the daemon."""
+    """Removes environment variables that configure the agent or the daemon."""
     kept = dict(os.environ)
     for name in set(os.environ) - set(clean_environment()):
         del os.environ[name]
@@ -123,7 +123,7 @@ def quiet_environment() -> Iterator[None]:
 
 
 def main() -> int:
-    """Measures, prints, judges."""
+    """Prints the tables; 1 if --check and a goal is missed."""
     options = arguments()
     torch.set_num_threads(1)
     sections = ["# What a step costs", "", machine() + ".", ""]

@@ -1,4 +1,4 @@
-"""How long the live page of a long run takes to open: 50,000 steps of 64 ranks, in a browser with nothing cached.
+"""Loading time of the live page of a long run: 50,000 steps of 64 ranks, in a browser with an empty cache.
 
     python bench/page.py                            the table (about a minute)
     python bench/page.py --check                    exit code 1 if the goal is missed
@@ -6,11 +6,11 @@
 
 Design
 ------
-The steps are written to a journal by the journal's own code, a real daemon is started on it, and 64 simulated ranks go
-on with the run over real sockets at its pace. Each time a new Chromium with an empty profile opens the page, in a tab
-to which nothing is attached meanwhile (`tests/support/opening.py`); times are on the browser's own clock, bytes are
-what came over the wire. The first opening, which also has the daemon compress plotly's script, is told apart; the goal
-is for the median of the others.
+The steps are written by the journal's code, a real daemon is started on it, and 64 simulated ranks continue the run
+over real sockets at its pace. Each time a new Chromium with an empty profile opens the page, in a tab without a
+debugger attached (`tests/support/opening.py`); times are on the browser's clock, bytes are those transferred. The
+first opening, in which the daemon also compresses plotly's script, is listed separately; the goal is for the median of
+the others.
 """
 
 import argparse
@@ -36,7 +36,7 @@ GOAL_SECONDS = 2.0
 
 
 def series_seconds(daemon: DaemonProcess, query: str, times: int = 5) -> tuple[float, int]:
-    """Median time of an answer of /series, and its bytes over the wire."""
+    """Median time of /series, and its transferred bytes."""
     url = f"{daemon.url}api/v1/jobs/{JOB}/series?{query}"
     taken, num_bytes = [], 0
     with httpx.Client(timeout=60) as client:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=50_000, help="steps in the journal (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=64, help="live ranks (default: %(default)s)")
     parser.add_argument("--times", type=int, default=5, help="openings after the first (default: %(default)s)")
-    parser.add_argument("--slowest", type=int, default=0, help="also list the files that came last")
+    parser.add_argument("--slowest", type=int, default=0, help="also list the slowest files")
     parser.add_argument("--check", action="store_true", help=f"exit code 1 if it takes over {GOAL_SECONDS:g} s")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
@@ -71,19 +71,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 (what, *series_seconds(daemon, query))
                 for what, query in (
                     ("/series, all steps in 1,000 points", "points=1000"),
-                    ("/series, 2,000 steps one by one", f"points=2000&from={middle}&to={middle + 1999}"),
+                    ("/series, 2,000 single steps", f"points=2000&from={middle}&to={middle + 1999}"),
                 )
             ]
     median = statistics.median(opening.seconds for opening in openings)
     print(f"{asked.steps:,} steps, {asked.ranks} live ranks; {os.cpu_count()} cores, {platform.machine()}")
     print(f"(written to the journal in {written:.1f} s)\n")
-    print("| opened with nothing cached | words and numbers | all charts | over the wire |\n|---|---|---|---|")
+    print("| empty cache | text and numbers | all charts | transferred |\n|---|---|---|---|")
     for name, some in (("first time", [first]), (f"median of {asked.times}", openings)):
         words = statistics.median(opening.words_seconds for opening in some)
         charts = statistics.median(opening.seconds for opening in some)
         size = statistics.median(opening.num_bytes for opening in some) / 1e6
         print(f"| {name} | {words:.2f} s | {charts:.2f} s | {size:.2f} MB |")
-    print("\n| answer | median | over the wire |\n|---|---|---|")
+    print("\n| answer | median | transferred |\n|---|---|---|")
     for what, seconds, num_bytes in series:
         print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
     for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:

@@ -1,14 +1,13 @@
-"""What is put beside the bare training step: Caboose, and the usual ways to watch gradients, as people write them.
+"""The compared variants: Caboose, and common ways to monitor gradients, as usually written.
 
 Design
 ------
 A variant is opened around one block: `open` yields the calls that the loop makes and takes out everything again at
 its end, so nothing of it is left in the next block. Opening and closing are never timed. A variant whose work is in
-the loop's own calls is also timed in place (`own_seconds`), and so is Caboose, by its guard: a small cost shows there
-long before it rises above the noise of two compared blocks. What hooks do for wandb cannot be timed this way.
+the loop's own calls is also timed in place (`own_seconds`), and so is Caboose, by its guard: this shows small costs
+below the noise of two compared blocks. wandb's hooks cannot be timed this way.
 
-Everything that the variants execute lies in this file or in the directories of `OWNERS`; that is how `counting` knows
-whose memory a tensor is.
+All code of the variants is in this file or in the directories of `OWNERS`; that is how `counting` assigns memory.
 """
 
 import contextlib
@@ -34,12 +33,12 @@ from caboose.governor import Governor
 from caboose.settings.environment import SAMPLE_EVERY
 
 OWNERS = (__file__, str(Path(caboose.__file__).parent) + os.sep, f"{os.sep}wandb{os.sep}")
-DRILLS = str(Path(caboose_drills.__file__).parent) + os.sep  # the transformer is from there, and is nobody's cost
+DRILLS = str(Path(caboose_drills.__file__).parent) + os.sep  # the transformer is from there, and is not counted
 SETTLE_SECONDS = 0.3
-"""Connecting and the agent's Hello happen in here, before a block begins: its sender looks every 50 ms."""
+"""Connecting and the agent's Hello happen in here, before a block begins: its sender runs every 50 ms."""
 
 NO_GOVERNOR = 1.0
-"""A budget of the whole step: the agent keeps its cadence, so its cost is measured and not avoided."""
+"""A budget of the whole step: the agent keeps its interval, so its cost is measured and not avoided."""
 
 Open = Callable[[Workload], AbstractContextManager[Calls]]
 
@@ -54,19 +53,19 @@ class Variant:
     period: int = 1
     """Steps after which its work repeats; a block is a whole number of periods."""
     every_round: bool = False
-    """Compared in every round; the others, whose cost is plain to see, in every third."""
+    """Compared in every round; the others, whose cost is obvious, in every third."""
     has_background: bool = False
     """Whether threads or other processes work for it."""
 
 
 class OwnSeconds:
-    """Adds up what the agent's guard reports, step by step, about its own time on the training thread."""
+    """Sums the time on the training thread that the agent's guard reports, step by step."""
 
     def __init__(self, monitor: caboose.Monitor) -> None:
         self._guard = monitor.guard
         self._taken = 0.0
         self._take = self._guard.take_seconds
-        self._guard.take_seconds = self._summing  # the only way to see every hand-over, each of which resets it
+        self._guard.take_seconds = self._summing  # the only way to catch every reading, each of which resets it
 
     def _summing(self) -> float:
         seconds = self._take()
@@ -74,7 +73,7 @@ class OwnSeconds:
         return seconds
 
     def __call__(self) -> float:
-        """Seconds so far, the part not yet handed over included."""
+        """Seconds so far, including the part not yet read."""
         return self._taken + self._guard.seconds
 
 
@@ -83,11 +82,11 @@ SETTLE_PERIODS = 5
 
 
 _settled: dict[str, Governor] = {}
-"""By workload: the cadences the agent's governor came to, learned once and then held while blocks are compared."""
+"""By workload: the intervals chosen by the agent's governor, learned once and then fixed while blocks are compared."""
 
 
 def settled_governor(endpoint: str, workload: Workload) -> Governor:
-    """Lets the agent run at its defaults until its governor has found the cadences it keeps."""
+    """Runs the agent at its defaults until its governor has settled on its intervals."""
     if workload.name not in _settled:
         monitor = caboose.attach(workload.model, workload.optimizer, job=f"{workload.name}-settling", endpoint=endpoint)
         stream = workload.stream()
@@ -126,7 +125,7 @@ def watched(
 
 @contextlib.contextmanager
 def bare(_workload: Workload) -> Iterator[Calls]:
-    """Nothing at all."""
+    """No monitoring."""
     yield Calls()
 
 
@@ -134,7 +133,7 @@ def _timed(work: Callable[..., None]) -> tuple[Callable[..., None], Callable[[],
     spent = [0.0]
 
     def run(*arguments: Any) -> None:
-        start = time.thread_time()  # CPU time: on a busy machine the wall clock would count others' turns
+        start = time.thread_time()  # CPU time: on a busy machine the wall clock would include other processes
         work(*arguments)
         spent[0] += time.thread_time() - start
 
@@ -147,7 +146,7 @@ def _gradients(workload: Workload) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def total_norm(workload: Workload) -> Iterator[Calls]:
-    """The floor: one norm over all gradients, no layer told apart, its result left on the device."""
+    """The floor: one norm over all gradients, not per layer, with its result left on the device."""
 
     def work() -> None:
         torch.nn.utils.get_total_norm(_gradients(workload))

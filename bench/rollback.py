@@ -1,15 +1,15 @@
-"""What a rollback saves: a run with a lasting spike under `auto`, beside its twins unguarded and without the spike.
+"""The benefit of a rollback: a run with a lasting spike under `auto`, compared with an unguarded and a clean run.
 
     python bench/rollback.py                            DDP and FSDP2 on 2 and 3 ranks, five seeds (about 40 minutes)
-    python bench/rollback.py --worlds ddp:2 --seeds 1   one look (about a minute and a half)
+    python bench/rollback.py --worlds ddp:2 --seeds 1   one run (about 1.5 minutes)
     python bench/rollback.py --check                    exit code 1 if a goal is missed
 
 Design
 ------
-Each run is the demo's job under torchrun with a daemon of its own. The *guarded* and the *unguarded* run get the same
+Each run is the demo's job under torchrun with its own daemon. The *guarded* and the *unguarded* run get the same
 corrupted batches and the same too-high learning rate; the *clean* one gets neither. All three see the same other
 batches, and are compared by their loss on text that none of them trained on. What counts as noise is three standard
-deviations of clean runs of different seeds, and at least 2 %: a run that went back has trained fewer steps.
+deviations of clean runs of different seeds, and at least 2 %: a rolled back run has trained fewer steps.
 """
 
 import argparse
@@ -56,9 +56,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default="ddp:2,ddp:3,fsdp2:2,fsdp2:3", help="which, as sharding:ranks")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=300, help="how long each run is")
-    parser.add_argument("--spike-at", type=int, default=140, help="the first step that goes wrong")
-    parser.add_argument("--step-seconds", type=float, default=0.05, help="no step is faster than this")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each run")
+    parser.add_argument("--spike-at", type=int, default=140, help="the first corrupted step")
+    parser.add_argument("--step-seconds", type=float, default=0.05, help="minimum step time")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--output", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
@@ -104,7 +104,7 @@ def _run(kind: str, sharding: str, ranks: int, seed: int, options: argparse.Name
         if code != 0:
             sys.exit(f"{kind} run failed:\n{tail(directory / 'job.log')}")
         results = [json.loads((directory / f"result.{rank}").read_text()) for rank in range(ranks)]
-        time.sleep(1.0)  # the last reports are put together
+        time.sleep(1.0)  # for the last reports to be aligned
         rows = Client(url, timeout=10.0).get(job_path(JOB, "/decisions"))["decisions"]
         decisions = [row for row in rows if row["state"] == "committed"]
     finally:
@@ -153,7 +153,7 @@ def _table(
         is_met &= g.held_out - c.held_out <= noise < u.held_out - c.held_out
     last_bad = options.spike_at + BAD_STEPS - 1
     lines.append(
-        f"\nHeld-out loss at the end; steps {options.spike_at} to {last_bad} of {options.steps} go wrong. Within noise "
+        f"\nHeld-out loss at the end; bad steps {options.spike_at} to {last_bad} of {options.steps}. Within noise "
         f"of the clean run means within {noise:.4f} (three standard deviations of clean runs, {3 * spread:.4f}, and at "
         f"least 2 %). Snapshots every {SNAPSHOT_EVERY} steps. {'Every goal is met.' if is_met else 'A GOAL IS MISSED.'}"
     )

@@ -1,4 +1,4 @@
-"""What judging a step costs the daemon: CPU time of each rule, at 1,024 ranks x 200 layers, and how it grows.
+"""Cost of judging a step: CPU time of each rule, at 1,024 ranks x 200 layers, and its growth.
 
     python bench/rules.py                           the table, and the growth from 64 to 4,096 ranks
     python bench/rules.py --quick                   fewer steps (about twenty seconds)
@@ -7,16 +7,17 @@
 
 Design
 ------
-Reports are made as agents make them: every rank tells loss, rates and phases at every step and the norms of its own
-part of the layers; on sampled steps, one in a hundred, also its local gradients, fingerprints, weights and activations.
-They go through the real alignment, whose cost is shown beside, and the rules are those of `RULES`, one view for all of
-them as in the engine: the first to ask for something pays for it. Time is the thread's CPU time, so a busy machine
+Reports are like those of agents: every rank reports loss, rates and phases at every step and the norms of its part of
+the layers; on sampled steps, one in a hundred, also its local gradients, fingerprints, weights and activations.
+They go through the real alignment, whose cost is also shown, and the rules are those of `RULES`, one view for all of
+them as in the engine: the first user of a value pays for it. Time is the thread's CPU time, so a busy machine
 changes little.
 
-A rule's cost is the mean over ordinary and sampled steps in their real proportion; the latter are shown apart, because
-one of them is what the daemon must bear at once. Rules that look at the ranks about once a second count once a step, as
-for a job of one step a second. Every rule is also run on a job in trouble (slow rank, odd loss, replicas apart), since
-findings cost more than silence. Growth: the slope of a straight line through the logarithms, 1 being linear.
+A rule's cost is the mean over ordinary and sampled steps in their real proportion; the latter are also shown
+separately, because a single one delays the daemon by that much. Rules that check the ranks about once a second
+count once per step, as for a job of one step a second. Every rule is also run on a faulty job (slow rank, deviating
+loss, diverged replicas), since findings cost more than none. Growth: the slope of a straight line through the
+logarithms, 1 being linear.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from caboose_wire.messages import HISTOGRAM_BINS
 
 GOAL_SECONDS = 0.010
 GOAL_EXPONENT = 1.1
-"""Linear, with room for the noise of the smallest size, which fixed costs would flatter."""
+"""Linear, with a margin for the noise of the smallest size."""
 SAMPLE_EVERY = 100
 SIZES = (64, 256, 1024, 4096)
 VISIBLE = frozenset(
@@ -73,7 +74,7 @@ class Costs:
 
 
 class Workload:
-    """A job of so many ranks and layers; `is_troubled`: with a slow rank, an odd loss and replicas apart."""
+    """A job of this size; `is_troubled`: with a slow rank, a deviating loss and diverged replicas."""
 
     def __init__(self, ranks: int, layers: int, *, is_troubled: bool = False) -> None:
         self.ranks = ranks
@@ -83,7 +84,7 @@ class Workload:
         self._random = np.random.default_rng(ranks)
 
     def report(self, rank: int, step: int, *, is_sampled: bool) -> StepReport:
-        """What an agent would send."""
+        """A report like an agent's."""
         random, is_odd = self._random, self.is_troubled and rank == self.ranks // 2
         late = 0.4 if is_odd else 0.0
         forward = 0.3 + late + 0.01 * random.random()
@@ -139,7 +140,7 @@ class Workload:
         return arrays, slices
 
     def steps(self, num: int) -> Iterator[tuple[AlignedStep, bool, float]]:
-        """Aligned steps, whether each was sampled, and what aligning it cost."""
+        """Aligned steps, whether each was sampled, and the cost of aligning it."""
         for step in range(1, num + 1):
             is_sampled = step % max(2, num // 8) == 0
             reports = {rank: self.report(rank, step, is_sampled=is_sampled) for rank in range(self.ranks)}
@@ -148,7 +149,7 @@ class Workload:
             yield aligned, is_sampled, time.thread_time() - start
 
     def view(self, step: AlignedStep | None, now: float) -> JobView:
-        """The job as rules see it, past its start-up; on a tick there is no step."""
+        """The view passed to rules, after start-up; without a step on a tick."""
         return JobView(
             job="train",
             attempt=1,
@@ -171,7 +172,7 @@ class Workload:
 
 
 def measure(workload: Workload, num_steps: int) -> tuple[dict[str, Costs], Costs]:
-    """What each rule, and the alignment, cost on this job."""
+    """Cost of each rule and of the alignment on this job."""
     configs = Config().rules
     rules: list[AnyRule] = [rule(configs[rule.name]) for rule in RULES]
     costs = {rule.name: Costs() for rule in rules}
@@ -207,7 +208,7 @@ def _ms(seconds: float) -> str:
 
 
 def main() -> int:
-    """Measures, prints, and says whether the goals are met."""
+    """Prints the tables and whether the goals are met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024, help="ranks of the judged job (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=200, help="layers of the model (default: %(default)s)")
@@ -223,7 +224,7 @@ def main() -> int:
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ",
         end="",
     )
-    print(f"numpy {np.__version__}; CPU milliseconds a step, {steps} steps, sampled steps 1 in {SAMPLE_EVERY}\n")
+    print(f"numpy {np.__version__}; CPU milliseconds per step, {steps} steps, sampled steps 1 in {SAMPLE_EVERY}\n")
     costs, aligning = measure(Workload(options.ranks, options.layers), steps)
     troubled, _ = measure(Workload(options.ranks, options.layers, is_troubled=True), steps)
     growth = {
@@ -236,7 +237,7 @@ def main() -> int:
     print(f"\nAligning a step, for comparison: {_ms(aligning.mean)} (sampled: {_ms(_mean(aligning.sampled))}).")
     is_cheap = max(total, worst) <= GOAL_SECONDS
     is_linear = exponent(totals) <= GOAL_EXPONENT
-    print(f"\n- {'met' if is_cheap else 'MISSED'}: all rules {_ms(total)} ms, in trouble {_ms(worst)} ms; goal 10 ms")
+    print(f"\n- {'met' if is_cheap else 'MISSED'}: all rules {_ms(total)} ms, faulty job {_ms(worst)} ms; goal 10 ms")
     print(
         f"- {'met' if is_linear else 'MISSED'}: grows with ranks^{exponent(totals):.2f} from 64 to 4,096; goal linear"
     )
@@ -245,7 +246,7 @@ def main() -> int:
 
 def _table(costs: dict[str, Costs], troubled: dict[str, Costs], growth: dict[int, dict[str, Costs]]) -> None:
     sizes = " | ".join(f"{size:,} ranks" for size in SIZES)
-    print(f"| rule | a step | sampled alone | in trouble | {sizes} | grows with ranks^ |")
+    print(f"| rule | per step | sampled steps | faulty job | {sizes} | grows with ranks^ |")
     print("|---|" + "---:|" * (4 + len(SIZES)))
     names = sorted(costs, key=lambda name: -costs[name].mean)
     for name in names:

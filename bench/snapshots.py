@@ -1,18 +1,18 @@
-"""What a snapshot and the way back cost: beside a plain copy of the same bytes, and as a share of the training step.
+"""Cost of taking and restoring a snapshot: compared with a plain copy of the same bytes, and as a share of a step.
 
     python bench/snapshots.py                       about two minutes
-    python bench/snapshots.py --quick               half a minute's look
+    python bench/snapshots.py --quick               about half a minute
     python bench/snapshots.py --check               exit code 1 if a goal is missed
 
 Design
 ------
-Taking and restoring are timed in turn with a memcpy of as many bytes between two buffers that are warm, round by round,
-so that each ratio is of neighbours in time. `restore` is timed as it runs after COMMIT: the snapshot was pinned some
-steps before and has been summed up by then; the row below it has the sum in it.
+Taking and restoring are timed in turn with a memcpy of as many bytes between two warm buffers, round by round, so that
+each ratio is of neighbours in time. `restore` is timed as it runs after COMMIT: the snapshot was pinned some steps
+before and its checksum is known; the row below it includes the checksum.
 
 The ring's share of a step is measured as the agent's own cost is (see `timing`): two twins take turns step by step,
-one with a ring at its default cadence, on a model whose step takes about 100 ms. What its calls take on the training
-thread is timed in place as well; half a percent shows there long before it rises above the noise of two blocks.
+one with a ring at its default cadence, on a model whose step takes about 100 ms. The time of its calls on the training
+thread is also measured in place, which shows costs below the noise of two blocks.
 """
 
 import argparse
@@ -43,9 +43,7 @@ WIDTH = 1024
 def arguments() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--mib", type=int, default=384, help="size of the snapshots that are timed (default: %(default)s)"
-    )
+    parser.add_argument("--mib", type=int, default=384, help="size of the timed snapshots (default: %(default)s)")
     parser.add_argument(
         "--rounds", type=int, default=15, help="rounds of take, restore and memcpy (default: %(default)s)"
     )
@@ -73,7 +71,7 @@ def layers(depth: int) -> nn.Sequential:
 
 
 def checked(ring: Ring, step: int) -> None:
-    """Waits for the inspector."""
+    """Waits for the inspector thread."""
     while ring.why_not(step):
         time.sleep(0.001)
 
@@ -92,7 +90,7 @@ def copies(mib: int, rounds: int) -> tuple[str, float]:
         checked(ring, step)
     source = torch.empty(ring.num_bytes, dtype=torch.uint8).random_()
     target = source.clone()
-    rows: dict[str, list[float]] = {"memcpy": [], "take": [], "restore": [], "restore, summed up again": []}
+    rows: dict[str, list[float]] = {"memcpy": [], "take": [], "restore": [], "restore with checksum": []}
     for step in range(7, 7 + rounds):
         rows["memcpy"].append(seconds_of(lambda: target.copy_(source)))
         rows["take"].append(seconds_of(lambda step=step: ring.take(step, step)))  # type: ignore[misc]
@@ -102,8 +100,8 @@ def copies(mib: int, rounds: int) -> tuple[str, float]:
             time.sleep(0.001)
         rows["restore"].append(seconds_of(lambda step=step: ring.restore(step)))  # type: ignore[misc]
         ring.unpin()
-        rows["restore, summed up again"].append(seconds_of(lambda step=step: ring.restore(step)))  # type: ignore[misc]
-        ring.unpin()  # forgets that it was summed up
+        rows["restore with checksum"].append(seconds_of(lambda step=step: ring.restore(step)))  # type: ignore[misc]
+        ring.unpin()  # discards the checksum
     ring.close()
     size = ring.num_bytes / 2**30
     lines = [
@@ -124,7 +122,7 @@ def copies(mib: int, rounds: int) -> tuple[str, float]:
 
 
 def ringed() -> Variant:
-    """The training step with a ring at its default cadence."""
+    """The training step with a ring at its default interval."""
 
     @contextlib.contextmanager
     def open_ring(workload: Workload) -> Iterator[Calls]:
@@ -169,7 +167,7 @@ def share(pairs: int) -> tuple[str, float]:
     text = (
         f"## a step of {bare * 1e3:.0f} ms, {twins[0].num_parameters / 1e6:.1f} M parameters, AdamW, "
         f"a snapshot every {EVERY} steps\n\n"
-        f"On the training thread: {own:.2%} of a step, averaged. Beside it, on another core: {beside:.2%}.\n"
+        f"On the training thread: {own:.2%} of a step, averaged. In the background, on another core: {beside:.2%}.\n"
         f"Wall time, x bare: {ratio.median:.4f} ({ratio.low:.4f} to {ratio.high:.4f}) over {pairs} pairs of blocks."
     )
     return text, own

@@ -1,4 +1,4 @@
-"""What the live stream of a job sends to one page, beside what whole statuses would be.
+"""Bytes that the live stream of a job sends to one page, compared with whole statuses.
 
     python bench/stream.py                  the table (about a minute)
     python bench/stream.py --ranks 64,512   other fleets
@@ -7,7 +7,7 @@ Design
 ------
 A real daemon, simulated ranks on real sockets that report a step at a steady pace, and one reader of the stream, as a
 page reads it: uncompressed, as server-sent events are. Its bytes are counted after the first status, which is whole.
-Beside them stands the size of the job's whole status, which a page without changes would get once a second.
+The size of the job's whole status is listed as well; without change detection a page would get it once a second.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from support.ranks import SimulatedRank, a_report, send_steps, simulated_ranks
 
 JOB = "fleet"
 PATIENT = "[rules.monitor_blind]\nenabled = false\n\n[rules.rank_silent]\nenabled = false\n"
-"""This is about what is sent; one process that plays thousands of ranks may be late."""
+"""Only sent bytes matter here; one process that simulates thousands of ranks may be late."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def training(ranks: list[SimulatedRank], step_seconds: float) -> Iterator[None]:
         step, draw = 1, np.random.default_rng(3)
         while not is_over.wait(step_seconds):
             step += 1
-            for simulated in ranks:  # no two ranks and no two steps are alike
+            for simulated in ranks:  # all ranks and steps differ
                 total = step_seconds * float(draw.normal(1.0, 0.01))
                 phases = Phases(total=total, data=0.01, forward=0.3 * total, backward=0.6 * total, optimizer=0.01)
                 loss = 2.0 + float(draw.normal(0.0, 0.05))
@@ -59,7 +59,7 @@ def training(ranks: list[SimulatedRank], step_seconds: float) -> Iterator[None]:
 
 
 def stream_rate(daemon: DaemonProcess, seconds: float) -> float:
-    """Bytes a second, after the first status."""
+    """Bytes per second, after the first status."""
     with httpx.stream("GET", f"{daemon.url}api/v1/stream?job={JOB}", timeout=30) as response:
         began, num_bytes = 0.0, 0
         for chunk in response.iter_raw():
@@ -73,7 +73,7 @@ def stream_rate(daemon: DaemonProcess, seconds: float) -> float:
 
 
 def measure(num_ranks: int, step_seconds: float, seconds: float) -> tuple[int, float]:
-    """The size of a whole status, and what is streamed a second."""
+    """The size of a whole status, and the bytes streamed per second."""
     with tempfile.TemporaryDirectory() as home:
         config = Path(home) / "caboose.toml"
         config.write_text(PATIENT)
@@ -83,7 +83,7 @@ def measure(num_ranks: int, step_seconds: float, seconds: float) -> tuple[int, f
         ):
             send_steps(ranks, 1, 1, time=time.time())
             if not wait_until(lambda: daemon.step(JOB) == 1, 60):
-                raise SystemExit(f"{num_ranks} ranks: their first step never came together")
+                raise SystemExit(f"{num_ranks} ranks: their first step was never aligned")
             with training(ranks, step_seconds):
                 time.sleep(2 * step_seconds)
                 whole = len(
@@ -100,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every rank has its sockets
-    print("| ranks | a step every | a whole status | what changed |\n|---:|---:|---:|---:|")
+    print("| ranks | step time | whole status | changes |\n|---:|---:|---:|---:|")
     for num_ranks in map(int, asked.ranks.split(",")):
-        step_seconds = 1.0 if num_ranks <= 1024 else 4.0  # one process plays all of them
+        step_seconds = 1.0 if num_ranks <= 1024 else 4.0  # one process simulates all of them
         whole, rate = measure(num_ranks, step_seconds, asked.seconds)
         print(f"| {num_ranks:,} | {step_seconds:g} s | {whole / 1000:.1f} kB | {rate / 1000:.1f} kB/s |", flush=True)
     return 0

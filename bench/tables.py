@@ -1,4 +1,4 @@
-"""Turns what was measured into Markdown, and into a verdict on the agent's promises."""
+"""Formats the measurements as Markdown, with a verdict on the agent's goals."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ FLOOR_ALLOWANCE_MS = 0.3
 MAX_TEMPORARY_BYTES = 4 * 2**20
 
 MIN_FOR_INTERVAL = 3
-"""With fewer pairs an interval would look surer than it is; only the median is shown."""
+"""With fewer pairs an interval would be misleading; only the median is shown."""
 
 HEADINGS = (
     "variant",
@@ -37,18 +37,18 @@ HEADINGS = (
 NOTES = """\
 A watched and a bare twin of the model take turns, step by step; a ratio is the median over pairs of blocks, with its
 95 % bootstrap interval. CPU time is that of the training thread plus all *background*: the process's other threads and
-helper processes on this host (wandb's service). Wall time is that of the training thread, and may be too kind by up to
+helper processes on this host (wandb's service). Wall time is that of the training thread, and may be too low by up to
 the background time. *Timed in place* is what the variant's own calls took on the training thread, measured inside
-them (Caboose's by its guard, in wall time, the others' in CPU time); hooks of others cannot be timed so. Opening and
-closing is not counted anywhere. Caboose's governor is let run first, and the cadences it came to are then held: what
-is measured is what a long run pays; the row below it shows what it would cost without. The floor is
-`torch.nn.utils.get_total_norm` over all gradients: one number, no layer told apart, nothing read back.
-Operations, syncs and bytes are counted in a pass of their own; `bench/counting.py` says how."""
+them (Caboose's by its guard, in wall time, the others' in CPU time); other libraries' hooks cannot be timed
+this way. Opening and closing are not counted. Caboose's governor runs first, and its intervals are then fixed: this is
+the cost in a long run; the row below shows the cost without the governor. The floor is
+`torch.nn.utils.get_total_norm` over all gradients: one number, not per layer, nothing read back.
+Operations, syncs and bytes are counted in a separate pass; see `bench/counting.py`."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One promise, and what was seen."""
+    """One goal, and whether it is met."""
 
     text: str
     is_met: bool
@@ -56,7 +56,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Result:
-    """All that was measured of one workload."""
+    """All measurements of one workload."""
 
     workload: Workload
     variants: Sequence[Variant]
@@ -69,7 +69,7 @@ class Result:
         return estimate([(pair.cpu + self.background(key)) / pair.bare_cpu for pair in self.pairs[key]])
 
     def background(self, key: str) -> float:
-        """CPU seconds a step of what ran beside the training thread; steady, so it is not measured in every pair."""
+        """CPU seconds per step in the background; steady, so not measured in every pair."""
         return statistics.median([pair.background for pair in self.pairs[key] if pair.background is not None] or [0.0])
 
     def wall_ratio(self, key: str) -> Estimate:
@@ -77,7 +77,7 @@ class Result:
         return estimate([pair.wall / pair.bare_wall for pair in self.pairs[key]])
 
     def added_ms(self, key: str) -> Estimate:
-        """CPU milliseconds a step costs more."""
+        """Added CPU milliseconds per step."""
         return estimate([(pair.cpu + self.background(key) - pair.bare_cpu) * 1e3 for pair in self.pairs[key]])
 
 
@@ -106,13 +106,13 @@ def table(result: Result) -> str:
     if daemon:
         lines += [
             "",
-            f"The daemon, a process of its own, used {statistics.median(daemon):.2f} ms of CPU a step beside it.",
+            f"The daemon, in a separate process, used {statistics.median(daemon):.2f} ms of CPU per step.",
         ]
     return "\n".join(lines)
 
 
 def goals(result: Result) -> list[Goal]:
-    """What is promised of the defaults, against what was seen."""
+    """The goals of the defaults, against the measurements."""
     ratio, added, counts = result.cpu_ratio(DEFAULTS), result.added_ms(DEFAULTS), result.counts[DEFAULTS]
     found = [
         Goal(f"CPU ratio median {ratio.median:.4f} <= {MAX_MEDIAN}", ratio.median <= MAX_MEDIAN),
@@ -125,7 +125,7 @@ def goals(result: Result) -> list[Goal]:
     ]
     floor = own_milliseconds(result.pairs.get(FLOOR, []))
     if floor is not None:
-        # In place: as a difference of two blocks, a floor of some tenths of a millisecond would drown in the noise.
+        # In place: as a difference of two blocks, a floor of some tenths of a millisecond would be below the noise.
         limit = FLOOR_FACTOR * floor + FLOOR_ALLOWANCE_MS
         text = f"added {added.median:.2f} ms <= {FLOOR_FACTOR:g} x floor ({floor:.2f} ms) + {FLOOR_ALLOWANCE_MS} ms"
         found.insert(2, Goal(f"{text} = {limit:.2f} ms", added.median <= limit))

@@ -3,18 +3,18 @@
 Design
 ------
 On a shared machine the same step takes 10 % more or less from one half second to the next, so comparing blocks one
-after the other drowns a cost of 1 %. Here the variant is opened on one of two identical twins (same weights, same
-batches; which of the two is drawn anew for each pair, lest one lie better in memory), and the twins step alternately in
-the order A B B A, which cancels what drifts. A *pair* is a block of such steps: at least one sampling period, the
+after the other cannot show a cost of 1 %. Here the variant is opened on one of two identical twins (same weights, same
+batches; which of the two is drawn for each pair, since memory placement differs), and the twins step alternately
+in the order A B B A, which cancels drift. A *pair* is a block of such steps: at least one sampling period, the
 variant's work in its due proportion. The result is the median over pairs with a bootstrap interval.
 
 Each pair starts from the same state, is warmed, and begins with a collected and frozen heap. Opening and closing the
-variant is outside of the clock.
+variant is not timed.
 
 CPU time of a step is that of the training thread, plus *background*: what other threads of the process (the agent's
 sender) and helper processes on this host (wandb's service) used meanwhile. Background runs on by the clock, so it is
 taken from a second block in which the watched twin steps alone; between the steps of a twin it would be charged for
-the bare twin's time as well. A background thread may delay a step of the bare twin, so the wall ratio may be too kind
+the bare twin's time as well. A background thread may delay a step of the bare twin, so the wall ratio may be too low
 by up to the background time.
 
 The kernel's per-process CPU clocks are read for helpers, exact where `cpu_times` counts ticks of 10 ms.
@@ -116,7 +116,7 @@ def run_pair(
         loader, bare_loader = iter(calls.watch(with_variant.stream())), without.stream()
         clock, bare_clock = _Clock(), _Clock()
         turns = [(clock, with_variant, loader, calls), (bare_clock, without, bare_loader, bare_calls)]
-        order.shuffle(turns)  # who begins
+        order.shuffle(turns)  # which twin begins
         for number in range(WARM_STEPS):
             if number == WARM_STEPS - 1:  # not after the last: a collection leaves the caches cold for the next step
                 gc.collect()
@@ -141,7 +141,7 @@ def run_pair(
 
 
 def _background(workload: Workload, loader: Iterator[Batch], calls: Calls, steps: int) -> tuple[float, float]:
-    """CPU seconds per step used beside the training thread: on this host, and in processes that may be elsewhere."""
+    """CPU seconds per step used in the background: on this host, and in processes that may be elsewhere."""
     helpers = calls.helpers()
 
     def read() -> tuple[float, float]:
@@ -163,7 +163,7 @@ def block_steps(variant: Variant, block: int) -> int:
 def compare(
     twins: Twins, variants: Sequence[Variant], *, rounds: int, block: int, progress: Callable[[str], None]
 ) -> dict[str, list[Pair]]:
-    """The pairs of each variant, by its key; every round takes the variants in a new order."""
+    """The pairs of each variant, by its key; every round uses a new order."""
     draw = random.Random(17)  # noqa: S311 - an order of blocks, not a secret
     pairs: dict[str, list[Pair]] = {variant.key: [] for variant in variants}
     for number in range(rounds):
@@ -179,7 +179,7 @@ def compare(
 
 
 def step_seconds(workload: Workload) -> float:
-    """About how long a bare step takes, once it is warm."""
+    """Approximate seconds of a warm bare step."""
     workload.restore()
     calls, loader, seconds = Calls(), workload.stream(), []
     for _ in range(4 * WARM_STEPS):
@@ -190,6 +190,6 @@ def step_seconds(workload: Workload) -> float:
 
 
 def own_milliseconds(pairs: Sequence[Pair]) -> float | None:
-    """What the variant timed in place, per step."""
+    """Seconds per step that the variant timed in place."""
     values = [pair.own for pair in pairs if pair.own is not None]
     return statistics.median(values) * 1e3 if values else None

@@ -1,12 +1,12 @@
-"""How well `caboose verify` tells a change from chance: simulated runs whose loss drops, or does not, in the middle.
+"""How well `caboose verify` distinguishes a change from chance: simulated runs with or without a drop in the middle.
 
     python bench/verifying.py               the table of docs/terminal.md (a minute)
-    python bench/verifying.py --runs 40     fewer runs a cell
+    python bench/verifying.py --runs 40     fewer runs per cell
 
 Design
 ------
-The loss is flat, or falls like a power of the step, with noise of 2.5 %: independent, remembering (each value keeps a
-share of the one before), or a random walk. 500 steps before are compared with 500 after, by the same code as the
+The loss is flat, or falls like a power of the step, with noise of 2.5 %: independent, correlated (each value keeps a
+share of the previous one), or a random walk. 500 steps before are compared with 500 after, by the same code as the
 command. A drop is a share of the loss at that place.
 """
 
@@ -45,7 +45,7 @@ def noise(draw: np.random.Generator, memory: float) -> Floats:
 
 
 def share_said(curve: Callable[[Floats], Floats], memory: float, drop: float, num_runs: int) -> float:
-    """In which share of runs the loss is said to be lower; without a drop, lower or higher."""
+    """Share of runs whose loss is judged lower; without a drop, lower or higher."""
     draw = np.random.default_rng(7)
     steps = np.arange(500.0, 500.0 + 2 * NUM)
     num_said = 0
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{asked.runs} runs of each curve: flat, falling\n")
     print(
         "| noise | nothing was changed: judged lower or higher | "
-        + " | ".join(f"{d:.0%} lower: seen" for d in DROPS[1:])
+        + " | ".join(f"{d:.0%} lower: detected" for d in DROPS[1:])
         + " |"
     )
     print("|---|" + "---|" * len(DROPS))

@@ -1,16 +1,16 @@
-"""What the agent costs each rank of a DDP job, at several world sizes: real gloo ranks under torchrun, a real daemon.
+"""The agent's cost per rank of a DDP job, at several world sizes: real gloo ranks under torchrun, a real daemon.
 
 Design
 ------
 `run` starts this file under torchrun once per world size. Each rank trains the benchmark's transformer under DDP with
-Caboose at its defaults (but for the governor, which would thin the norms that are to be seen shrinking), and writes
-down what the agent's guard measured on the training thread, summed over the steps of whole sampling periods, and how
+Caboose at its defaults (except the governor, which would thin the norms to be measured), and records what the
+agent's guard measured on the training thread, summed over the steps of whole sampling periods, and how
 many elements of gradients it took norms of. The guard is given the thread's CPU clock: with more ranks than cores, wall
-time is mostly waiting. Bytes are those the daemon received between the ranks' Hellos and their last words, divided
-by ranks and steps; the Hello, sent once, is given apart.
+time is mostly waiting. Bytes are those the daemon received between the ranks' Hellos and their last messages, divided
+by ranks and steps; the Hello, sent once, is listed separately.
 
-What does not shrink with the world is what each rank does for itself: its own loss and phases on every step, and on
-sampled ones its local gradients, activations and the fingerprint.
+Work that each rank does for itself does not shrink with the world size: its loss and phases on every step, and on
+sampled steps its local gradients, activations and the fingerprint.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _row(ranks: Sequence[dict[str, float]], received: float, steps: int) -> str:
 
 
 def received_bytes(url: str) -> float:
-    """What the daemon has received so far, from its own metrics."""
+    """Bytes received by the daemon so far, from its metrics."""
     with urllib.request.urlopen(f"{url.rstrip('/')}/metrics", timeout=10) as response:  # noqa: S310 - our own daemon
         for line in response.read().decode().splitlines():
             if line.startswith("caboose_received_bytes_total"):
@@ -91,7 +91,7 @@ def received_bytes(url: str) -> float:
 
 
 def rank_main(out: Path, url: str, steps: int) -> None:
-    """One rank: trains, and leaves what it measured in a file."""
+    """One rank: trains, and writes its measurements to a file."""
     import torch
     import torch.distributed as dist
     from models import Calls, build

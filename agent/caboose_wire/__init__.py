@@ -1,4 +1,4 @@
-"""The contract between agent and daemon: messages, their encoding, and where the two meet."""
+"""The contract between agent and daemon: messages, their encoding, and default addresses."""
 
 from caboose_wire.codec import VERSION, decode, encode
 from caboose_wire.errors import WireError

@@ -1,10 +1,10 @@
-"""Turns messages into multipart frames and back, within limits.
+"""Encodes messages as multipart frames and decodes them, within limits.
 
 Design
 ------
 Frame 0 is two bytes: version and message type. Frame 1 is the struct as msgpack. A StepReport's arrays follow,
-one frame each, raw little-endian float32, described in the header by name and shape: numbers that exist once per
-layer are most of the traffic, and decoding them is a view on the received bytes.
+one frame each, raw little-endian float32, described in the header by name and shape: per-layer numbers are most of
+the traffic, and decoding them is a view on the received bytes.
 
 Everything is checked before anything is allocated from a length the peer chose: frame sizes first, then the
 typed msgpack decode with its own length limits, then each array's byte count against its declared shape.
@@ -26,12 +26,12 @@ VERSION = 1
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HELLO_BYTES = 8 * 1024 * 1024
-"""A Hello names every layer: 65,536 layers of a hundred bytes fit."""
+"""A Hello names every layer: fits 65,536 layers of 100 bytes."""
 MAX_ARRAY_BYTES = 8 * 1024 * 1024
 MAX_REPORT_BYTES = 16 * 1024 * 1024
 MAX_ARRAYS = 64
 MAX_FRAME_BYTES = max(MAX_HELLO_BYTES, MAX_ARRAY_BYTES)
-"""For ZeroMQ's MAXMSGSIZE, which acts on each frame."""
+"""For ZeroMQ's MAXMSGSIZE, which applies to each frame."""
 
 TYPES: dict[int, type[Message]] = {
     1: Hello,
@@ -55,15 +55,15 @@ _DTYPE = np.dtype("<f4")
 def _shape_of(value: Any) -> list[int]:
     if isinstance(value, np.ndarray):
         return list(value.shape)
-    raise TypeError(f"{type(value).__name__} does not travel")
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
 def _shape_array(_: type, shape: Any) -> Any:
-    """Stands in for an array while the header is decoded: its shape, as an array, until its frame is read."""
+    """Placeholder for an array while the header is decoded: its shape, until its frame is read."""
     if not isinstance(shape, list) or len(shape) not in (1, 2):
-        raise ValueError("an array has one or two dimensions")
+        raise ValueError("an array must have one or two dimensions")
     if not all(type(size) is int and 0 <= size <= MAX_ARRAY_BYTES for size in shape):
-        raise ValueError("an array's sizes are whole numbers within the limits")
+        raise ValueError("an array's sizes must be whole numbers within the limits")
     return np.array(shape, dtype=np.int64)
 
 
@@ -103,14 +103,14 @@ def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
 
 
 def decode(frames: Sequence[bytes]) -> Message:
-    """The message in these frames; WireError, and nothing else, if there is none within the limits."""
+    """The message in these frames; raises only WireError."""
     if len(frames) < 2:
         raise WireError("truncated", f"{len(frames)} frames, a message has at least 2")
     if len(frames[0]) != 2:
         raise WireError("malformed", f"first frame has {len(frames[0])} bytes, expected version and type")
     version, code = frames[0]
     if version != VERSION:
-        raise WireError("version", f"peer speaks version {version}, this side speaks {VERSION}")
+        raise WireError("version", f"peer uses version {version}, this side uses {VERSION}")
     if code not in TYPES:
         raise WireError("type", f"unknown message type {code}")
     _check_sizes(code, frames)

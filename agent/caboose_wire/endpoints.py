@@ -1,4 +1,4 @@
-"""Where agent and daemon meet: default ports, and the checks on addresses both ends make."""
+"""Default addresses, and address checks used by agent and daemon."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ _TCP = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(?P<port>\d{1,
 
 
 def split_tcp(endpoint: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`; ValueError says what is wrong with anything else."""
+    """Host and port of `tcp://host:port`; ValueError for anything else."""
     match = _TCP.fullmatch(endpoint)
     if match is None:
         raise ValueError(f"{endpoint!r} is not of the form tcp://host:port")
@@ -18,7 +18,7 @@ def split_tcp(endpoint: str) -> tuple[str, int]:
 
 
 def split_http(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; ValueError says what is wrong with anything else."""
+    """Host and port of `host:port`; ValueError for anything else."""
     match = _TCP.fullmatch(f"tcp://{address}")
     if match is None:
         raise ValueError(f"{address!r} is not of the form host:port")
@@ -28,7 +28,7 @@ def split_http(address: str) -> tuple[str, int]:
 def _port(text: str, whole: str) -> int:
     port = int(text)
     if port > 65_535:
-        raise ValueError(f"{whole!r} has port {port}; ports end at 65535")
+        raise ValueError(f"{whole!r} has port {port}; the maximum is 65535")
     return port
 
 

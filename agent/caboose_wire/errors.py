@@ -1,4 +1,4 @@
-"""The one error the wire raises."""
+"""The only error the wire package raises."""
 
 from typing import Literal, get_args
 

@@ -5,15 +5,15 @@ Design
 Up (agent to daemon): Hello, StepReport, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down: Command, HelloRequest,
 Refused, Terms, Plan.
 
-A *layer* is one parameter tensor; its name travels once, in Hello, and reports refer to it by position.
-Numbers that exist once per layer are float32 arrays beside the header (see `codec`), under a name from
-`LAYER_ARRAYS`. A report may cover only some of the layers (ranks of a replicated model divide the work):
-`slices` then says which, as (start, stride) in the layer table.
+A *layer* is one parameter tensor; its name is sent once, in Hello, and reports refer to it by position. Per-layer
+numbers are float32 arrays next to the header (see `codec`), under a name from `LAYER_ARRAYS`. A report may cover only
+some of the layers (ranks of a replicated model divide the work), given by `slices` as (start, stride) in the layer
+table.
 
 Step identity: `attempt` counts how often this process group was restarted or rolled back, `seq` counts the
 reports of one process (a gap is a drop), `step` counts optimizer steps and never goes back within an attempt,
-`model_step` is the age of the weights and does go back on a rollback. A snapshot is known by the `step` after which
-it was taken: that never repeats within a process, since a rollback moves the weights back and the loop goes on.
+`model_step` is the age of the weights and does go back on a rollback. A snapshot is identified by the `step` after
+which it was taken: that never repeats within a process, since a rollback moves the weights back and the loop continues.
 """
 
 from typing import Annotated
@@ -51,15 +51,15 @@ LAYER_ARRAYS = frozenset(
         "layer_fingerprint",
     }
 )
-"""Arrays with one row per layer, or per layer of the report's slice; -1 where a layer had nothing to show.
+"""Arrays with one row per layer, or per layer of the report's slice; -1 for unknown.
 
 grad_norm           L2 norm of the gradient before clipping
-local_grad_norm     L2 norm of this rank's own gradient, before any reduction          (sampled steps, from here on)
+local_grad_norm     L2 norm of this rank's gradient, before any reduction              (sampled steps, from here on)
 grad_zero_fraction  share of exact zeros in the gradient
 grad_histogram      magnitudes of the gradient by power of two: 32 bins, zeros, negative share
 weight_norm         L2 norm of the parameter
 weight_histogram    as grad_histogram, of the parameter
-update_ratio        L2 norm of what the optimizer's step changed, over that of the parameter
+update_ratio        L2 norm of the optimizer's update divided by that of the parameter
 layer_fingerprint   24 bits of the parameter's fingerprint, to find the layer when the whole one differs
 """
 
@@ -76,15 +76,15 @@ MODULE_ARRAYS = frozenset(
 )
 """Arrays with one row per module of Hello, on sampled steps.
 
-activation_order      position in the order of execution, from 0; -1: not called, and its other rows mean nothing
-activation_std, _zero_fraction, _saturated (share of units on their flat ends; -1: of no such kind), _histogram
+activation_order      position in the order of execution, from 0; -1: not called, its other rows are invalid
+activation_std, _zero_fraction, _saturated (share of saturated units; -1: not applicable), _histogram
 activation_max        largest magnitude over all elements: not finite if any element is
-activation_dead       share of units silent for every sample over the window; -1: of no such kind, or window not full
+activation_dead       share of units that are zero for all data over the window; -1: not applicable, or window not full
 """
 
 HISTOGRAM_BINS = 34
 HISTOGRAM_LOWEST = -24
-"""Exponent of the first of the 32 bins of a histogram; then follow the shares of zeros and of negative elements."""
+"""Exponent of the first of the 32 bins of a histogram; the shares of zeros and of negative elements follow."""
 
 
 class Layer(msgspec.Struct, frozen=True, array_like=True):
@@ -92,24 +92,24 @@ class Layer(msgspec.Struct, frozen=True, array_like=True):
 
     name: Name
     numel: Count
-    """Elements of the whole parameter, also when this rank holds only a shard of it."""
+    """Elements of the whole parameter, also if this rank has only a shard."""
     kind: Name = ""
     """Class of the module that owns it."""
     placement: Placement = "replicated"
     trainable: bool = True
     replicas: Count = 1
-    """On how many ranks each piece of it lies; squares summed over all ranks are divided by it."""
+    """Number of ranks that have each piece; squares summed over all ranks are divided by it."""
     held: bool = True
-    """Whether an optimizer holds it."""
+    """Whether an optimizer updates it."""
 
 
 class Module(msgspec.Struct, frozen=True, array_like=True):
-    """A place where activations are seen: a leaf module, or a functional call inside one."""
+    """A place where activations are measured: a leaf module, or a functional call inside one."""
 
     name: Name
     kind: Name
     num_units: Count = 0
-    """Channels or features; 0 where that has no meaning."""
+    """Channels or features; 0 if not applicable."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -121,7 +121,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Phases(msgspec.Struct, frozen=True, array_like=True):
-    """Where a step's wall time went, in seconds; NaN where a phase was not seen."""
+    """Wall time of a step by phase, in seconds; NaN for an unknown phase."""
 
     total: float
     data: float = float("nan")
@@ -131,7 +131,7 @@ class Phases(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank introduces itself: who it is, what its model looks like, and what it can see."""
+    """A rank's first message: identity, model, settings, available statistics."""
 
     job: JobName
     rank: Rank
@@ -139,9 +139,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: Name
     pid: Count
     incarnation: Nonce
-    """Made anew by every process; tells a restarted rank from a reconnected one."""
+    """New for every process; distinguishes a restarted rank from a reconnected one."""
     launch: Name = ""
-    """Equal on all ranks of one launch where the launcher provides such an id, else empty."""
+    """Equal on all ranks of one launch if the launcher provides such an id, else empty."""
     attempt: Count = 0
     agent_version: Name = ""
     torch_version: Name = ""
@@ -153,40 +153,40 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wrapper: Name = ""
     """Class of the outermost module: DistributedDataParallel, FullyShardedDataParallel, ..."""
     visible: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
-    """What this agent can see; everything else is blindness and shown as such."""
+    """What this agent monitors; everything else is shown as a blind spot."""
     blind: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
-    """What this agent cannot see, each with the reason."""
+    """What this agent cannot monitor, each with the reason."""
     config: Settings = {}
-    """The user's own settings, for the record and for the diagnosis."""
+    """The user's settings, for display and diagnosis."""
     facts: Settings = {}
-    """What a diagnosis weighs: parameter count, dropout, activation and norm kinds, precision, batch size, ..."""
+    """Facts for the diagnosis: parameter count, dropout, activation and norm kinds, precision, batch size, ..."""
     modules: Annotated[tuple[Module, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
     rollback: RollbackMode = "off"
     """What the run's owner allows."""
 
 
 class Clipping(msgspec.Struct, frozen=True, array_like=True):
-    """What a clipper was given in this step; None where it was not used."""
+    """Gradient clipping in this step; None if not used."""
 
     max_norm: float | None = None
     total_norm: float | None = None
-    """Global norm before clipping, as the clipper itself computed it."""
+    """Global norm before clipping, computed by the clipper."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """The batch behind a step, as far as the watched loader shows it."""
+    """The batch of a step, from the watched loader."""
 
     index: Count
     epoch: Count = 0
     shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=16)] = ()
     num_bad: Count | None = None
-    """Elements that are not finite; looked at on sampled steps and after an incident, else None."""
+    """Non-finite elements; counted on sampled steps and after an incident, else None."""
     lowest: float | None = None
     highest: float | None = None
 
 
 class Mode(msgspec.Struct, frozen=True, array_like=True):
-    """Train or eval, at the last forward of the step that had gradients on."""
+    """Train or eval mode, at the step's last forward with gradients enabled."""
 
     is_training: bool = True
     num_norms_in_eval: Count = 0
@@ -202,7 +202,7 @@ class Scaler(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank saw in one optimizer step."""
+    """One rank's numbers of one optimizer step."""
 
     attempt: Count
     seq: Count
@@ -216,19 +216,19 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phases: Phases | None = None
     metrics: Scalars = {}
     local_grad_norm: float | None = None
-    """L2 norm of this rank's own gradient before the reduction; only on sampled steps."""
+    """L2 norm of this rank's gradient before the reduction; only on sampled steps."""
     agent_seconds: float = 0.0
     """Time the agent spent on the training thread since the last report."""
     num_dropped: Count = 0
-    """Reports this process had to drop since it started."""
+    """Reports dropped by this process since its start."""
     num_skipped: Count = 0
-    """Updates that `skip_step` has left out since attach."""
+    """Updates skipped by `skip_step` since attach."""
     num_tokens: Count | None = None
     is_sampled: bool = False
     sample_every: Count = 0
-    """The cadence of closer looks in force; the agent stretches it when it costs too much."""
+    """Steps between two samples, in force; the agent increases it if samples cost too much."""
     norm_every: Count = 1
-    """Every how many steps the gradients' norms are taken; more than 1 only when each step would cost too much."""
+    """Steps between two measurements of gradient norms; more than 1 only if each step would cost too much."""
     num_scheduler_steps: Count | None = None
     clipping: Clipping | None = None
     scaler: Scaler | None = None
@@ -237,10 +237,10 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host_bytes: Count | None = None
     device_bytes: Count | None = None
     fingerprint: Fingerprint | None = None
-    """Bit-exact over all parameters of a replicated model: equal on all ranks, or the replicas have come apart."""
+    """Bit-exact over all parameters of a replicated model: if not equal on all ranks, the replicas have diverged."""
     slices: Annotated[dict[Name, tuple[Count, Count]], msgspec.Meta(max_length=64)] = {}
     arrays: dict[Name, Float32] = {}
-    """float32 arrays by name; they travel as raw frames, not in the header."""
+    """float32 arrays by name; sent as raw frames, not in the header."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -254,22 +254,22 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The process lives, whether or not it finishes steps."""
+    """Sent while the process is alive, whether or not it finishes steps."""
 
     step: Count
     since_step_seconds: float = 0.0
     num_dropped: Count = 0
     num_failures: Count = 0
     state: Name = "training"
-    """training, or disabled after repeated failures of the agent itself."""
+    """training, or disabled after repeated failures of the agent."""
     utilization: float | None = None
-    """Share of time the device was busy lately, where its driver tells."""
+    """Recent device utilisation, if the driver reports it."""
     phase: Name = ""
-    """What the training thread is in: data, forward, backward, optimizer or other; empty where it is not known."""
+    """Current phase of the training thread: data, forward, backward, optimizer or other; empty if unknown."""
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank leaves on purpose; `error` names the exception when it leaves because of one."""
+    """The rank ends; `error` names the exception if it ends because of one."""
 
     step: Count
     error: Text = ""
@@ -280,7 +280,7 @@ class HelloRequest(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon will not take what this peer sends; the agent logs it once."""
+    """The daemon refuses this peer's messages; the agent logs it once."""
 
     reason: Name
     detail: Text = ""

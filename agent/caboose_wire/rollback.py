@@ -1,4 +1,4 @@
-"""The messages of rollback: what a rank holds, what the daemon asks of all ranks, and where to resume from."""
+"""The messages of rollback: a rank's snapshots, the daemon's commands, and the plan for a resume."""
 
 from typing import Annotated, Literal
 
@@ -7,13 +7,13 @@ import msgspec
 from caboose_wire.fields import Count, JobName, Name, Nonce, Text, Time
 
 RollbackMode = Literal["off", "advise", "auto"]
-"""What may be done to a run: nothing, say what would be done, do it. In force is the lower of the two sides'."""
+"""What may be done to a run: nothing, advice only, act. The lower of the daemon's and the run's mode is in force."""
 
 CommandKind = Literal["rollback", "snapshot", "checkpoint", "scale_lr", "stop", "hunt"]
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank's answer to a command: that it is ready or refuses, then what became of it."""
+    """A rank's answer to a command: ready or refused, then the outcome."""
 
     command: Count
     outcome: Literal["accepted", "refused", "done", "aborted", "failed"]
@@ -22,38 +22,38 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Count = 0
     """The boundary the rank was at."""
     seconds: float = 0.0
-    """How long the training thread was held up."""
+    """How long the training thread was paused."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot that a rank holds in memory."""
+    """A snapshot in a rank's memory."""
 
     step: Count
     model_step: Count
     time: Time
     is_ready: bool = True
-    """False in quarantine, and where it was found not finite or damaged."""
+    """False in quarantine, or if not finite or damaged."""
     is_far: bool = False
-    """Kept longer than the others, for faults that are noticed late."""
+    """Kept longer than others, for faults detected late."""
 
 
 class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank could go back to and what it would allow; sent when that changes, and after each Hello."""
+    """A rank's snapshots and limits; sent on change, and after each Hello."""
 
     group: Nonce
-    """Made by rank 0 at attach and equal on all ranks; a command names it, so an old one is never obeyed."""
+    """Made by rank 0 at attach and equal on all ranks; commands name it, so an old command is never carried out."""
     last_number: Count = 0
-    """The highest number of a command this rank has seen."""
+    """The highest command number this rank has seen."""
     snapshots: Annotated[tuple[Held, ...], msgspec.Meta(max_length=64)] = ()
     snapshot_every: Count = 0
-    """The cadence in force; the agent stretches it when it costs too much."""
+    """Steps between two snapshots, in force; the agent increases it if snapshots cost too much."""
     num_bytes: Count = 0
-    """Of one snapshot, on this rank."""
+    """Size of one snapshot on this rank."""
     snapshot_seconds: float = 0.0
-    """What the last snapshot took on the training thread."""
+    """Time of the last snapshot on the training thread."""
     budget_left: Count = 0
     cool_until: Count = 0
-    """No rollback is accepted at a boundary before this step."""
+    """A rollback with a boundary before this step is refused."""
     can_skip: bool = False
     """Whether a loader is watched, so that batches can be skipped."""
     can_checkpoint: bool = False
@@ -62,7 +62,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the daemon asks the ranks to do, all at one step boundary or none. Signed (see `signing`)."""
+    """A command for all ranks, carried out by all at one step boundary or by none. Signed (see `signing`)."""
 
     number: Count
     """Strictly increasing within a group."""
@@ -71,13 +71,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The group it is for (`Holdings.group`); on the wire it is called `incarnation`."""
     world: Count = 0
     boundary: Count = 0
-    """The step after which all act."""
+    """The step after which all ranks act."""
     target: Count = 0
-    """The snapshot to go back to, or to hunt on (`Held.step`); 0 for a hunt on the weights as they are."""
+    """The snapshot to roll back to or to hunt on (`Held.step`); 0 for a hunt on the current weights."""
     onset: Count = 0
-    """The step whose batch a hunt runs again."""
+    """The step whose batch a hunt reruns."""
     skip: Count = 0
-    """Steps whose batches are dropped afterwards."""
+    """Steps whose batches are skipped afterwards."""
     lr_scale: float = 1.0
     expires: Time = 0.0
     reason: Name = ""
@@ -85,31 +85,30 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the daemon allows and knows of this run: sent after a Hello, and when it changes."""
+    """What the daemon allows and knows of this run; sent after a Hello, and on change."""
 
     rollback: RollbackMode = "advise"
     is_signed: bool = False
-    """Whether the daemon has the secret to sign commands with."""
+    """Whether the daemon signs commands."""
     is_holding: bool = False
-    """Something is wrong with the run: take no snapshots now, they would push out the healthy ones."""
+    """An incident is open: take no snapshots now, so that healthy ones are kept."""
     tainted: Annotated[tuple[Count, ...], msgspec.Meta(max_length=256)] = ()
-    """Steps of the run's checkpoints that trouble is known to be in: the first to go."""
+    """Steps of tainted checkpoints: deleted first."""
     best: Count | None = None
-    """Step of the checkpoint with the best validation: never to go."""
+    """Step of the checkpoint with the best validation: never deleted."""
     healthy: Count | None = None
-    """Step of the newest checkpoint that the run was quiet after for long enough: never to go, as all newer ones may
-    turn out to be tainted."""
+    """Step of the newest checkpoint proven healthy: never deleted, since all newer ones may become tainted."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process that is about to resume asks where from; it has not said Hello yet and need not."""
+    """Sent by a process that is about to resume; no Hello is needed before."""
 
     job: JobName
     world: Count = 0
 
 
 class PlannedCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint on disk, as the daemon's ledger knows it."""
+    """A checkpoint on disk, from the daemon's ledger."""
 
     path: Annotated[str, msgspec.Meta(max_length=4096)]
     step: Count
@@ -118,15 +117,15 @@ class PlannedCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     is_best: bool = False
     """Whether its validation is the best so far."""
     lr_scale: float | None = None
-    """What the learning rate is multiplied by if it is this one that is resumed from; None: as the plan says."""
+    """Learning rate factor if this one is resumed from; None: the plan's."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where to resume from, best first, and what to do differently this time."""
+    """Where to resume from, best first, and what to change."""
 
     job: JobName
     checkpoints: Annotated[tuple[PlannedCheckpoint, ...], msgspec.Meta(max_length=100)] = ()
     skip: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=100)] = ()
-    """Steps whose batches should not be seen again, as first and last."""
+    """Steps whose batches should be skipped, as (first, last)."""
     lr_scale: float = 1.0
     reason: Text = ""

@@ -1,10 +1,10 @@
-"""Signs commands, so that only who holds the job's secret can have its ranks do something.
+"""Signs commands, so that only a holder of the job's secret can command its ranks.
 
 Design
 ------
-HMAC-SHA256 over the command as it travels, with the field of the signature itself empty. Encoding a struct is
-deterministic, so both sides sign the same bytes. The secret is a file that the daemon and the ranks can read
-(`CABOOSE_SECRET_FILE`); on one machine it may be absent on both sides, and then nothing is signed.
+HMAC-SHA256 over the encoded command, with an empty signature field. Encoding a struct is deterministic, so both sides
+sign the same bytes. The secret is a file that the daemon and the ranks can read (`CABOOSE_SECRET_FILE`); on one machine
+it may be missing on both sides, and then nothing is signed.
 """
 
 import hmac
@@ -24,19 +24,19 @@ def sign(command: Command, secret: bytes) -> Command:
 
 
 def is_signed(command: Command, secret: bytes) -> bool:
-    """Whether the signature is that of this secret."""
+    """Whether the signature matches this secret."""
     return hmac.compare_digest(command.mac, _mac(command, secret))
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in a file; ValueError says what is wrong with it."""
+    """The secret in a file; ValueError if missing or of invalid length."""
     try:
         secret = Path(path).expanduser().read_bytes().strip()
     except OSError as error:
         raise ValueError(f"CABOOSE_SECRET_FILE={path!r}: {error.strerror or error}") from None
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise ValueError(
-            f"CABOOSE_SECRET_FILE={path!r} holds {len(secret)} bytes; a secret has {MIN_SECRET_BYTES} to "
+            f"CABOOSE_SECRET_FILE={path!r} has {len(secret)} bytes; use {MIN_SECRET_BYTES} to "
             f"{MAX_SECRET_BYTES}: make one with `openssl rand -hex 32 > {path}`"
         )
     return secret

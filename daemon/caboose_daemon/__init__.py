@@ -1,1 +1,1 @@
-"""The daemon: receives every rank's reports, aligns them, judges them, and shows what it found."""
+"""The daemon: receives every rank's reports, aligns them, judges them, and shows the results."""

@@ -1,6 +1,6 @@
-"""Where the files are that the daemon's commands hand to others: Grafana's dashboards, Prometheus' rules, runbooks.
+"""Paths of the files shipped with the daemon: Grafana dashboards, Prometheus rules, runbooks.
 
-They lie in `dashboards/` of a checkout; a wheel carries them inside the package (see hatch_build.py).
+In a checkout they are in `dashboards/`; a wheel contains them inside the package (see hatch_build.py).
 """
 
 from pathlib import Path
@@ -10,17 +10,17 @@ CHECKOUT = PACKAGE.parents[1]
 
 
 def folder(name: str) -> Path:
-    """The folder `dashboards/<name>`, of the checkout this runs from or of the installed wheel."""
+    """The folder `dashboards/<name>` of the checkout or of the installed wheel."""
     if (CHECKOUT / "pyproject.toml").exists() and (CHECKOUT / "dashboards").is_dir():
         return CHECKOUT / "dashboards" / name
     return PACKAGE / "assets" / name
 
 
 def dashboards() -> list[Path]:
-    """Grafana's dashboards, as JSON files."""
+    """Grafana dashboards (JSON)."""
     return sorted(folder("grafana").glob("*.json"))
 
 
 def alerts() -> list[Path]:
-    """Prometheus' alerting and recording rules."""
+    """Prometheus alerting and recording rules."""
     return sorted(folder("alerts").glob("*.yml"))

@@ -1,11 +1,11 @@
-"""caboose.toml: what may be in it, and one clear line about anything that may not.
+"""caboose.toml: its sections and keys, and one clear error line for anything invalid.
 
 Design
 ------
-Sections are frozen dataclasses; their fields, types and docstrings are the whole specification. Loading is strict:
-an unknown key, a wrong type or a value out of range ends the start with one line that names file, key and value, and
-for an unknown key the nearest valid one. Flags and environment variables are merged in by the command line. What
-is posted to a running daemon goes through the same checks (`build_rules`).
+Sections are frozen dataclasses; their fields, types and docstrings are the whole specification. Loading is strict: an
+unknown key, a wrong type or a value out of range stops the start with one line that names file, key and value, and for
+an unknown key the nearest valid one. Flags and environment variables are merged in by the command line. Thresholds
+posted to a running daemon go through the same checks (`build_rules`).
 """
 
 import difflib
@@ -23,39 +23,39 @@ from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, s
 
 S = TypeVar("S")
 Tables = Mapping[str, Mapping[str, Any]]
-"""Thresholds as someone set them, by rule: what is not set is not there."""
+"""Thresholds set explicitly, by rule."""
 SECTIONS = ("daemon", "journal", "alignment", "metrics", "grafana", "export", "rollback")
-"""What is beside the rules; these take a restart to change."""
+"""Sections besides the rules; changing them takes a restart."""
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be right; the message is one line for the user."""
+    """The configuration is invalid; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """`[daemon]`: where it listens and keeps its things."""
+    """`[daemon]`: addresses, data directory, access."""
 
     listen: str = DEFAULT_ENDPOINT
-    """Where agents report to, tcp://host:port; port 0 takes a free one."""
+    """Address agents report to, tcp://host:port; port 0 takes a free one."""
     http: str = DEFAULT_HTTP
-    """Where the page, the API and /metrics are, host:port; port 0 takes a free one."""
+    """Address of the page, the API and /metrics, host:port; port 0 takes a free one."""
     data_dir: str = "caboose-data"
-    """Holds the journal and the token; made if it is not there."""
+    """Directory of the journal and the token; created if missing."""
     keys: str = ""
-    """Directory made by `caboose keys new`; with it, only agents that hold a key are heard."""
+    """Directory made by `caboose keys new`; with it, only agents with a key are accepted."""
     token_file: str = ""
-    """Holds the token that HTTP writes need. Empty: one is made in data_dir, for this machine's own use."""
+    """File with the token required for HTTP writes. Empty: one is made in data_dir, for use on this machine."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names under which HTTP may be addressed, beside the bound one and this machine's."""
+    """Host names accepted in HTTP requests, besides the bound one and this machine's."""
     abandoned_seconds: float = 3600.0
-    """Silence of all ranks of a job after which nobody waits for it any more: it was cancelled or killed, and its
-    incidents, which have been told by then, close. Longer where whole jobs are suspended for longer."""
+    """Seconds without a message from any rank after which a job counts as cancelled or killed and its incidents
+    close. Raise it if whole jobs are suspended for longer."""
     linger_seconds: float = 0.0
-    """On SIGTERM, go on for so long at most while there is something to be noticed or scraped; a second signal ends it
-    at once. For daemons that end with their job: more than incident_seconds, less than what they are given to end."""
+    """On SIGTERM, stay up to this long while incidents may still open or be scraped; a second signal ends it at once.
+    For daemons that end with their job: more than incident_seconds, less than the scheduler's grace period."""
     insecure: bool = False
-    """Allow addresses off this machine without keys or token. Only on a network you trust."""
+    """Allow addresses reachable from other machines without keys or token. Only on a network you trust."""
 
     def __post_init__(self) -> None:
         for name, check in (("listen", split_tcp), ("http", split_http)):
@@ -70,7 +70,7 @@ class DaemonConfig:
 
 @dataclass(frozen=True)
 class JournalConfig:
-    """`[journal]`: how much is kept."""
+    """`[journal]`: retention."""
 
     max_steps: int = 2_000_000
     """Steps kept per job; the oldest go first. A million take about 100 MB."""
@@ -86,16 +86,16 @@ class AlignmentConfig:
     """`[alignment]`: how long a step waits for its slowest rank."""
 
     min_deadline_seconds: float = 2.0
-    """A step never waits less than this."""
+    """Minimum wait of a step for its slowest rank."""
     deadline_steps: float = 3.0
-    """...nor less than this many median step times."""
+    """Minimum wait in median step times; the larger of the two applies."""
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "min_deadline_seconds", "deadline_steps")
 
 
 SAFE_INCIDENT_SECONDS = 120.0
-"""What alerts are promised: a minute's wait of the quickest ticket, and an evaluation a minute."""
+"""Minimum the alerts need: one minute `for` of the quickest ticket, plus one evaluation per minute."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class MetricsConfig:
     """`[metrics]`: what Prometheus scrapes."""
 
     incident_seconds: float = SAFE_INCIDENT_SECONDS
-    """How long an incident is exported at least, however soon it is over. Must outlast two scrapes, and the quickest
-    ticket's wait: below 120 the daemon warns when it starts."""
+    """Minimum time an incident is exported, however short it is. Must be longer than two scrapes and the quickest
+    ticket's `for`: below 120 the daemon warns at start."""
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "incident_seconds")
@@ -112,46 +112,46 @@ class MetricsConfig:
 
 @dataclass(frozen=True)
 class GrafanaConfig:
-    """`[grafana]`: the Grafana that is told of incidents while they happen, and that `caboose grafana push` fills."""
+    """`[grafana]`: the Grafana that gets annotations of incidents, and dashboards from `caboose grafana push`."""
 
     url: str = ""
-    """Its address, http://host:port/path. Empty: nothing is posted."""
+    """Address, http://host:port/path. Empty: nothing is posted."""
     token_file: str = ""
-    """Holds a service account's token (role Editor). Empty: the variable CABOOSE_GRAFANA_TOKEN has it."""
+    """File with a service account's token (role Editor). Empty: the token is in CABOOSE_GRAFANA_TOKEN."""
     annotations: bool = True
     """Post an annotation when an incident opens, changes or closes, and when a new attempt begins."""
 
     def __post_init__(self) -> None:
         if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url = {self.url!r}: is not of the form http://host:port/path")
+            raise ValueError(f"url = {self.url!r}: expected http://host:port/path")
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """`[export]`: where else the curves, histograms and incidents go. Needs the extra `mirror`."""
+    """`[export]`: mirrors of curves, histograms and incidents. Needs the extra `mirror`."""
 
     tensorboard_dir: str = ""
     """Directory for TensorBoard's event files, one run in `<job>/run-1`, `run-2`, ... Empty: none are written."""
     wandb_project: str = ""
     """Weights & Biases project. Empty: nothing is sent."""
     wandb_entity: str = ""
-    """Its team or user; empty: the one the API key belongs to."""
+    """Team or user. Empty: the owner of the API key."""
     wandb_mode: Literal["offline", "online"] = "offline"
     """offline writes to wandb_dir, for `wandb sync`; online sends, with the key of `wandb login` or WANDB_API_KEY."""
     wandb_dir: str = ""
-    """Where its files lie. Empty: `wandb` in data_dir."""
+    """Directory of its files. Empty: `wandb` in data_dir."""
     every_steps: int = 1
-    """Mirror every so many steps. Closer looks and steps whose loss is not finite are always mirrored."""
+    """Mirror every Nth step. Sampled steps and steps with a non-finite loss are always mirrored."""
     histograms: bool = True
     """Mirror histograms of weights, gradients and activations, of at most 32 layers each."""
     histogram_seconds: float = 60.0
-    """At most one closer look in this time is mirrored as histograms, per job."""
+    """Minimum seconds between two samples mirrored as histograms, per job."""
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "every_steps")
         for name in ("tensorboard_dir", "wandb_dir"):
             if "://" in getattr(self, name):
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be a directory of this machine")
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be a directory on this machine")
         if not self.histogram_seconds >= 0:
             raise ValueError(f"histogram_seconds = {self.histogram_seconds!r}: must not be below 0")
 
@@ -173,15 +173,15 @@ class Config:
     rollback: RollbackConfig = field(default_factory=RollbackConfig)
     rules: Mapping[str, RuleConfig] = field(default_factory=_default_rules)
     rule_tables: Tables = field(default_factory=dict, compare=False)
-    """What the file itself sets of `rules`; anything else there is a default."""
+    """Rule thresholds set in the file; all others are defaults."""
     file: str = field(default="", compare=False)
-    """The file it was read from; empty if there was none."""
+    """The file it was read from; empty if none."""
 
 
 def load(
     path: Path | None, overrides: Mapping[str, Any] | None = None, rollback: Mapping[str, Any] | None = None
 ) -> Config:
-    """The file's configuration (or the defaults), with what is given laid over `[daemon]` and `[rollback]`."""
+    """The file's configuration (or the defaults), with overrides for `[daemon]` and `[rollback]`."""
     table: dict[str, Any] = {}
     name = str(path) if path is not None else "command line"
     if path is not None:
@@ -208,7 +208,7 @@ def load(
 
 
 def changed_keys(before: Config, after: Config) -> list[str]:
-    """The keys beside the rules' in which two configurations differ."""
+    """The keys outside the rules in which two configurations differ."""
     return [
         f"{section}.{f.name}"
         for section in SECTIONS
@@ -218,7 +218,7 @@ def changed_keys(before: Config, after: Config) -> list[str]:
 
 
 def check_rule_keys(source: str, table: Any) -> None:
-    """Whether this names rules and their thresholds, whatever the values; ConfigError says what it names instead."""
+    """Raises ConfigError if the table has a key that is no rule or threshold; values are not checked."""
     if not isinstance(table, dict):
         raise ConfigError(f"{source}: rules = {table!r}: expected a section [rules.<name>] for each rule")
     _check_keys(source, "rules.", table, [rule.name for rule in RULES])
@@ -227,7 +227,7 @@ def check_rule_keys(source: str, table: Any) -> None:
 
 
 def build_rules(source: str, *tables: Any) -> Mapping[str, RuleConfig]:
-    """The thresholds of every rule from tables laid over each other, the last on top; `source` is named in errors."""
+    """The thresholds of every rule; later tables override earlier ones. `source` is named in errors."""
     for table in tables:
         check_rule_keys(source, table)
     configs: dict[str, RuleConfig] = {}
@@ -236,8 +236,8 @@ def build_rules(source: str, *tables: Any) -> Mapping[str, RuleConfig]:
         configs[rule.name] = _build(source, f"rules.{rule.name}", rule.config_class, values)
         try:
             rule(configs[rule.name])
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not wait for the next attempt
-            raise ConfigError(f"{source}: rules.{rule.name}: the rule cannot work with this: {error}") from None
+        except Exception as error:  # noqa: BLE001 - any error must show now, not at the next attempt
+            raise ConfigError(f"{source}: rules.{rule.name}: invalid for this rule: {error}") from None
     return MappingProxyType(configs)
 
 
@@ -274,7 +274,7 @@ def _typed(where: str, hint: Any, value: Any) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise ConfigError(f"{where}: too large for a number") from None
+            raise ConfigError(f"{where}: number too large") from None
     if type(value) is not hint:
         raise ConfigError(
             f"{where} = {value!r}: expected {_NAMES[hint]}, got {_NAMES.get(type(value), 'something else')}"

@@ -1,4 +1,4 @@
-"""The `caboose` command's first step: hands over to the command line, or says how to install what it needs."""
+"""Entry point of `caboose`: runs the command line, or prints how to install a missing dependency."""
 
 import sys
 
@@ -24,7 +24,6 @@ def main() -> None:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         sys.stderr.write(
-            f"caboose: the command line needs {error.name}, which only the daemon's extra installs:\n"
-            "    pip install 'caboose[daemon]'\n"
+            f"caboose: {error.name} is missing; install the daemon's extra:\n    pip install 'caboose[daemon]'\n"
         )
         raise SystemExit(2) from None

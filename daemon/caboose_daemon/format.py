@@ -1,4 +1,4 @@
-"""Numbers, times and places as text: what every page of the terminal, the HTML report and log lines share."""
+"""Numbers, durations and places as text, for the terminal, the HTML report and log lines."""
 
 import math
 from typing import Any
@@ -9,14 +9,14 @@ MAX_RANKS = 8
 
 
 def to_float(value: Any) -> float:
-    """A number from the API; NaN where there was none."""
+    """A number from the API; NaN if missing."""
     if value is None:
         return float("nan")
     return PARSED[value] if isinstance(value, str) else float(value)
 
 
 def figure(value: Any, digits: int = 4) -> str:
-    """A number from the API; NaN and infinity by name, nothing where there was none."""
+    """A number from the API as text; NaN and infinity by name, - if missing."""
     if value is None:
         return "-"
     number = to_float(value)
@@ -24,7 +24,7 @@ def figure(value: Any, digits: int = 4) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """About how long, in one unit."""
+    """A rounded duration in one unit."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
@@ -35,12 +35,11 @@ def duration(seconds: float | None) -> str:
 
 
 def plural(num: int, noun: str) -> str:
-    """A count with its noun."""
     return f"{num:,} {noun}{'' if num == 1 else 's'}"
 
 
 def witness(found: dict[str, Any]) -> str:
-    """The first witness in words."""
+    """The first witness as text."""
     ranks, layers, lead = found["ranks"], found["layers"], found["steps_before_loss"]
     parts = []
     if ranks:

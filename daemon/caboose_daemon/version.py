@@ -1,4 +1,4 @@
-"""The installed version, as the distribution's metadata has it."""
+"""The installed version, from the distribution's metadata."""
 
 from importlib.metadata import PackageNotFoundError, version
 

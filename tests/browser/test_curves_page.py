@@ -73,8 +73,8 @@ def test_what_a_run_does_not_tell_is_not_made_up(daemon: DaemonProcess, page: Pa
         page.goto(f"{daemon.url}?job={job}")
         assert trace(page, "throughput", "current", 5)["y"] == pytest.approx([5.0] * 5)
         expect(page.locator("#throughput-hint")).to_have_text("steps per second")
-        expect(page.locator("#throughput-note")).to_contain_text("does not tell how many samples")
-        expect(page.locator("#phase-note")).to_have_text("Cannot be seen: a compiled step")
+        expect(page.locator("#throughput-note")).to_contain_text("does not report the number of samples")
+        expect(page.locator("#phase-note")).to_have_text("Not monitored: a compiled step")
         expect(page.locator("#phase-legend li")).to_have_text(["other 100\u202f%"])
 
 

@@ -101,7 +101,7 @@ def test_four_thousand_ranks_are_on_one_screen_each_in_its_place(daemon: DaemonP
     for width in (1400, 3840):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"{daemon.url}?job=nobody")
-        expect(page.get_by_role("heading", level=1)).to_contain_text("No job is named")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Unknown job")
         seen = page.evaluate(PIXELS)
         assert seen["apart"] == 4096
         assert seen["height"] <= 420
@@ -113,7 +113,7 @@ def test_four_thousand_ranks_are_on_one_screen_each_in_its_place(daemon: DaemonP
 @pytest.mark.parametrize("measure", ["state", "loss"])
 def test_four_thousand_ranks_are_drawn_in_a_tenth_of_a_second(daemon: DaemonProcess, page: Page, measure: str) -> None:
     page.goto(f"{daemon.url}?job=nobody")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("No job is named")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Unknown job")
     assert page.evaluate(TAKES, measure) < 100
 
 
@@ -133,7 +133,7 @@ def test_the_page_follows_changes_of_single_ranks(daemon: DaemonProcess, page: P
 
 def test_two_hundred_jobs_are_no_more_than_a_change_costs(daemon: DaemonProcess, page: Page) -> None:
     page.goto(f"{daemon.url}?job=nobody")
-    expect(page.get_by_role("heading", level=1).first).to_contain_text("No job is named")
+    expect(page.get_by_role("heading", level=1).first).to_contain_text("Unknown job")
     page.route("**/series?points=60", lambda route: route.fulfill(json={"steps": []}))
     seen = page.evaluate(MANY_JOBS)
     assert (seen["count"], seen["first"], seen["step"]) == (200, "job-150", 999)
@@ -149,17 +149,17 @@ def test_a_restarted_daemon_is_found_again_by_the_overview(lonely_daemon: Daemon
         send_steps(ranks, 1, 5)
         expect(page.locator('.job-row[data-key="train"]').locator(".of-step")).to_have_text("5")
         lonely_daemon.kill()
-        expect(page.locator("#lost")).to_contain_text("What is shown is as of")
+        expect(page.locator("#lost")).to_contain_text("Data shown is from")
         http = urlsplit(lonely_daemon.url).netloc
         with running_daemon(lonely_daemon.data_dir.parent, listen=lonely_daemon.endpoint, http=http):
             expect(page.locator("#lost")).to_be_hidden()
-            expect(page.locator('.job-row[data-key="train"]')).to_contain_text("not heard since the restart")
+            expect(page.locator('.job-row[data-key="train"]')).to_contain_text("no report since the restart")
 
 
 def test_no_incident_makes_no_timeline_and_two_hundred_a_small_one(daemon: DaemonProcess, page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(f"{daemon.url}?job=nobody")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("No job is named")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Unknown job")
     expect(page.locator("#timeline")).to_be_hidden()
     seen = page.evaluate(MANY_INCIDENTS)
     assert (seen["bars"], seen["stops"], seen["wide"]) == (200, 1, 360)

@@ -58,7 +58,7 @@ def test_a_nan_on_one_of_eight_ranks_is_one_incident_with_its_diagnosis(
         expect(card.locator(".incident-head .rule")).to_have_text("non_finite")
         expect(card.locator(".incident-id")).to_have_text(f"{job}/1")
         expect(card.locator(".badge")).to_have_text("open")
-        expect(card.locator(".where b")).to_have_text("rank 5 on node5 · forward · in the step in which the loss moved")
+        expect(card.locator(".where b")).to_have_text("rank 5 on node5 · forward · in the step where the loss moved")
         expect(card.locator(".when")).to_contain_text("onset step 31 · detected 31")
         expect(card.locator(".members li")).to_have_count(1)
         expect(page.locator("#incidents-none")).to_be_hidden()
@@ -142,7 +142,7 @@ def test_a_spike_and_its_gradient_are_one_card_that_follows_it_to_its_end(
 
         send_spike(ranks, 61)
         expect(card.locator(".badge")).to_have_text("open")
-        expect(card.locator(".when")).to_contain_text("opened again 1 time")
+        expect(card.locator(".when")).to_contain_text("reopened 1 time")
         expect(card).to_have_count(1)
 
 
@@ -231,7 +231,7 @@ def test_a_run_that_ends_with_an_open_incident_does_not_look_well(daemon: Daemon
             )
         expect(page.locator(".incident .badge")).to_have_text("resolved")
         expect(page.locator(".incident .outcome")).to_have_text("the run ended")
-        expect(page.locator(".incident .members .state")).to_have_text("open to the end")
+        expect(page.locator(".incident .members .state")).to_have_text("open at the end")
         expect(page.locator("#headline-title")).to_have_text("Warning: Ended at step 32, non_finite unresolved")
 
 
@@ -245,7 +245,7 @@ def test_who_has_it_in_hand_is_seen_at_once_and_stays_text(daemon: DaemonProcess
         status, _ = daemon.post(f"/api/v1/jobs/{job}/incidents/1/ack", {"reason": MARKUP, "by": "ada"})
         assert status == 200
         expect(page.locator(".incident .badge")).to_have_text("acknowledged")
-        expect(page.locator(".incident .outcome")).to_contain_text("in hand: ada")
+        expect(page.locator(".incident .outcome")).to_contain_text("acknowledged: ada")
         expect(page.locator(".incident .outcome")).to_contain_text(MARKUP)
         assert page.locator("img").count() == 0
 

@@ -64,8 +64,7 @@ def test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell(
         assert page.evaluate(TRACE, "values")["z"][2] == [0.75, 0.75, 0.75]
         expect(page.locator("#layer-legend")).to_contain_text("0\u202f% to 100\u202f%")
         page.get_by_role("button", name="Saturation").click()
-        note = "Saturation cannot be shown: the model has no tanh or sigmoid that was sampled."
-        expect(page.locator("#layers-note")).to_have_text(note)
+        expect(page.locator("#layers-note")).to_have_text("Saturation cannot be shown: no tanh or sigmoid was sampled.")
         expect(page.locator("#layers-parts")).to_be_hidden()
 
 
@@ -101,7 +100,7 @@ def test_a_click_opens_a_layer_that_the_address_keeps_and_escape_closes(
         page.reload()
         expect(page.locator("#layer-charts h4")).to_have_count(2)
         expect(page.locator("#layer-name")).to_have_text("blocks.1.weight")
-        page.get_by_role("button", name="The layer after").click()
+        page.get_by_role("button", name="Next layer").click()
         expect(page.locator("#layer-name")).to_have_text("blocks.2.weight")
         page.go_back()
         expect(page.locator("#layer-name")).to_have_text("blocks.1.weight")
@@ -128,7 +127,7 @@ def test_the_address_keeps_an_incident_beside_a_layer(daemon: DaemonProcess, pag
 
         expect(page.locator('.incident[data-key="1"]')).to_have_attribute("data-chosen", "true")
         expect(page.locator("#layer-name")).to_have_text("blocks.1.weight")
-        page.get_by_role("button", name="The layer after").click()
+        page.get_by_role("button", name="Next layer").click()
         expect(page).to_have_url(f"{daemon.url}?job={job}#layer=blocks.2.weight&incident=1")
         page.locator("#layer-close").click()
         expect(page).to_have_url(f"{daemon.url}?job={job}#incident=1")
@@ -159,7 +158,7 @@ def test_the_map_is_walked_and_a_layer_found_from_the_keyboard(daemon: DaemonPro
         page.keyboard.press("Enter")
         expect(page.locator("#layer-name")).to_have_text("blocks.3.weight")
         page.locator("#layer-filter").fill("nothing")
-        expect(page.locator("#layer-list-more")).to_have_text("No layer of that name.")
+        expect(page.locator("#layer-list-more")).to_have_text("No layer with that name.")
 
 
 @pytest.mark.long
@@ -184,7 +183,7 @@ def test_two_thousand_layers_share_rows_and_each_can_still_be_found(
             "() => document.getElementById('layer-map').data.find(t => t.name === 'marked').y[0] === 246"
         )
         assert page.evaluate("document.documentElement.scrollWidth") == 360
-        page.get_by_role("button", name="Smallest instead").click()
+        page.get_by_role("button", name="Show smallest").click()
         expect(page.locator("#layers-hint")).to_contain_text("the smallest is shown")
         page.locator("#layer-filter").fill("1777")
         page.keyboard.press("Enter")
@@ -205,7 +204,7 @@ def test_before_the_first_look_it_says_so_and_what_never_will_be_seen_says_why(
         note = page.locator("#layers-note")
         expect(note).to_have_text("No layers sampled yet. One is taken every 100 steps; the run is at step 7.")
         page.get_by_role("button", name="Dead units").click()
-        expect(note).to_have_text("Cannot be seen: inside a full-graph compile.")
+        expect(note).to_have_text("Not monitored: inside a full-graph compile.")
         send_look(rank, 100)
         expect(note).to_have_text("Dead units cannot be shown: inside a full-graph compile.")
         page.get_by_role("button", name="Gradient", exact=True).click()

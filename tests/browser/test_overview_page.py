@@ -71,7 +71,7 @@ def test_jobs_are_found_and_opened_with_the_keyboard(daemon: DaemonProcess, page
     expect(row(page, names[0])).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("nothing like this")
-    expect(page.locator("#jobs-none")).to_have_text("No job is like “nothing like this”.")
+    expect(page.locator("#jobs-none")).to_have_text("No job matches “nothing like this”.")
 
 
 def test_on_a_phone_each_job_is_a_card(daemon: DaemonProcess, page: Page, job: str) -> None:

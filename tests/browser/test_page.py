@@ -71,7 +71,7 @@ def test_every_rank_has_a_row_and_one_never_heard_of_is_not_left_out(
             rank = simulated.hello.rank
             simulated.send(msgspec.structs.replace(simulated.hello, job="late", incarnation=f"late-{rank:04}"))
         page.goto(f"{daemon.url}?job=late")
-        expect(rows.nth(2)).to_contain_text("not heard yet")
+        expect(rows.nth(2)).to_contain_text("no report yet")
         expect(page.locator("#headline-title")).to_have_text("Waiting for 1 rank")
 
 
@@ -96,8 +96,8 @@ def test_a_nan_is_seen_live_and_after_loading_again(daemon: DaemonProcess, page:
         wait_for_drawn_step(page, 14)
         assert page.evaluate(marks) == [11, 12]
         expect(page.locator("#legend")).to_contain_text("2 steps with NaN or infinity")
-        expect(tile(page, "Not finite")).to_have_text("2")
-        expect(tile(page, "Not finite").locator("+ .more")).to_have_text("of 14 steps")
+        expect(tile(page, "Non-finite")).to_have_text("2")
+        expect(tile(page, "Non-finite").locator("+ .more")).to_have_text("of 14 steps")
 
 
 def test_a_number_and_its_per_cent_sign_stay_together_but_not_in_code(daemon: DaemonProcess, page: Page) -> None:
@@ -139,7 +139,7 @@ def test_a_job_nobody_knows_is_named_with_those_that_are_known(daemon: DaemonPro
     with simulated_ranks(daemon.endpoint, 2, {"job": "train"}) as ranks:
         send_steps(ranks, 1, 3)
         page.goto(f"{daemon.url}?job=tarin")
-        expect(page.get_by_role("heading", level=1)).to_have_text("No job is named “tarin”")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Unknown job “tarin”")
         page.locator("#message").get_by_role("link", name="train running").click()
         expect(tile(page, "Step")).to_have_text("3")
 
@@ -163,12 +163,12 @@ def test_a_restarted_daemon_is_found_again_with_its_history(lonely_daemon: Daemo
         page.goto(lonely_daemon.url)
         wait_for_drawn_step(page, 30)
         lonely_daemon.kill()
-        expect(page.locator("#lost")).to_contain_text("Connection to the daemon lost, retrying. What is shown is as of")
+        expect(page.locator("#lost")).to_contain_text("Connection to the daemon lost, retrying. Data shown is from")
         expect(page.locator("#connection")).to_have_text("not connected")
         http = urlsplit(lonely_daemon.url).netloc
         with running_daemon(lonely_daemon.data_dir.parent, listen=lonely_daemon.endpoint, http=http):
             expect(page.locator("#lost")).to_be_hidden()
-            expect(page.locator("#headline-title")).to_have_text("Not heard from since the daemon restarted")
+            expect(page.locator("#headline-title")).to_have_text("No report since the daemon restarted")
             for simulated in ranks:
                 simulated.send(simulated.hello)
             send_steps(ranks, 31, 40)

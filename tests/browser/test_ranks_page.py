@@ -111,7 +111,7 @@ def test_the_map_is_read_with_the_keyboard_and_filtered_by_host(daemon: DaemonPr
         expect(page.locator("#rank-worst li")).to_have_count(8)
         assert set(page.locator("#rank-worst .worst-host").all_inner_texts()) == {"node3"}
         page.locator("#rank-filter").fill("nowhere")
-        expect(page.locator("#rank-worst-none")).to_have_text("No host or rank is like “nowhere”.")
+        expect(page.locator("#rank-worst-none")).to_have_text("No host or rank matches “nowhere”.")
         choose_measure(page, "State")
 
 
@@ -147,9 +147,9 @@ def test_checkpoints_are_there_where_rollback_is_off_and_say_when_there_is_none(
         expect(page.locator("#saved-hint")).to_have_text("2 on disk")
         entries = section.locator(".saved")
         expect(entries.nth(1)).to_contain_text("1.49\u202fGB · saved by Caboose/ckpt/10")
-        expect(entries.nth(0)).to_contain_text("size not told · saved by the run/mine/20")
+        expect(entries.nth(0)).to_contain_text("size unknown · saved by the run/mine/20")
         expect(entries.nth(0)).to_contain_text("unproven")
-        expect(section).to_contain_text("unproven: too young to tell")
+        expect(section).to_contain_text("unproven: too recent to judge")
         expect(page.locator("#rollback")).to_be_hidden()
 
 

@@ -66,7 +66,7 @@ def test_it_opens_from_a_file_with_all_its_charts_at_any_width(tmp_path: Path, a
     page.get_by_role("button", name="log scale").click()
     assert page.evaluate(kind) == "log"
     page.get_by_role("button", name="smooth").click()
-    expect(page.locator("#legend")).not_to_contain_text("lowest to highest")
+    expect(page.locator("#legend")).not_to_contain_text("minimum to maximum")
     page.get_by_role("button", name="light or dark").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 18, 23)"
 
@@ -101,7 +101,7 @@ def test_extremes_phases_and_throughput_are_drawn_and_named(tmp_path: Path, alon
     assert (highest("grad_norm"), highest("step_seconds")) == (50.0, 7.0)
     for words in ("slowest step", "other", "backward", "forward", "data"):
         expect(page.locator('[data-legend="step_seconds"]')).to_contain_text(words)
-    expect(page.locator('[data-legend="grad_norm"]')).to_contain_text("lowest to highest")
+    expect(page.locator('[data-legend="grad_norm"]')).to_contain_text("minimum to maximum")
     expect(page.locator("#curves")).to_contain_text("tokens per second")
 
 

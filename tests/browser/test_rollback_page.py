@@ -95,7 +95,7 @@ def test_a_rollback_is_on_the_curve_with_why_and_what_it_undid_is_dimmed(
             assert page.evaluate(ARROWS) == [[boundary, target]]
             expect(page.locator("#loss-chart")).to_contain_text("attempt 2")
             page.reload()
-        expect(page.locator("#rollback-list")).to_contain_text("the loss goes on from there")
+        expect(page.locator("#rollback-list")).to_contain_text("loss continues from there")
 
 
 def test_advice_reads_as_what_would_be_done(daemon: DaemonProcess, page: Page, job: str) -> None:
@@ -104,9 +104,9 @@ def test_advice_reads_as_what_would_be_done(daemon: DaemonProcess, page: Page, j
         break_at(run, run.step + 1)
         told = decided(daemon, job, "advised")
         page.goto(f"{daemon.url}?job={job}")
-        expect(page.locator("#rollback-hint")).to_have_text("advise · advises, does nothing")
+        expect(page.locator("#rollback-hint")).to_have_text("advise · advice only")
         expect(page.locator("#rollback-list")).to_contain_text("the run allows auto, the daemon advise")
-        expect(page.locator("#rollback-list")).to_contain_text("none is taken while something is wrong")
+        expect(page.locator("#rollback-list")).to_contain_text("paused while an incident is open")
         expect(page.locator(".decision-what")).to_have_text(f"Would {told['summary']}")
         expect(page.locator(".decision .badge")).to_have_text("advised")
         expect(page.locator("#legend")).to_contain_text("would be rolled back")

@@ -77,7 +77,7 @@ def test_an_address_leads_to_an_incident_and_says_when_there_is_none(
     expect(card(page, 2)).to_be_focused()
     expect(card(page, 1)).to_have_attribute("data-chosen", "false")
     page.evaluate("location.hash = 'incident=99'")
-    expect(page.locator("#incident-missing")).to_have_text(f"There is no incident {story}/99, or no longer.")
+    expect(page.locator("#incident-missing")).to_have_text(f"Incident {story}/99 does not exist or was deleted.")
     page.evaluate("location.hash = 'incident=<img>'")
     expect(card(page, 2)).to_be_visible()
 
@@ -137,8 +137,8 @@ def test_what_is_in_hand_is_marked_with_its_reason_and_how_to_take_it_is_shown(
     expect(card(page, 1).locator(".ack")).to_be_hidden()
     status, _ = daemon.post(f"/api/v1/jobs/{story}/incidents/2/ack", {"reason": "bad shard", "by": "ada"})
     assert status == 200
-    expect(card(page, 2).locator(".outcome")).to_contain_text("in hand: ada")
+    expect(card(page, 2).locator(".outcome")).to_contain_text("acknowledged: ada")
     expect(card(page, 2).locator(".outcome")).to_contain_text("bad shard")
     expect(bar(page, 2).locator(".bar-hand")).to_be_visible()
     expect(line).to_have_text(f"caboose ack {story}/2 --undo")
-    expect(page.locator("#timeline-keys")).to_contain_text("in hand")
+    expect(page.locator("#timeline-keys")).to_contain_text("acknowledged")

@@ -94,11 +94,11 @@ BAD_INPUTS = {
     ),
     "port beyond the last": (
         "[daemon]\nhttp = 'localhost:70000'",
-        "daemon.http = 'localhost:70000': 'localhost:70000' has port 70000; ports end at 65535",
+        "daemon.http = 'localhost:70000': 'localhost:70000' has port 70000; the maximum is 65535",
     ),
     "Grafana without http": (
         "[grafana]\nurl = 'grafana:3000'",
-        "grafana.url = 'grafana:3000': is not of the form http://host:port/path",
+        "grafana.url = 'grafana:3000': expected http://host:port/path",
     ),
     "mode that does not exist": (
         "[export]\nwandb_mode = 'disabled'",
@@ -111,7 +111,7 @@ BAD_INPUTS = {
     ),
     "mirror in a bucket": (
         "[export]\ntensorboard_dir = 's3://bucket/logs'",
-        "export.tensorboard_dir = 's3://bucket/logs': must be a directory of this machine",
+        "export.tensorboard_dir = 's3://bucket/logs': must be a directory on this machine",
     ),
     "rollback that does not exist": (
         "[rollback]\nmode = 'yes'",
@@ -232,7 +232,7 @@ def test_a_mode_or_a_secret_that_cannot_be_is_one_line(refused_start: Callable[.
     (tmp_path / "short").write_text("abc")
 
     wrong = refused_start("--rollback", "off", CABOOSE_ROLLBACK="fast", CABOOSE_SECRET_FILE="short")
-    assert wrong.startswith("CABOOSE_SECRET_FILE='short' holds 3 bytes; a secret has 16 to 4096"), "the flag wins"
+    assert wrong.startswith("CABOOSE_SECRET_FILE='short' has 3 bytes; use 16 to 4096"), "the flag wins"
     line = refused_start(CABOOSE_ROLLBACK="fast")
     assert line == "command line: rollback.mode = 'fast': use one of 'off', 'advise', 'auto'"
 

@@ -63,8 +63,7 @@ def test_without_the_daemons_extra_the_command_says_how_to_install_it(module: st
 
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"caboose: the command line needs {module}, which only the daemon's extra installs:\n"
-        "    pip install 'caboose[daemon]'\n"
+        f"caboose: {module} is missing; install the daemon's extra:\n    pip install 'caboose[daemon]'\n"
     )
 
 

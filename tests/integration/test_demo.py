@@ -53,7 +53,7 @@ def test_the_demo_finds_the_incident_and_sums_it_up(tmp_path: Path) -> None:
         assert line.strip("│ ").removeprefix(told).strip(), "the summary names it"
     assert re.search(r"roll back to step \d+ at step \d+: committed", output)
     assert "all ranks acted at step" in output
-    assert "and the loss goes on from there" in output
+    assert "loss continues from there" in output
     assert "agent's cost" in output
     assert not [process for process in started if process.is_running()]
     assert not list(tmp_path.iterdir()), "its files are removed"

@@ -57,7 +57,7 @@ def test_a_spike_that_comes_back_spends_the_budget_and_then_the_run_is_stopped(t
     told = [(decision["kind"], decision["state"]) for decision in reversed(decisions["decisions"])]
     assert told.count(("rollback", "committed")) == 1
     assert told[-1] == ("stop", "committed"), [decision["explanation"] for decision in decisions["decisions"]]
-    assert "the budget of 1 rollbacks a day is spent" in decisions["exhausted"]
+    assert "the budget of 1 rollbacks per day is spent" in decisions["exhausted"]
     assert plan.checkpoint == str(tmp_path / "kept" / "step-50"), plan.explain()
     assert (plan.step, plan.health, plan.lr_scale) == (50, "healthy", 0.5)
     assert plan.skips(190), "the batches of the spike that was not overcome"

@@ -10,9 +10,9 @@ from caboose_daemon.ingest.receiver import Receiver, Reply
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
-from caboose_daemon.rollback.commander import Commander, Order
+from caboose_daemon.rollback.commander import Commander, QueuedCommand
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.rollback.requests import Requests
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules import RULES, AnyRule
@@ -65,7 +65,7 @@ class Core:
         self.config = config or Config()
         self.state = State(rule_configs=self.config.rules, started=0.0, rules=rules)
         self.sink = Recorder()
-        self.orders: list[Order] = []
+        self.orders: list[QueuedCommand] = []
         self.join(self.sink)
 
     def join(self, sink: Sink) -> None:
@@ -73,7 +73,7 @@ class Core:
         self.pipeline = Pipeline(self.state, sink)
         self.commander = Commander(sink)
         self.policy = Policy(self.state, self.pipeline, sink, self.config.rollback, self.commander)
-        self.by_hand = ByHand(self.state, self.commander)
+        self.requests = Requests(self.state, self.commander)
         self.receiver = Receiver(self.state, self.pipeline, self.policy)
 
     def say(self, peer: bytes, message: Message, now: float = 0.0) -> list[Reply]:
@@ -87,7 +87,7 @@ class Core:
         for job, terms in self.policy.advance(now):
             replies += self._to_all(job, terms)
         self.commit(now)
-        for order in self.commander.take(has_trail=not self.state.journal_error):
+        for order in self.commander.take(is_journaled=not self.state.journal_error):
             self.orders.append(order)
             replies += self._to_all(order.job, order.command)
         return replies

@@ -46,9 +46,9 @@ def test_anything_else_is_named_in_the_error(endpoint: str) -> None:
 
 
 def test_ports_end_at_65535() -> None:
-    with pytest.raises(ValueError, match="port 65536; ports end at 65535"):
+    with pytest.raises(ValueError, match="port 65536; the maximum is 65535"):
         split_tcp("tcp://127.0.0.1:65536")
-    with pytest.raises(ValueError, match="port 99999; ports end at 65535"):
+    with pytest.raises(ValueError, match="port 99999; the maximum is 65535"):
         split_http("127.0.0.1:99999")
 
 

@@ -36,5 +36,5 @@ def test_a_secret_that_is_not_there_or_too_short_is_named(tmp_path: Path) -> Non
     (tmp_path / "short").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"CABOOSE_SECRET_FILE=.*missing.*No such file"):
         read_secret(str(tmp_path / "missing"))
-    with pytest.raises(ValueError, match=r"holds 3 bytes.*openssl rand"):
+    with pytest.raises(ValueError, match=r"has 3 bytes.*openssl rand"):
         read_secret(str(tmp_path / "short"))

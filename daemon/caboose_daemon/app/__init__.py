@@ -1,1 +1,1 @@
-"""The running daemon: wiring alone."""
+"""The running daemon: wiring only."""

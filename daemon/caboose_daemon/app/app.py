@@ -1,13 +1,13 @@
-"""The daemon as a whole: builds the parts, starts them, says when it is ready, and stops them again.
+"""The daemon as a whole: builds the parts, starts them, signals readiness, and stops them again.
 
 Design
 ------
-Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. Whatever is
-handed to Grafana or to a mirror has a thread of its own (see `outbox`). `Daemon` can be embedded: construct, `start`,
-use `endpoint` and `url`, `serve` until something sets `stop`. Ports may be 0.
+Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. Grafana and each
+mirror have their own thread (see `outbox`). `Daemon` can be embedded: construct, `start`, use `endpoint` and `url`,
+`serve` until something calls `stop`. Ports may be 0.
 
-SIGHUP reads the file's thresholds again. It is also what a terminal sends, when it closes, to the daemon that runs in
-it, and that still ends it: the two are told apart by whether the terminal is still there.
+SIGHUP rereads the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon running in it; that still
+ends the daemon. The two cases are distinguished by whether the terminal still exists.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ import zmq
 
 from caboose_daemon.app import keys
 from caboose_daemon.app.clock import SteadyClock
-from caboose_daemon.app.loop import Loop, Outlet
-from caboose_daemon.app.shutdown import has_more_to_tell
+from caboose_daemon.app.loop import DaemonSink, Loop
+from caboose_daemon.app.shutdown import has_unscraped_incidents
 from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
 from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.jobs.pipeline import Pipeline
@@ -39,7 +39,7 @@ from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.security import read_or_make_token
 from caboose_daemon.rollback.commander import Commander
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.rollback.requests import Requests
 from caboose_daemon.store import history
 from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.journal import Journal, JournalError
@@ -54,15 +54,17 @@ class StartError(RuntimeError):
 
 
 class Daemon:
-    """A whole daemon, embeddable; `reread` gives the configuration as it would be if it were started now."""
+    """A whole daemon, embeddable; `reread` loads the configuration again."""
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
         self._config = config
         self._reread = reread
         self._check_exposure()
-        self._check_promises()
+        self._check_incident_seconds()
         if zmq.zmq_version_info() < (4, 3, 5):
-            raise StartError(f"libzmq {zmq.zmq_version()} has known holes; upgrade pyzmq to one with 4.3.5 or later")
+            raise StartError(
+                f"libzmq {zmq.zmq_version()} has known security holes; upgrade pyzmq (libzmq 4.3.5 or later)"
+            )
         self._data_dir = self._open_data_dir()
         self._lock = self._lock_data_dir()
         clock = SteadyClock()
@@ -82,10 +84,10 @@ class Daemon:
         except JournalError as error:
             raise StartError(str(error)) from None
         self._broker = Broker()
-        outlet = Outlet(self._journal, self._broker, self._exports)
+        sink = DaemonSink(self._journal, self._broker, self._exports)
         pipeline = Pipeline(
             self.state,
-            outlet,
+            sink,
             min_deadline=config.alignment.min_deadline_seconds,
             deadline_steps=config.alignment.deadline_steps,
             abandoned_seconds=config.daemon.abandoned_seconds,
@@ -96,10 +98,10 @@ class Daemon:
             raise StartError(str(error)) from None
         self._clock = clock
         self._thresholds = Thresholds(config, self.state, pipeline, clock)
-        commander = Commander(outlet, self._secret())
-        policy = Policy(self.state, pipeline, outlet, config.rollback, commander)
+        commander = Commander(sink, self._secret())
+        policy = Policy(self.state, pipeline, sink, config.rollback, commander)
         receiver = Receiver(self.state, pipeline, policy)
-        self._loop = Loop(self.state, receiver, pipeline, policy, outlet, keys=self._keys(), clock=clock)
+        self._loop = Loop(self.state, receiver, pipeline, policy, sink, keys=self._keys(), clock=clock)
         self._history = HistoryReader(journal_path)
         self._context = Context(
             state=self.state,
@@ -110,22 +112,22 @@ class Daemon:
             clock=clock,
             is_receiving=lambda: self._loop.failure is None,
             incident_seconds=config.metrics.incident_seconds,
-            by_hand=ByHand(self.state, commander),
+            requests=Requests(self.state, commander),
             rollback=config.rollback,
         )
         self._ending_since: float | None = None
-        """When SIGTERM came, while it lingers."""
+        """Time of SIGTERM while lingering."""
         self._server: _Server | None = None
         self._http_socket: socket.socket | None = None
         self.endpoint = ""
         self.url = ""
 
-    def _check_promises(self) -> None:
+    def _check_incident_seconds(self) -> None:
         seconds = self._config.metrics.incident_seconds
         if seconds < SAFE_INCIDENT_SECONDS:
             logger.warning(
-                "incident_seconds = %g under [metrics]: an incident that is over soon may be gone before Prometheus "
-                "has seen it, and nobody is told; alerts are promised %g",
+                "incident_seconds = %g under [metrics]: a short incident may end before Prometheus scrapes it, "
+                "and no alert fires; use at least %g",
                 seconds,
                 SAFE_INCIDENT_SECONDS,
             )
@@ -136,12 +138,12 @@ class Daemon:
             return
         if not is_loopback(split_tcp(daemon.listen)[0]) and not daemon.keys:
             raise StartError(
-                f"--listen {daemon.listen} can be reached from other machines, and no keys are set: make some with "
+                f"--listen {daemon.listen} is reachable from other machines, and no keys are set: make them with "
                 "`caboose keys new DIR` and pass --keys DIR (or --insecure on a network you trust)"
             )
         if not is_loopback(split_http(daemon.http)[0]) and not daemon.token_file:
             raise StartError(
-                f"--http {daemon.http} can be reached from other machines, and no token is set: put one into a file "
+                f"--http {daemon.http} is reachable from other machines, and no token is set: put one into a file "
                 "and pass --token-file FILE (or --insecure on a network you trust)"
             )
 
@@ -180,7 +182,7 @@ class Daemon:
         if not path:
             if self._config.rollback.mode == "auto" and not is_loopback(split_tcp(self._config.daemon.listen)[0]):
                 logger.warning(
-                    "rollback is auto without --secret-file: ranks on other machines obey signed commands only"
+                    "rollback is auto without --secret-file: ranks on other machines accept only signed commands"
                 )
             return None
         try:
@@ -189,7 +191,7 @@ class Daemon:
             raise StartError(str(error)) from None
 
     def start(self) -> None:
-        """Binds both ports and begins to receive."""
+        """Binds both ports and starts receiving."""
         daemon = self._config.daemon
         try:
             self.endpoint = self._loop.bind(daemon.listen)
@@ -256,7 +258,7 @@ class Daemon:
             self.stop()
             return
         self._ending_since = self._clock()
-        logger.info("told to end; staying up to %g s, until what was found is scraped", seconds)
+        logger.info("SIGTERM: staying up to %g s, until all incidents are scraped", seconds)
 
     def _has_lingered(self) -> bool:
         since, now = self._ending_since, self._clock()
@@ -266,7 +268,7 @@ class Daemon:
             return True
         with self.state.lock:
             jobs = self.state.jobs.values()
-            return not has_more_to_tell(jobs, now, since, self._config.metrics.incident_seconds)
+            return not has_unscraped_incidents(jobs, now, since, self._config.metrics.incident_seconds)
 
     def _hang_up(self, had_terminal: bool) -> None:
         if had_terminal and not os.isatty(0):
@@ -275,21 +277,21 @@ class Daemon:
             self.reload()
 
     def reload(self) -> None:
-        """Reads the configuration again: the rules' thresholds count at once, all else at the next start."""
+        """Rereads the configuration: thresholds apply at once, everything else at the next start."""
         if self._reread is None:
             return
         try:
             config = self._reread()
             self._thresholds.replace_file(config)
         except ConfigError as error:
-            logger.error("%s; the thresholds stay as they were", error)
+            logger.error("%s; the thresholds are unchanged", error)
             return
         changed = changed_keys(self._config, config)
         if changed:
-            logger.warning("%s: %s changed; that needs a restart", config.file or "configuration", ", ".join(changed))
+            logger.warning("%s: %s changed; restart to apply", config.file or "configuration", ", ".join(changed))
 
     def stop(self) -> None:
-        """Asks `serve` to return; safe to call twice."""
+        """Makes `serve` return; safe to call twice."""
         self._broker.close()
         if self._server is not None:
             self._server.should_exit = True
@@ -307,7 +309,7 @@ class Daemon:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the daemon has them."""
+    """uvicorn without signal handlers; the daemon has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

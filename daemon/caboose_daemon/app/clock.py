@@ -1,14 +1,14 @@
-"""The daemon's clock: reads like the wall clock, but never jumps."""
+"""The daemon's clock: wall clock time that never jumps."""
 
 import time
 
 
 class SteadyClock:
-    """Unix time at the start, advanced by the monotonic clock, so that a corrected wall clock makes nobody silent."""
+    """Unix time at the start, advanced by the monotonic clock: a corrected wall clock makes no rank look silent."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
 
     def __call__(self) -> float:
-        """Now, in seconds since the epoch."""
+        """Seconds since the epoch."""
         return self._offset + time.monotonic()

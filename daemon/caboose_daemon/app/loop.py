@@ -2,11 +2,11 @@
 
 Design
 ------
-One turn: take what has arrived (bounded, so that time also passes under load), let time pass, commit the journal,
-post the live updates, and only then send the commands that were decided on: what was sent is always known afterwards.
-The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
-be sent is dropped, the peer will ask again. A command that cannot be sent to a rank is noted, and the rank has it from
-the others.
+One turn: take the messages that arrived (bounded, so that timers also run under load), run the timers, commit the
+journal, post the live updates, and only then send commands, so every sent command is in the journal. The socket is
+MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot be sent is
+dropped, and the peer asks again. A rank that a command could not be sent to is recorded; it gets the command from the
+other ranks.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import Exports
-from caboose_daemon.rollback.commander import Order
+from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
@@ -44,8 +44,8 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 
 
-class Outlet(Sink):
-    """The pipeline's sink in a running daemon: everything goes to the journal, to open pages, and to the exports."""
+class DaemonSink(Sink):
+    """The pipeline's sink in a running daemon: forwards to the journal, open pages and the exports."""
 
     def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
         self._journal = journal
@@ -54,17 +54,15 @@ class Outlet(Sink):
         self._updates: list[tuple[str, str, Any]] = []
 
     def attempt_began(self, job: Job) -> None:
-        """To the journal, and pages load again."""
         self._journal.attempt_began(job)
         self._exports.attempt_began(job)
         self._updates.append((job.name, "attempt", {"attempt": job.num_attempts}))
 
     def member_changed(self, job: Job, member: Member) -> None:
-        """To the journal; pages see ranks in the regular status."""
+        """Journal only; pages get ranks from the regular status."""
         self._journal.member_changed(job, member)
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """To all."""
         self._journal.step_closed(job, summary)
         self._exports.step_closed(job, summary)
         if self._broker.has_listeners:
@@ -73,37 +71,32 @@ class Outlet(Sink):
                 self._updates.append((job.name, "sample", {"attempt": summary.attempt, "step": summary.step}))
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
-        """To both."""
         self._journal.episode_changed(job, episode)
         if self._broker.has_listeners:
             self._updates.append((job.name, "finding", json_shapes.episode(episode)))
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
-        """To all."""
         self._journal.incident_changed(job, incident)
         self._exports.incident_changed(job, incident)
         if self._broker.has_listeners:
             self._updates.append((job.name, "incident", json_shapes.incident(incident)))
 
     def event_declared(self, job: Job, event: Event) -> None:
-        """To all."""
         self._journal.event_declared(job, event)
         self._exports.event_declared(job, event)
         self._updates.append((job.name, "event", json_shapes.event(event)))
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """To all."""
         self._journal.decision_changed(job, decision)
         self._exports.decision_changed(job, decision)
         self._updates.append((job.name, "decision", json_shapes.decision(decision)))
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
-        """To the journal and to pages."""
         self._journal.ledger_changed(job, entry)
         self._updates.append((job.name, "ledger", json_shapes.entry(entry)))
 
     def flush(self, now: float) -> None:
-        """Ends a turn: commits, posts."""
+        """Ends a turn: commits the journal and posts live updates."""
         self._journal.commit(now)
         updates, self._updates = self._updates, []
         self._broker.post(updates)
@@ -118,7 +111,7 @@ class Loop:
         receiver: Receiver,
         pipeline: Pipeline,
         policy: Policy,
-        outlet: Outlet,
+        sink: DaemonSink,
         *,
         keys: DaemonKeys | None = None,
         clock: Callable[[], float],
@@ -127,7 +120,7 @@ class Loop:
         self._receiver = receiver
         self._pipeline = pipeline
         self._policy = policy
-        self._outlet = outlet
+        self._sink = sink
         self._clock = clock
         self._context = zmq.Context()
         self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
@@ -157,14 +150,13 @@ class Loop:
             socket.curve_server = True
 
     def bind(self, endpoint: str) -> str:
-        """Binds, and returns the real endpoint (port 0 becomes a free one)."""
+        """Binds and returns the real endpoint (port 0 becomes a free one)."""
         if endpoint.startswith("tcp://["):
             self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.bind(endpoint)
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def start(self) -> None:
-        """Begins to receive."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -176,9 +168,9 @@ class Loop:
             self.failure = error
 
     def _turn(self) -> None:
-        has_mail = self._socket.poll(POLL_MS)
+        has_messages = self._socket.poll(POLL_MS)
         start = time.perf_counter()
-        if has_mail:
+        if has_messages:
             with self._state.lock:
                 self._take(self._clock())
         with self._state.lock:
@@ -188,9 +180,9 @@ class Loop:
             self._pipeline.advance(now)
             for job, terms in self._policy.advance(now):
                 self._send_all(job, encode(terms))
-            self._outlet.flush(now)
-            for order in self._policy.commander.take(has_trail=not self._state.journal_error):
-                self._command(order)
+            self._sink.flush(now)
+            for item in self._policy.commander.take(is_journaled=not self._state.journal_error):
+                self._command(item)
             self._state.turn_seconds = time.perf_counter() - start
 
     def _take(self, now: float) -> None:
@@ -202,22 +194,22 @@ class Loop:
             for to, message in self._receiver.handle(peer, frames, now):
                 self._reply(to, encode(message))
 
-    def _command(self, order: Order) -> None:
-        command = order.command
+    def _command(self, item: QueuedCommand) -> None:
+        command = item.command
         logger.info(
             "command %d to %s: %s at step %d (decision %d)",
             command.number,
-            order.job.name,
+            item.job.name,
             command.kind,
             command.boundary,
-            order.decision,
+            item.decision,
         )
-        unreached = self._send_all(order.job, encode(command))
+        unreached = self._send_all(item.job, encode(command))
         if unreached:
-            self._policy.commander.unreached(order, unreached)
+            self._policy.commander.unreached(item, unreached)
 
     def _send_all(self, job: Job, frames: list[bytes]) -> list[int]:
-        """Sends to every rank that wants to hear of rollback; returns those that could not be reached."""
+        """Sends to every rank whose rollback mode is not off; returns the ranks that could not be reached."""
         members = job.attempt.members if job.attempt is not None else {}
         unreached = []
         for rank, member in members.items():
@@ -229,7 +221,7 @@ class Loop:
         return unreached
 
     def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
-        """Whether it could be sent; a peer that is gone or not reading will ask again."""
+        """Whether it was sent; a peer that is gone or not reading asks again."""
         with contextlib.suppress(zmq.Again, zmq.ZMQError):
             self._socket.send_multipart([peer, *frames], flags=zmq.NOBLOCK)
             return True

@@ -1,11 +1,11 @@
-"""How long a daemon that was told to end stays, so that what it saw last is scraped.
+"""Whether a daemon that received SIGTERM should stay, so that its last incidents are scraped.
 
 Design
 ------
-A daemon that lives and dies with one job is ended in the moment in which that job crashes, which is the moment worth a
-page: rules have not spoken yet, and nobody has scraped. So on SIGTERM it may go on for a while, receiving, judging and
-serving. It ends as soon as there is nothing to wait for: the jobs ended well, or what became of them has been exported
-for as long as every incident is.
+A daemon that runs with one job is stopped at the moment that job crashes, which is the moment that matters: the rules
+have not fired yet and nothing is scraped. So on SIGTERM it may continue for a while, receiving, judging and serving. It
+ends as soon as nothing is left to wait for: the jobs ended well, or their incidents have been exported for as long as
+every incident is.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.incidents import has_risen_lately
 
 NOTICE_SECONDS = 45.0
-"""In which rank_silent, at its defaults, says of a process that was killed that it is gone."""
+"""Time in which rank_silent, at its defaults, detects a killed process."""
 
 
-def has_more_to_tell(jobs: Iterable[Job], now: float, since: float, stay_seconds: float) -> bool:
-    """Whether something is still to be noticed or scraped; `since` is when the daemon was told to end."""
-    return any(_has_more_to_tell(job, now, since, stay_seconds) for job in jobs)
+def has_unscraped_incidents(jobs: Iterable[Job], now: float, since: float, stay_seconds: float) -> bool:
+    """Whether an incident may still open or be scraped; `since` is the time of SIGTERM."""
+    return any(_has_unscraped_incidents(job, now, since, stay_seconds) for job in jobs)
 
 
-def _has_more_to_tell(job: Job, now: float, since: float, stay_seconds: float) -> bool:
+def _has_unscraped_incidents(job: Job, now: float, since: float, stay_seconds: float) -> bool:
     if any(has_risen_lately(incident, now, stay_seconds) for incident in job.incidents):
         return True
     is_watched = job.state in ("running", "failed") and job.attempt is not None and not job.attempt.is_over

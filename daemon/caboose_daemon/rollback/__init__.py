@@ -1,1 +1,1 @@
-"""Going back: when it is worth it, what to go back to, what became of it, and the trail it leaves."""
+"""Rollback: when it is worth it, which snapshot to use, the commands to the ranks, and the outcome."""

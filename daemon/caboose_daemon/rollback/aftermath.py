@@ -1,9 +1,9 @@
-"""Follows what comes after a rollback or a resume: begins the continuity check, and acts on its verdict.
+"""Follows a rollback or a resume: starts the continuity check and acts on its verdict.
 
 Design
 ------
-Called by the policy whenever it looks at a job. A rollback after which the loss goes on closes what it cut for good.
-One after which it does not is trouble again, which no rule will find: their baselines are new, and learn the loss as it
+Called by the policy at each of its checks of a job. If the loss continues after a rollback, the incidents that the
+rollback cut are resolved. If it does not, no rule detects that: the rules' baselines are new and learn the loss as it
 is. So it is triaged here, against the level from before the snapshot.
 """
 
@@ -12,19 +12,19 @@ import math
 from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.rollback import bad_spans
-from caboose_daemon.rollback_state.continuity import Continuity, level_at, look
+from caboose_daemon.rollback_state.continuity import Continuity, level_at, update
 from caboose_daemon.rollback_state.triage import Losses, Triage, judge
 
 
 class Aftermath:
-    """What became of rollbacks and resumes."""
+    """Checks how the loss continues after rollbacks and resumes."""
 
     def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
         self._pipeline = pipeline
         self._sink = sink
 
     def follow(self, job: Job, attempt: Attempt) -> tuple[str, Triage] | None:
-        """Looks how the loss goes on; what is wrong and by which incident it was rolled back, if it does not."""
+        """Updates the continuity check; the incident's id and the triage if the loss does not continue."""
         record = job.rollback
         if record.check is None or record.check.attempt != attempt.number:
             record.check = _begin(job, attempt)
@@ -32,7 +32,7 @@ class Aftermath:
         if check is None or check.state in ("ok", "unknown") or (check.state == "broken" and not check.decision):
             return None
         losses = Losses.of(job.recent, attempt.number)
-        record.check = check = look(check, losses)
+        record.check = check = update(check, losses)
         decision = record.find(check.decision) if check.decision else None
         if decision is None or check.state == "checking":
             return None
@@ -49,22 +49,22 @@ class Aftermath:
 
 
 def _begin(job: Job, attempt: Attempt) -> Continuity | None:
-    """The check of an attempt that follows another; None where there is nothing to compare it with."""
+    """The check of an attempt that follows another; None if there is nothing to compare with."""
     if not attempt.start_step or attempt.number < 2:
         return None
-    origin, number, trouble = attempt.start_step, 0, 0.0
+    origin, number, excess = attempt.start_step, 0, 0.0
     if attempt.reason == "rollback":
         decision = job.rollback.rollback_at(attempt.start_step)
         if decision is None or decision.target is None:
             return None
         origin, number = decision.target, decision.number
         if decision.triage is not None and math.isfinite(decision.triage.excess):
-            trouble = decision.triage.excess
+            excess = decision.triage.excess
     return Continuity(
         attempt=attempt.number,
         since=attempt.start_step,
         origin=origin,
         decision=number,
         before=level_at(job.recent, origin, attempt.number),
-        trouble=trouble,
+        excess=excess,
     )

@@ -1,14 +1,14 @@
-"""Which trouble calls for a hunt, and on which snapshot it is made.
+"""Which incidents need a hunt, and which snapshot it runs on.
 
 Design
 ------
-A hunt is asked for once for each incident in which a loss or a gradient was not finite, before a rollback is thought
-of: afterwards the batch is gone, and the ranks' attention with it. It goes the way of every command, and costs a run at
-most the few steps until its boundary and the seconds that it takes. If it comes to nothing, it is not asked for again.
+A hunt is requested once per incident with a non-finite loss or gradient, before a rollback is considered: after a
+rollback the batch is gone. It is sent like every command and costs the run the few steps until its boundary plus the
+seconds it takes. If it fails, it is not requested again.
 
-The snapshot is the newest from before the first bad step that is ready on all ranks, however close: what is wanted is
-the weights that the batch was run on, not a place that is safe to go on from. Where there is none, it is made on the
-weights as they are, which still finds what is wrong with the batch.
+The snapshot is the newest from before the first bad step that is ready on all ranks, however close: the hunt needs the
+weights the batch ran on, not a safe point to continue from. Without a snapshot it runs on the current weights, which
+still finds a fault in the batch.
 """
 
 from caboose_daemon.incidents.incident import Incident
@@ -17,11 +17,11 @@ from caboose_daemon.rollback.target import common
 
 RULE = "non_finite"
 ANSWER_SECONDS = 3.0
-"""After the first rank's answer, for those of the others."""
+"""Time after the first rank's answer to wait for the others."""
 
 
 def broken(job: Job, attempt: Attempt) -> tuple[Incident, int] | None:
-    """The open incident in which a number broke, the worst first, and the step it broke at."""
+    """The worst open incident with a non-finite number, and the step where it appeared."""
     for incident in job.incidents.open:
         for member in incident.episodes:
             is_current = member.is_open and member.rule == RULE and member.attempt == attempt.number
@@ -31,7 +31,7 @@ def broken(job: Job, attempt: Attempt) -> tuple[Incident, int] | None:
 
 
 def wanted(job: Job, attempt: Attempt) -> tuple[Incident, int] | None:
-    """What should be hunted now without being asked; nothing where that was tried, or people have it in hand."""
+    """What to hunt automatically; None if it was tried before or the incident is acknowledged."""
     record = job.rollback
     found = broken(job, attempt)
     if found is None or found[0].acknowledged is not None or not can_hunt(job, attempt):
@@ -41,7 +41,7 @@ def wanted(job: Job, attempt: Attempt) -> tuple[Incident, int] | None:
 
 
 def is_awaited(job: Job, attempt: Attempt, now: float) -> bool:
-    """Whether ranks are still telling what their hunt found; a next command would cut them short."""
+    """Whether ranks are still reporting the hunt's result; another command would interrupt them."""
     last, answers = job.rollback.last_command, job.rollback.answers.values()
     if last is None or last.kind != "hunt" or last.state != "committed" or last.closed_time is None:
         return False
@@ -50,15 +50,15 @@ def is_awaited(job: Job, attempt: Attempt, now: float) -> bool:
 
 
 def can_hunt(job: Job, attempt: Attempt) -> bool:
-    """Whether every rank keeps its batches, and has hunts left."""
+    """Whether every rank keeps its batches and has hunts left."""
     holdings = job.rollback.holdings
     return len(holdings) >= attempt.world and all(held.can_hunt for held in holdings.values())
 
 
 def snapshot_for(job: Job, attempt: Attempt, onset: int | None) -> tuple[int, str]:
-    """The snapshot to hunt on, 0 for none, and a line on the choice."""
+    """The snapshot to hunt on (0 for none) and the reason."""
     ready = [step for step in common(job.rollback.holdings, attempt.world) if onset is None or step < onset]
     before = "" if onset is None else f" from before step {onset}"
     if not ready:
-        return 0, f"no snapshot{before} is ready on all ranks: it is run on the weights as they are"
-    return ready[-1], f"snapshot of step {ready[-1]}: the newest{before} that is ready on all {attempt.world} ranks"
+        return 0, f"no snapshot{before} is ready on all ranks: using the current weights"
+    return ready[-1], f"snapshot of step {ready[-1]}: the newest{before} ready on all {attempt.world} ranks"

@@ -1,15 +1,15 @@
-"""What the diagnosis of an open incident would have the learning rate multiplied by."""
+"""The learning rate factor suggested by the diagnosis of an open incident."""
 
 from typing import Any
 
 from caboose_daemon.jobs.job import Job
 
 SCALES = {"lr_too_high": 0.1}
-"""By cause: what its advice comes to. Others are not cured by another rate."""
+"""By cause. Other causes are not cured by a different learning rate."""
 
 
-def offer(job: Job) -> dict[str, Any] | None:
-    """The fix that a command can bring about, with whose it is; None where no diagnosis calls for one."""
+def suggest_lr_scale(job: Job) -> dict[str, Any] | None:
+    """The suggested factor with its incident and cause; None if no diagnosis suggests one."""
     for incident in job.incidents.open:
         best = incident.diagnosis.best if incident.diagnosis is not None else None
         if best is not None and best.id in SCALES:

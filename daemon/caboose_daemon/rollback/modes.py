@@ -7,12 +7,12 @@ ORDER: tuple[RollbackMode, ...] = ("off", "advise", "auto")
 
 
 def owners_mode(job: Job) -> RollbackMode:
-    """What the run's owner allows, by the most careful of its ranks: of those alive, or, once it is over, of all."""
+    """The lowest mode of the run's ranks: of the live ones, or of all once the run is over."""
     members = list(job.attempt.members.values()) if job.attempt is not None else []
     heard = [m for m in members if m.state == "live"] or [m for m in members if m.state in ("left", "failed")]
     return min((m.hello.rollback for m in heard), key=ORDER.index, default="off")
 
 
 def effective(daemons: RollbackMode, job: Job) -> RollbackMode:
-    """What may be done."""
+    """The lower of the daemon's and the owner's mode."""
     return min(daemons, owners_mode(job), key=ORDER.index)

@@ -1,49 +1,49 @@
-"""Answers a process that is about to resume: from which checkpoint, past which batches, at what learning rate.
+"""Answers a process that is about to resume: which checkpoint, which batches to skip, which learning rate.
 
 Design
 ------
-The newest checkpoint that is not tainted loses the least. Only where the run broke, and going back in memory did not
-help, are checkpoints that were proven healthy put before newer ones. Tainted ones come last, with their reason: whoever
-resumes may know better. Batches are not to be seen again where the run did not get over them by itself. All of these
-are told, also those before the first checkpoint: if that one's files are gone, whoever resumes takes an older one.
+The newest untainted checkpoint loses the fewest steps. Only if rollback in memory did not help are proven healthy
+checkpoints ranked before newer ones. Tainted ones come last, with the reason; whoever resumes may still choose them.
+Batches of bad spans that the run did not recover from are skipped. All of them are listed, also those before the first
+checkpoint: if its files are gone, an older one is used.
 
-Learning rates were scaled while the run went on, and a checkpoint has what was in force when it was saved: so each has
-a scale of its own, of all that came after it. Batches are told as whoever resumes counts them, one a step from the
-checkpoint on: what was dropped in process lies between the steps, and moves all that came after.
+The learning rate may have been scaled while the run continued, and a checkpoint has the rate in force when it was
+saved. So each checkpoint has its own scale, of everything that came after it. Batches are counted one per step from
+the checkpoint: batches dropped in process fall between the steps and shift all later ones.
 """
 
 from collections.abc import Callable, Sequence
 
-from caboose_daemon.rollback_state.ledger import Ledger, LedgerEntry, Trouble
+from caboose_daemon.rollback_state.ledger import BadSpan, Ledger, LedgerEntry
 from caboose_wire import Plan, PlannedCheckpoint
 
 MAX_PLANNED = 100
 BEFORE = 5
-"""Steps before the onset whose batches are suspects as well."""
+"""Steps before the onset whose batches are skipped as well."""
 
 
 def make_plan(
     job: str,
     ledger: Ledger,
-    troubles: list[Trouble],
+    spans: list[BadSpan],
     *,
     exhausted: str = "",
     lr_scale_of: Callable[[LedgerEntry | None], float] = lambda entry: 1.0,
     drops: Sequence[tuple[int, int]] = (),
     world: int = 0,
 ) -> Plan:
-    """The plan; `troubles` are those that the run did not get over by itself.
+    """The plan; `spans` are the bad spans the run did not recover from.
 
-    `lr_scale_of` says what has been done to the learning rate since a checkpoint was saved, or since the beginning;
-    `drops` are steps after which batches were dropped, and how many.
+    `lr_scale_of` gives the learning rate factor since a checkpoint was saved, or since the start of the run. `drops`
+    are (step, count): batches dropped after that step.
     """
     entries = ranked(ledger, exhausted)[:MAX_PLANNED]
     first = entries[0] if entries else None
     since = 0 if first is None else first.step
     skip = [
-        (_counted(max(1, trouble.began - BEFORE), drops, since), _counted(trouble.ended, drops, since))
-        for trouble in sorted(troubles, key=lambda trouble: trouble.began)
-        if trouble.ended is not None and trouble.ended > 0
+        (_counted(max(1, span.began - BEFORE), drops, since), _counted(span.ended, drops, since))
+        for span in sorted(spans, key=lambda span: span.began)
+        if span.ended is not None and span.ended > 0
     ]
     skip += [(_counted(after, drops, since) + 1, _counted(after, drops, since) + num) for after, num in drops]
     return Plan(
@@ -58,26 +58,26 @@ def make_plan(
 
 
 def ranked(ledger: Ledger, exhausted: str = "") -> list[LedgerEntry]:
-    """The checkpoints, the first to be tried first."""
+    """The checkpoints, in the order to try them."""
     order = {"healthy": 0, "unproven": 1 if exhausted else 0, "tainted": 2}
     return sorted(ledger.checkpoints, key=lambda entry: (order[entry.health], -entry.step))
 
 
 def _reason(job: str, first: LedgerEntry | None, exhausted: str, world: int) -> str:
     if first is None:
-        return f"no checkpoint of {job} is known here"
+        return f"this daemon knows no checkpoint of {job}"
     reason = f"the checkpoint of step {first.step} is {first.health}"
     if first.health == "tainted":
-        reason = f"{reason} ({first.reason}), and no better one is known"
+        reason = f"{reason} ({first.reason}); no better one is known"
     if exhausted:
         reason = f"{reason}; {exhausted}"
     if world and first.world and world != first.world:
-        reason = f"{reason}; it was saved by {first.world} ranks, and {world} ask"
+        reason = f"{reason}; saved by {first.world} ranks, requested by {world}"
     return reason
 
 
 def _counted(step: int, drops: Sequence[tuple[int, int]], since: int) -> int:
-    """Which batch a step had, counted one a step from the checkpoint on."""
+    """The batch of a step, counted one per step from the checkpoint."""
     return step + sum(num for after, num in drops if since <= after < step)
 
 

@@ -1,11 +1,11 @@
-"""What people ask for: a rollback, another learning rate, a snapshot, a checkpoint, a hunt, a stop; as safely.
+"""Manual requests: a rollback, a learning rate change, a snapshot, a checkpoint, a hunt, a stop.
 
 Design
 ------
-The daemon's own mode does not matter here, the run's does: only where its owner said `auto` is there anything to act
-with. Nothing is judged, but everything that must hold for a command to be carried out is: all ranks are heard, they
-hold the snapshot, no other command is on its way. The ranks keep their budget and cool-down, whoever asks. A dry run
-goes the same way to the end and sends nothing. What is refused is written down too, with who asked.
+The daemon's mode does not matter here, the run's does: only `auto` gives a run the means to act. The need for the
+command is not judged, but its preconditions are: all ranks are live, they hold the snapshot, no other command is on its
+way. The ranks apply their budget and cool-down to manual requests as well. A dry run takes the same path and sends
+nothing. Refused requests are recorded too, with the requester.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import msgspec
 
 from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.jobs.state import State
-from caboose_daemon.rollback.commander import NO_TRAIL, Commander
+from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.hunting import broken, can_hunt, snapshot_for
 from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.rollback.target import ahead, choose, common, held_on, notice, pace, stride
@@ -24,43 +24,43 @@ from caboose_wire.rollback import CommandKind
 
 MAX_SKIP = 100_000
 SCALES = (1e-3, 10.0)
-"""What a learning rate may be multiplied by; anything else is a slip of the finger."""
+"""Allowed learning rate factors; anything outside is taken for a typing error."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks for."""
+    """A manual request."""
 
     kind: CommandKind = "rollback"
     to: int | None = None
-    """The snapshot's step; None takes the newest that is not tainted."""
+    """The snapshot's step; None for the newest untainted one."""
     skip: int = 0
     lr_scale: float = 1.0
     is_dry: bool = False
     by: str = ""
 
     def problem(self) -> str:
-        """What cannot be right about it, or nothing."""
+        """What is wrong with it, or an empty string."""
         if not 0 <= self.skip <= MAX_SKIP:
             return f"skip = {self.skip}: give 0 to {MAX_SKIP} steps"
         if not SCALES[0] <= self.lr_scale <= SCALES[1]:
             return f"lr_scale = {self.lr_scale}: give {SCALES[0]:g} to {SCALES[1]:g}"
         if self.kind == "scale_lr" and self.lr_scale == 1.0:
-            return "lr_scale = 1: that changes nothing"
+            return "lr_scale = 1: this changes nothing; give another factor"
         if self.to is not None and not 0 <= self.to <= 2**53:
             return f"to = {self.to}: give the step of a snapshot"
         return ""
 
 
-class ByHand:
-    """Takes requests."""
+class Requests:
+    """Checks manual requests and sends their commands."""
 
     def __init__(self, state: State, commander: Commander) -> None:
         self._state = state
         self._commander = commander
 
     def ask(self, job: Job, request: Request, now: float) -> Decision:
-        """The decision on a request: sent or refused; of a dry run advised or refused, and kept nowhere."""
+        """The decision on a request: sent or refused. A dry run gives advised or refused and is not recorded."""
         attempt = job.attempt
         decision = Decision(
             job=job.name,
@@ -70,13 +70,13 @@ class ByHand:
             step=job.recent[-1].step if job.recent else 0,
             mode=owners_mode(job),
             kind=request.kind,
-            by=request.by[:64] or "somebody",
+            by=request.by[:64] or "unknown",
             skip=request.skip if request.kind == "rollback" else 0,
             lr_scale=request.lr_scale,
         )
         problem = request.problem() or self._obstacle(job, attempt, request)
         if problem or attempt is None:
-            return self._refuse(job, decision, problem or "no rank has been heard of", request)
+            return self._refuse(job, decision, problem or "no rank has reported yet", request)
         step_seconds = pace(job.recent)
         newest = max((member.step for member in attempt.members.values()), default=0)
         boundary = ahead(newest, notice(step_seconds, self._state.lag_seconds), stride(job.recent))
@@ -87,10 +87,10 @@ class ByHand:
                 return self._refuse(job, decision, line, request)
             decision = msgspec.structs.replace(decision, target=target.step, why=(line,))
             if boundary < job.rollback.cool_until:
-                why = f"the last rollback cools down until step {job.rollback.cool_until}; the ranks would refuse"
+                why = f"cool-down after the last rollback until step {job.rollback.cool_until}; the ranks would refuse"
                 return self._refuse(job, decision, why, request)
         if request.kind == "hunt":
-            target_step, onset, line = self._hunting_ground(job, attempt, request)
+            target_step, onset, line = self._hunt_target(job, attempt, request)
             if target_step is None:
                 return self._refuse(job, decision, line, request)
             decision = msgspec.structs.replace(decision, target=target_step, onset=onset, why=(line,))
@@ -104,31 +104,29 @@ class ByHand:
             return f"the job is not running ({job.state})"
         allowed = owners_mode(job)
         if allowed != "auto":
-            return f"the run allows {allowed!r} only: attach(..., rollback='auto') lets it act"
+            return f"the run allows only {allowed!r}: use attach(..., rollback='auto')"
         flight = record.in_flight
         if flight is not None:
-            return f"command {flight.command} (decision {flight.number}: {flight.summary}) is on its way"
+            return f"command {flight.command} (decision {flight.number}: {flight.summary}) has no outcome yet"
         missing = sorted(set(range(attempt.world)) - record.holdings.keys())
         if missing:
-            return (
-                f"{len(missing)} of {attempt.world} ranks have not told what they hold, the first is rank {missing[0]}"
-            )
+            return f"{len(missing)} of {attempt.world} ranks have not reported their snapshots, first rank {missing[0]}"
         if self._state.journal_error:
-            return NO_TRAIL
+            return NO_JOURNAL
         if not record.group:
-            return "the ranks are not of one process group"
+            return "the ranks are not in one process group"
         if request.kind == "rollback" and min(h.budget_left for h in record.holdings.values()) <= 0:
-            return "the ranks' budget of rollbacks is spent"
+            return "the ranks' rollback budget is spent"
         if request.skip and not all(h.can_skip for h in record.holdings.values()):
-            return f"skip = {request.skip}: the run's loader is not watched (monitor.watch), no batch can be dropped"
+            return f"skip = {request.skip}: the loader is not watched (monitor.watch), so no batch can be skipped"
         if request.kind == "checkpoint" and not all(h.can_checkpoint for h in record.holdings.values()):
             return "the run has no checkpoint directory (attach(..., checkpoints=...))"
         if request.kind == "hunt" and not can_hunt(job, attempt):
-            return "the run keeps no batch to run again (attach(..., hunt=True)), or has made all the hunts it allows"
+            return "the run keeps no batches for a hunt (attach(..., hunt=True)), or its hunt budget is spent"
         return ""
 
-    def _hunting_ground(self, job: Job, attempt: Attempt, request: Request) -> tuple[int | None, int | None, str]:
-        """The snapshot to hunt on (0 for none), the step whose batch is run, and a line; None where it is not held."""
+    def _hunt_target(self, job: Job, attempt: Attempt, request: Request) -> tuple[int | None, int | None, str]:
+        """The snapshot to hunt on (0 for none, None if not held), the step whose batch is rerun, and the reason."""
         found = broken(job, attempt)
         onset = None if found is None else found[1]
         if request.to is None:
@@ -137,7 +135,7 @@ class ByHand:
         if request.to not in common(job.rollback.holdings, attempt.world):
             held = held_on(job.rollback.holdings)
             return None, onset, f"no snapshot of step {request.to} is ready on all ranks; {held}"
-        return request.to, onset, f"snapshot of step {request.to}, as asked for"
+        return request.to, onset, f"snapshot of step {request.to}, as requested"
 
     def _target(self, job: Job, attempt: Attempt, request: Request) -> tuple[Held | None, str]:
         record = job.rollback
@@ -148,7 +146,7 @@ class ByHand:
         if request.to not in ready:
             return None, f"no snapshot of step {request.to} is ready on all ranks; {held_on(record.holdings)}"
         taint = record.ledger.taint_of(request.to)
-        return ready[request.to], f"snapshot of step {request.to}, as asked for{f'; tainted: {taint}' if taint else ''}"
+        return ready[request.to], f"snapshot of step {request.to}, as requested{f'; tainted: {taint}' if taint else ''}"
 
     def _refuse(self, job: Job, decision: Decision, why: str, request: Request) -> Decision:
         refused = msgspec.structs.replace(decision, state="refused", outcome=why, closed_time=decision.time)

@@ -1,12 +1,12 @@
-"""Chooses the snapshot to go back to, and the boundary at which all ranks can act.
+"""Chooses the snapshot to roll back to, and the boundary at which all ranks can act.
 
 Design
 ------
-A snapshot is of use only if every rank has it and it is out of quarantine on every rank, so the sets that the ranks
-told of are intersected. The boundary must lie so far ahead that every rank knows of the command before it gets there:
-reports come twice a second, agents look at their socket twice a second, and a rank that the command did not reach
-learns of it from the others' register. So the notice is counted in seconds and turned into steps by the run's own pace.
-Ranks act at a step that is one: in a run that counts in strides, the boundary lies whole strides ahead.
+A snapshot is usable only if every rank has it and it is out of quarantine on every rank, so the ranks' lists are
+intersected. The boundary must be far enough ahead that every rank has the command before it gets there: reports are
+sent twice a second, agents read their socket twice a second, and a rank the command did not reach gets it from the
+other ranks' register. So the notice is counted in seconds and converted to steps by the run's pace. Ranks act only at
+steps that occur: in a run that counts in strides, the boundary is whole strides ahead.
 """
 
 import math
@@ -18,16 +18,16 @@ from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 
 MIN_NOTICE = 4
-"""Steps between the newest one seen and the boundary, at least."""
+"""Minimum steps between the newest seen step and the boundary."""
 MAX_NOTICE = 20_000
-"""The ranks refuse a boundary that is further ahead: until then nothing else could be done."""
+"""Maximum steps; the ranks refuse a boundary further ahead, since it would block other commands."""
 ENOUGH_STEPS = 1000
 ENOUGH_SECONDS = 30.0
-"""However often it was too few: no more than both of these."""
+"""Upper limit for retries: the larger of these two."""
 NOTICE_SECONDS = 1.5
-"""Half a second each until a report is sent, until an agent looks at its socket, and until others have it from it."""
+"""0.5 s each: until a report is sent, until an agent reads its socket, until the other ranks have the command."""
 MAX_LAG_SECONDS = 10.0
-"""A lag is measured by the ranks' own clocks; one that is wrong must not put the boundary into the next day."""
+"""The lag is measured with the ranks' clocks; a wrong clock must not move the boundary far ahead."""
 PACE_STEPS = 50
 SHOWN = 6
 
@@ -40,7 +40,7 @@ def common(holdings: Mapping[int, Holdings], world: int) -> dict[int, Held]:
 
 
 def on_all(holdings: Mapping[int, Holdings], world: int) -> list[Held]:
-    """The snapshots that every rank has, ready or not, oldest first, as the lowest rank tells of them."""
+    """The snapshots every rank has, ready or not, oldest first, as reported by the lowest rank."""
     if not holdings or len(holdings) < world:
         return []
     everywhere = set.intersection(*({held.step for held in h.snapshots} for h in holdings.values()))
@@ -57,13 +57,13 @@ def choose(
     used: Collection[int] = (),
     taint_of: Callable[[int], str] = lambda step: "",
 ) -> tuple[Held | None, str]:
-    """The newest snapshot of all ranks at or before `latest`, and a line on the choice; None where there is none.
+    """The newest snapshot of all ranks at or before `latest`, or None, and the reason.
 
-    Where it should be `older_than` another and none is, it is the oldest that was not `used`.
+    If it should be `older_than` a step and none is, the oldest one not in `used`.
     """
     missing = sorted(set(range(world)) - holdings.keys())
     if missing:
-        return None, f"{_ranks(missing)} of {world} told of no snapshots"
+        return None, f"{_ranks(missing)} of {world} reported no snapshots"
     ready = common(holdings, world)
     fitting = [held for step, held in ready.items() if step <= latest]
     good = [held for held in fitting if not taint_of(held.step)]
@@ -71,21 +71,26 @@ def choose(
         older = [held for held in good if held.step < older_than]
         rest = [held for held in good if held.step not in used]
         if older:
-            return older[-1], f"snapshot of step {older[-1].step}: the newest on all {world} ranks before {older_than}"
+            return older[
+                -1
+            ], f"snapshot of step {older[-1].step}: the newest ready on all {world} ranks before step {older_than}"
         if rest:
-            return rest[0], f"snapshot of step {rest[0].step}: the oldest on all {world} ranks that was not tried"
+            return rest[0], f"snapshot of step {rest[0].step}: the oldest untried one on all {world} ranks"
         return None, f"all snapshots at or before step {latest} were tried; {held_on(holdings)}"
     if good:
         chosen = good[-1]
-        return chosen, f"snapshot of step {chosen.step}: the newest that is ready on all {world} ranks by step {latest}"
+        return (
+            chosen,
+            f"snapshot of step {chosen.step}: the newest ready on all {world} ranks by step {latest}",
+        )
     if fitting:
         last = fitting[-1].step
-        return None, f"the snapshots at or before step {latest} are tainted; that of step {last}: {taint_of(last)}"
+        return None, f"all snapshots at or before step {latest} are tainted; step {last}: {taint_of(last)}"
     return None, f"no snapshot at or before step {latest} is ready on all {world} ranks; {held_on(holdings)}"
 
 
 def held_on(holdings: Mapping[int, Holdings]) -> str:
-    """What the ranks hold, in a few words: all alike, or the first few that differ."""
+    """A short list of the ranks' snapshots, grouped by ranks that hold the same."""
     texts: dict[str, list[int]] = {}
     for rank, of_rank in sorted(holdings.items()):
         steps = [f"{h.step}{'' if h.is_ready else ' (not ready)'}" for h in of_rank.snapshots[-SHOWN:]]
@@ -102,7 +107,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def pace(recent: Iterable[StepSummary]) -> float:
-    """Seconds from one step to the next, lately; 1 where that is not known."""
+    """Recent seconds per step; 1 if unknown."""
     last = list(recent)[-PACE_STEPS:]
     gaps = [(b.time - a.time) / (b.step - a.step) for a, b in pairwise(last) if b.step > a.step]
     known = [gap for gap in gaps if gap > 0] or [s.step_seconds for s in last if s.step_seconds]
@@ -110,13 +115,13 @@ def pace(recent: Iterable[StepSummary]) -> float:
 
 
 def stride(recent: Iterable[StepSummary]) -> int:
-    """What the steps that were seen lately are apart, or have in common where that varies; 1 where it is not known."""
+    """Greatest common divisor of the recent distances between steps; 1 if unknown."""
     last = list(recent)[-PACE_STEPS:]
     return math.gcd(*(b.step - a.step for a, b in pairwise(last) if b.step > a.step)) or 1
 
 
 def ahead(newest: int, num_steps: int, stride: int) -> int:
-    """The first step that a run with such strides comes to, at least so many after the newest one seen."""
+    """The first step of the run at least `num_steps` after the newest one seen."""
     strides = math.ceil(num_steps / stride)
     if strides * stride > MAX_NOTICE:
         strides = max(1, MAX_NOTICE // stride)
@@ -124,7 +129,7 @@ def ahead(newest: int, num_steps: int, stride: int) -> int:
 
 
 def notice(step_seconds: float, lag_seconds: float, *, num_tried: int = 0) -> int:
-    """How many steps ahead of the newest one seen the boundary is put; twice as many for each time it was too few."""
+    """Steps between the newest one seen and the boundary; doubled for each earlier try."""
     lag = min(max(0.0, lag_seconds), MAX_LAG_SECONDS)
     steps = math.ceil((NOTICE_SECONDS + 2.0 * lag) / max(step_seconds, 1e-6)) + 2
     enough = max(ENOUGH_STEPS, math.ceil(ENOUGH_SECONDS / max(step_seconds, 1e-6)))

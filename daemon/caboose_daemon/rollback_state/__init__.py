@@ -1,1 +1,1 @@
-"""What rollback knows of a job: ledger, decisions, triage, cost, ladder. Nothing here acts."""
+"""Rollback state of a job: ledger, decisions, triage, cost, ladder. Nothing here acts."""

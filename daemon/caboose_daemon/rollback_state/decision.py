@@ -1,4 +1,4 @@
-"""A decision: what was proposed for a run, why, and what became of it. The record that an audit reads."""
+"""A decision: what was proposed for a run, why, and the outcome. This is the audit record."""
 
 import math
 from typing import Literal
@@ -10,11 +10,11 @@ from caboose_daemon.rollback_state.triage import Triage
 from caboose_wire.rollback import CommandKind, RollbackMode
 
 DecisionState = Literal["advised", "sent", "committed", "aborted", "refused", "failed", "expired", "exhausted"]
-"""advised: shown, not done. sent: the ranks know. committed: all ranks acted. aborted: none did. refused: never sent.
-failed: the ranks agreed and could not; the run has stopped. expired: nothing was heard of it. exhausted: going back
-does not help any more, and people are called."""
+"""advised: shown, not done. sent: sent to the ranks. committed: all ranks acted. aborted: no rank acted. refused: never
+sent. failed: the ranks agreed and then failed; the run has stopped. expired: no answer in time. exhausted: rollback no
+longer helps, and a person is needed."""
 MAX_ANSWERS = 32
-"""Answers kept one by one; all are counted."""
+"""Answers kept individually; all are counted."""
 MAX_NAMED = 32
 URGENCY = ("failed", "refused", "aborted", "done", "accepted")
 NAMES: dict[CommandKind, str] = {
@@ -28,7 +28,7 @@ NAMES: dict[CommandKind, str] = {
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a rank last said to the command."""
+    """A rank's last answer to the command."""
 
     rank: int
     outcome: str
@@ -45,78 +45,77 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     attempt: int
     step: int
-    """The newest one that was judged."""
+    """The newest judged step."""
     mode: RollbackMode
-    """In force at the time: the lower of the two sides'."""
+    """In force at the time: the lower of the daemon's and the run's."""
     kind: CommandKind = "rollback"
     trigger: str = ""
-    """The incident's id; empty where somebody asked for it."""
+    """The incident's id; empty for a manual request."""
     by: str = ""
-    """Who asked."""
+    """Who requested it."""
     rung: int = 0
-    """Of the ladder: 1 for the first rollback, 2 when the same trouble came again, ..."""
+    """Of the ladder: 1 for the first rollback, 2 if the same problem came back, ..."""
     num_tried: int = 0
-    """How often it was proposed before and came to nothing."""
+    """Earlier proposals that were not carried out."""
     triage: Triage | None = None
     cost: Cost | None = None
     target: int | None = None
     boundary: int | None = None
     onset: int | None = None
-    """The step whose batch a hunt runs again."""
+    """The step whose batch a hunt reruns."""
     skip: int = 0
     lr_scale: float = 1.0
     why: tuple[str, ...] = ()
-    """How the choice was made, or why nothing was done."""
+    """Reasons for the choice, or for doing nothing."""
     state: DecisionState = "advised"
     command: int = 0
-    """The command's number; 0 where none was sent."""
+    """The command's number; 0 if none was sent."""
     group: str = ""
-    """The process group it is for."""
+    """The process group it was sent to."""
     world: int = 0
     expires: float = 0.0
     num_answers: dict[str, int] = {}
-    """Ranks by what they last said."""
+    """Number of ranks by their last answer."""
     answers: tuple[Answer, ...] = ()
-    """Of some ranks, the most telling first."""
+    """Of some ranks, the most urgent first."""
     num_unreached: int = 0
     unreached: tuple[int, ...] = ()
-    """Ranks it could not be sent to; they may have it from the others."""
+    """Ranks it could not be sent to; they may have received it from other ranks."""
     closed_time: float | None = None
     closed_step: int | None = None
-    """The newest one when time ran out for it."""
+    """The newest step when it expired."""
     outcome: str = ""
-    """What became of it, in a line."""
+    """The outcome, in one line."""
     seconds: float = 0.0
-    """How long the slowest rank's training was held up."""
+    """How long training was paused on the slowest rank."""
     steps_lost: int = 0
     continuity: str = ""
-    """How the loss went on afterwards; empty until that is known."""
+    """How the loss continued afterwards; empty until known."""
 
     @property
     def id(self) -> str:
-        """Its name: the job's, a stroke, d and its number."""
+        """`job/dN`."""
         return f"{self.job}/d{self.number}"
 
     @property
     def incident(self) -> int:
-        """The number of the incident that it is about; 0 where somebody asked for it."""
+        """The incident's number; 0 for a manual request."""
         return int(self.trigger.rpartition("/")[2] or 0)
 
     @property
     def is_open(self) -> bool:
-        """Whether its outcome is still to come."""
+        """Whether the outcome is still unknown."""
         return self.state == "sent"
 
     @property
     def was_paused(self) -> bool:
-        """Whether it came to nothing because the run stood still until its time was over: no rank was late."""
+        """Whether it expired because the run was paused; no rank was late."""
         if self.state == "aborted":
             return self.closed_time is not None and self.closed_time >= self.expires > 0
         return self.state == "expired" and self.closed_step is not None and self.closed_step < (self.boundary or 0)
 
     @property
     def summary(self) -> str:
-        """What it is about, in a line."""
         what = NAMES[self.kind]
         if self.kind == "rollback" and self.target is not None:
             what = f"roll back to step {self.target}"
@@ -133,13 +132,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return what
 
     def explain(self) -> list[str]:
-        """Everything about it, line by line."""
-        asked = (
-            f"asked for by {self.by}" if self.by else f"for incident {self.trigger}" if self.trigger else "asked for"
+        """All of it, as lines for a person."""
+        source = (
+            f"requested by {self.by}" if self.by else f"for incident {self.trigger}" if self.trigger else "requested"
         )
         lines = [
             f"{self.summary}: {self.state}",
-            f"{asked}, at step {self.step} of attempt {self.attempt}, {self.mode}",
+            f"{source} at step {self.step} of attempt {self.attempt}, mode {self.mode}",
         ]
         if self.triage is not None:
             lines.append(f"{self.triage.verdict}: {'; '.join(self.triage.reasons)}")
@@ -148,15 +147,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         lines += self.why
         if self.rung > 1:
             times = "once" if self.rung == 2 else f"{self.rung - 1} times"
-            lines.append(f"rung {self.rung} of the ladder: it was rolled back {times} before")
+            lines.append(f"rung {self.rung} of the ladder: rolled back {times} before")
         if self.num_tried:
-            lines.append(f"proposed {self.num_tried} times before, without all ranks being ready")
+            lines.append(f"proposed {self.num_tried} times before; not all ranks were ready")
         if self.num_unreached:
             named = ", ".join(map(str, self.unreached))
-            lines.append(f"could not be sent to {self.num_unreached} ranks ({named}); they have it from the others")
+            lines.append(f"not delivered to {self.num_unreached} ranks ({named}); they receive it from the other ranks")
         if self.num_answers:
-            said = ", ".join(f"{num} {outcome}" for outcome, num in sorted(self.num_answers.items()))
-            lines.append(f"command {self.command}: of {self.world} ranks {said}")
+            counts = ", ".join(f"{num} {outcome}" for outcome, num in sorted(self.num_answers.items()))
+            lines.append(f"command {self.command}: of {self.world} ranks, {counts}")
         if self.kind == "hunt":
             lines += [answer.detail for answer in self.answers if answer.outcome == "done" and answer.detail]
         if self.outcome:
@@ -166,16 +165,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
-def told(decision: Decision, answers: dict[int, Answer]) -> Decision:
-    """The decision with what the ranks have said so far."""
+def with_answers(decision: Decision, answers: dict[int, Answer]) -> Decision:
+    """The decision with the ranks' answers so far."""
     counts: dict[str, int] = {}
     for answer in answers.values():
         counts[answer.outcome] = counts.get(answer.outcome, 0) + 1
-    telling = sorted(answers.values(), key=lambda answer: (URGENCY.index(answer.outcome), answer.rank))
-    held_up = [answer.seconds for answer in answers.values() if math.isfinite(answer.seconds)]
+    most_urgent = sorted(answers.values(), key=lambda answer: (URGENCY.index(answer.outcome), answer.rank))
+    pauses = [answer.seconds for answer in answers.values() if math.isfinite(answer.seconds)]
     return msgspec.structs.replace(
         decision,
         num_answers=counts,
-        answers=tuple(telling[:MAX_ANSWERS]),
-        seconds=max(held_up, default=0.0),
+        answers=tuple(most_urgent[:MAX_ANSWERS]),
+        seconds=max(pauses, default=0.0),
     )

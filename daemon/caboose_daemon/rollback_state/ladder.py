@@ -1,11 +1,11 @@
-"""The ladder: what is done differently when the same trouble comes again, and when to stop.
+"""The ladder: what the next rollback changes if the same problem comes back, and when to stop.
 
 Design
 ------
-Going back and on with other data is enough for most spikes. Where it is not, the same again would not be either (runs
-that were replayed unchanged spiked a hundred steps later): so the second time goes further back, drops as many steps of
-data as the trouble lasted, and lowers the learning rate; and so on, until the budget is spent or there is nothing to
-go back to that was not tried. Then a machine has nothing left to try.
+A rollback that continues with different data cures most spikes. If it does not, repeating it unchanged would not help
+either (runs replayed unchanged spiked again a hundred steps later). So the second rollback goes further back, skips as
+many steps of data as the problem lasted, and lowers the learning rate. This continues until the budget is spent or no
+untried snapshot is left.
 """
 
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ from caboose_daemon.rollback_state.settings import RollbackConfig
 
 DAY_SECONDS = 86_400.0
 MAX_SKIP = 1000
-"""Steps of data that are dropped at most, however long the trouble lasted."""
+"""Upper limit of skipped steps of data."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """Where on the ladder the next rollback would be."""
+    """The next rollback's place on the ladder."""
 
     number: int = 1
     older_than: int | None = None
-    """The target should be older than this; None where any will do."""
+    """The target should be older than this; None for no limit."""
     used: frozenset[int] = frozenset()
     """Targets that did not help."""
     skip: int = 0
@@ -34,7 +34,7 @@ class Rung:
 
 
 def spent(decisions: Iterable[Decision], now: float) -> int:
-    """Rollbacks of the last day."""
+    """Rollbacks in the last 24 hours."""
     return sum(
         decision.kind == "rollback" and decision.state == "committed" and now - decision.time < DAY_SECONDS
         for decision in decisions
@@ -42,11 +42,11 @@ def spent(decisions: Iterable[Decision], now: float) -> int:
 
 
 def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> Rung:
-    """The rung for trouble that began at `onset`, by the rollbacks before it (oldest first)."""
+    """The rung for a problem that began at `onset`, given the rollbacks before it (oldest first)."""
     past = [d for d in decisions if d.kind == "rollback" and d.state == "committed" and d.boundary is not None]
     chain: list[Decision] = []
     for decision in reversed(past):
-        assert decision.boundary is not None, "just looked at"
+        assert decision.boundary is not None, "filtered above"
         if not 0 <= onset - decision.boundary <= config.horizon_steps:
             break
         chain.append(decision)
@@ -54,9 +54,12 @@ def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> 
     if not chain:
         return Rung()
     last = chain[0]
-    assert last.boundary is not None, "just looked at"
+    assert last.boundary is not None, "filtered above"
     lasted = last.boundary - (last.triage.began if last.triage is not None else last.target or last.boundary)
     skip = min(MAX_SKIP, max(0, lasted))
-    why = f"the rollback at step {last.boundary} (decision {last.number}) did not last: older, past more data, slower"
+    why = (
+        f"the rollback at step {last.boundary} (decision {last.number}) did not last: using an older snapshot, "
+        "skipping more data, lowering the learning rate"
+    )
     used = frozenset(decision.target for decision in chain if decision.target is not None)
     return Rung(len(chain) + 1, last.target, used, skip, config.lr_scale, (why,))

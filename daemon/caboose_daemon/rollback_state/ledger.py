@@ -2,14 +2,14 @@
 
 Design
 ------
-A state that was saved is *unproven* until the run that goes on from it was quiet for a while, then *healthy*. Steps
-in trouble are not quiet, and those of a run that went back to before it, or was started anew from there, say nothing of
-it. Trouble whose onset turns out to lie before it, or only just after it, *taints* it for good: it may hold what went
-wrong. Rules find out late, so this works backwards in time, at the moment an incident opens or its onset is corrected.
+A saved state is *unproven* until the run that continues from it has been quiet for a while, then *healthy*. Steps
+inside a bad span are not quiet, and steps of a run that continued from an earlier state do not count. A bad span whose
+onset is before the state, or just after it, *taints* it for good: the state may contain the fault. Rules detect late,
+so tainting works backwards in time, when an incident opens or its onset is corrected.
 
-Snapshots leave when no rank holds them any more. Checkpoints stay, within bounds: whether their files still exist is
-for who resumes to see. What changed is collected for the journal (`take_changes`). `step` is the loop's, which goes on
-across rollbacks; a restart may repeat steps, so of two entries with one name the later counts.
+Snapshots are removed when no rank holds them. Checkpoints stay, up to a limit; whether their files still exist is
+checked by the process that resumes. Changes are collected for the journal (`take_changes`). `step` is the loop's count,
+which continues across rollbacks; a restart may repeat steps, so of two entries with one name the later counts.
 """
 
 import math
@@ -25,7 +25,7 @@ Health = Literal["healthy", "unproven", "tainted"]
 MAX_CHECKPOINTS = 1000
 MAX_VALIDATIONS = 1000
 MAX_REASON = 256
-"""As long as a name on the wire."""
+"""Characters; the limit of a name on the wire."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,29 +45,29 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Caboose saved it."""
     world: int | None = None
     num_bytes: int | None = None
-    """What it takes on disk, where whoever saved it said so."""
+    """Size on disk, if reported."""
     validation: float | None = None
-    """The loss of the validation nearest to it."""
+    """The loss of the nearest validation."""
     validated_at: int | None = None
-    """That validation's step."""
+    """The step of that validation."""
     is_best: bool = False
     is_far: bool = False
-    """Whether the ranks keep this snapshot longer than the others."""
+    """Whether the ranks keep this snapshot longer than others."""
     is_left: bool = False
-    """Whether the run went on from an earlier state, so that nothing more will be known of this one."""
+    """Whether the run continued from an earlier state, so this one cannot be proven any more."""
     is_held: bool = True
-    """Whether a snapshot is still in memory on every rank; always true of a checkpoint."""
+    """Whether a snapshot is still in memory on every rank; always true for a checkpoint."""
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """A stretch of the run that went wrong."""
+class BadSpan(msgspec.Struct, frozen=True):
+    """A range of steps in which the run's numbers were broken."""
 
     number: int
-    """The incident's; 0 where a continuity check found it."""
+    """The incident's number; 0 if a continuity check found it."""
     attempt: int
     began: int
     ended: int | None
-    """None while it goes on."""
+    """None while it lasts."""
 
 
 class Ledger:
@@ -79,37 +79,37 @@ class Ledger:
         self._validations: deque[tuple[int, float]] = deque(maxlen=MAX_VALIDATIONS)
 
     def __iter__(self) -> Iterator[LedgerEntry]:
-        """The newest first."""
+        """Newest first."""
         return iter(sorted(self._entries.values(), key=lambda entry: (-entry.step, entry.kind)))
 
     @property
     def checkpoints(self) -> list[LedgerEntry]:
-        """Those on disk, the newest first."""
+        """Newest first."""
         return [entry for entry in self if entry.kind == "checkpoint"]
 
     @property
     def snapshots(self) -> list[LedgerEntry]:
-        """Those in memory, the newest first."""
+        """Those still held, newest first."""
         return [entry for entry in self if entry.kind == "snapshot" and entry.is_held]
 
     def restore(self, entries: Iterable[LedgerEntry]) -> None:
-        """Puts back what a journal kept."""
+        """Loads entries from the journal."""
         for entry in entries:
             self._entries[entry.kind, entry.name] = entry
 
     def take_changes(self) -> list[LedgerEntry]:
-        """What changed since the last call."""
+        """Entries changed since the last call."""
         changed = list(self._changed.values())
         self._changed.clear()
         return changed
 
     def taint_of(self, step: int) -> str:
-        """Why the snapshot of this step must not be gone back to, or nothing."""
+        """Why the snapshot of this step must not be used, or an empty string."""
         entry = self._entries.get(("snapshot", str(step)))
         return entry.reason if entry is not None and entry.health == "tainted" else ""
 
     def hold(self, snapshots: Iterable[Held], attempt: int) -> None:
-        """These are the snapshots that all ranks hold now."""
+        """Replaces the list of snapshots held by all ranks."""
         held = {str(s.step): s for s in snapshots}
         for name, snapshot in held.items():
             known = self._entries.get(("snapshot", name))
@@ -132,14 +132,14 @@ class Ledger:
                 del self._entries["snapshot", entry.name]
                 self._changed["snapshot", entry.name] = msgspec.structs.replace(entry, is_held=False)
 
-    def go_on_from(self, step: int) -> None:
-        """The run goes on from the state of this step: what was saved later is of a course that was left."""
+    def continue_from(self, step: int) -> None:
+        """The run continues from the state of this step: states saved later are abandoned."""
         for entry in list(self._entries.values()):
             if entry.step > step:
                 self._put(msgspec.structs.replace(entry, is_left=True))
 
     def declare(self, event: Event, *, is_left: bool = False) -> None:
-        """Takes note of a validation, or of a checkpoint that was saved; `is_left`: on a course that was left since."""
+        """Records a validation or a saved checkpoint; `is_left`: saved before a rollback that abandoned it."""
         if event.kind == "validation":
             loss = event.fields.get("loss")
             if isinstance(loss, int | float) and math.isfinite(loss):
@@ -171,20 +171,20 @@ class Ledger:
             del self._entries["checkpoint", entry.name]
             self._changed["checkpoint", entry.name] = msgspec.structs.replace(entry, is_held=False)
 
-    def judge(self, troubles: Iterable[Trouble], step: int, *, margin: int, quiet: int) -> None:
-        """Taints what lies in a trouble or just before one, and proves what has been quiet since."""
-        troubles = list(troubles)
-        is_calm = all(trouble.ended is not None for trouble in troubles)
+    def judge(self, spans: Iterable[BadSpan], step: int, *, margin: int, quiet: int) -> None:
+        """Taints states inside or just before a bad span, and proves those followed by enough quiet steps."""
+        spans = list(spans)
+        is_calm = all(span.ended is not None for span in spans)
         for entry in list(self._entries.values()):
             if entry.health == "tainted":
                 continue
-            trouble = next((t for t in troubles if _is_in(entry, t, margin)), None)
-            if trouble is not None:
-                where = "just before" if entry.step < trouble.began else "after"
-                what = f"incident {trouble.number} began" if trouble.number else "the loss did not go on as before"
-                reason = f"taken {where} step {trouble.began}, where {what}"
+            span = next((t for t in spans if _is_in(entry, t, margin)), None)
+            if span is not None:
+                where = "just before" if entry.step < span.began else "after"
+                what = f"incident {span.number} began" if span.number else "the loss did not continue as before"
+                reason = f"saved {where} step {span.began}, where {what}"
                 self._put(msgspec.structs.replace(entry, health="tainted", reason=reason[:MAX_REASON]))
-            elif is_calm and _is_provable(entry) and _num_quiet(entry, troubles, step) >= quiet:
+            elif is_calm and _is_provable(entry) and _num_quiet(entry, spans, step) >= quiet:
                 self._put(msgspec.structs.replace(entry, health="healthy"))
         self._find_best()
 
@@ -195,7 +195,7 @@ class Ledger:
             return
         for entry in checkpoints:
             step, loss = min(self._validations, key=lambda v: (abs(v[0] - entry.step), -v[0]))
-            # The one it has may be forgotten by now, and still be nearer.
+            # The validation it already has may no longer be in the list, and still be nearer.
             known = entry.step if entry.validated_at is None else entry.validated_at
             if entry.validation is None or abs(step - entry.step) <= abs(known - entry.step):
                 self._put(msgspec.structs.replace(entry, validation=loss, validated_at=step))
@@ -215,16 +215,16 @@ def _is_provable(entry: LedgerEntry) -> bool:
     return entry.health == "unproven" and not entry.is_left
 
 
-def _num_quiet(entry: LedgerEntry, troubles: Iterable[Trouble], step: int) -> int:
-    """The longest stretch since it was saved in which nothing was wrong; all troubles are over."""
+def _num_quiet(entry: LedgerEntry, spans: Iterable[BadSpan], step: int) -> int:
+    """The longest quiet range of steps since it was saved; all bad spans have ended."""
     longest, since = 0, entry.step
-    for trouble in sorted(troubles, key=lambda trouble: trouble.began):
-        if trouble.attempt >= entry.attempt and trouble.ended is not None:
-            longest, since = max(longest, trouble.began - since), max(since, trouble.ended)
+    for span in sorted(spans, key=lambda span: span.began):
+        if span.attempt >= entry.attempt and span.ended is not None:
+            longest, since = max(longest, span.began - since), max(since, span.ended)
     return max(longest, step - since)
 
 
-def _is_in(entry: LedgerEntry, trouble: Trouble, margin: int) -> bool:
-    if entry.attempt != trouble.attempt:
+def _is_in(entry: LedgerEntry, span: BadSpan, margin: int) -> bool:
+    if entry.attempt != span.attempt:
         return False
-    return entry.step > trouble.began - margin and (trouble.ended is None or entry.step <= trouble.ended)
+    return entry.step > span.began - margin and (span.ended is None or entry.step <= span.ended)

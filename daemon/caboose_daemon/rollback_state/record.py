@@ -1,4 +1,4 @@
-"""What a job keeps of rollback: its decisions, ledger, and how things stand. State only; `policy` acts on it."""
+"""The rollback state of one job: decisions, ledger, current status. State only; `rollback.policy` acts on it."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -19,66 +19,66 @@ from caboose_wire.rollback import RollbackMode
 
 MAX_DECISIONS = 500
 Standing = Literal["off", "advise", "ready", "sent", "checking", "exhausted"]
-"""ready: would act. sent: a command is on its way. checking: whether the loss goes on after a rollback."""
+"""ready: may act. sent: a command is on its way. checking: the loss after a rollback is being checked."""
 
 
 @dataclass
 class RollbackRecord:
-    """Rollback in one job."""
+    """The rollback state of one job."""
 
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
     """Oldest first."""
     ledger: Ledger = field(default_factory=Ledger)
     holdings: dict[int, Holdings] = field(default_factory=dict)
-    """By rank, of the current attempt."""
+    """By rank, for the current attempt."""
     triages: dict[int, Triage] = field(default_factory=dict)
-    """Of the incidents that are open, by their number."""
+    """Of open incidents, by number."""
     notes: dict[int, str] = field(default_factory=dict)
-    """Why nothing is done about them for now."""
+    """Why nothing is done about an open incident for now, by number."""
     mode: RollbackMode = "off"
-    """In force: the lower of the two sides'."""
+    """In force: the lower of the daemon's and the run's."""
     check: Continuity | None = None
     exhausted: str = ""
-    """Why nothing more can be tried; empty while something can."""
+    """Why nothing more can be tried; empty otherwise."""
     is_holding: bool = False
-    """Whether the ranks take no snapshots, because something is wrong."""
+    """Whether snapshots are paused because an incident is open."""
     terms: Terms | None = None
-    """What the ranks were last told."""
+    """Last terms sent to the ranks."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """To the last command, by rank."""
+    """Answers to the last command, by rank."""
     has_new_answers: bool = False
     has_new_holdings: bool = False
     num_skipped: int = 0
-    """How many of the last steps in a row a gradient scaler skipped."""
-    looked_at: int = -1
-    """How many steps had been judged when the policy last looked."""
-    next_look: float = 0.0
+    """Consecutive latest steps skipped by a gradient scaler."""
+    num_steps_seen: int = -1
+    """Number of judged steps at the policy's last check."""
+    next_check: float = 0.0
     next_judging: float = 0.0
     _scaler: SkippedSteps = field(default_factory=SkippedSteps)
 
     def observe(self, step: AlignedStep) -> None:
-        """Follows a gradient scaler; called for every step."""
+        """Counts steps skipped by a gradient scaler; called for every step."""
         self.num_skipped = self.num_skipped + 1 if self._scaler.observe(step) else 0
 
     def declare(self, event: Event) -> None:
-        """Takes note of what was declared. A save in the background is told of when it ends, maybe after a rollback."""
+        """Records a declared event. A background save is reported when it ends, possibly after a rollback."""
         step, attempt = event.fields.get("step", event.step), event.attempt
         while isinstance(step, int) and (decision := self._rolled_back_to(attempt)) and step < (decision.boundary or 0):
             attempt -= 1
         self.ledger.declare(msgspec.structs.replace(event, attempt=attempt), is_left=attempt != event.attempt)
 
     def _rolled_back_to(self, attempt: int) -> Decision | None:
-        """The rollback that this attempt began with, if it did."""
+        """The rollback that started this attempt, if any."""
         done = (d for d in reversed(self.decisions) if d.kind == "rollback" and d.state in ("sent", "committed"))
         return next((decision for decision in done if decision.attempt == attempt - 1), None)
 
     def restart(self, *, is_rollback: bool, start_step: int) -> None:
-        """A new attempt begins: what the ranks of the old one held is no longer true, or told again."""
+        """A new attempt begins: the old ranks' holdings are dropped; the new ranks report theirs again."""
         if not is_rollback:
             self.ledger.hold((), 0)
         decision = self.rollback_at(start_step) if is_rollback else None
         target = None if decision is None else decision.target
-        self.ledger.go_on_from(start_step if target is None else target)
+        self.ledger.continue_from(start_step if target is None else target)
         self.holdings.clear()
         self.triages.clear()
         self.notes.clear()
@@ -86,9 +86,9 @@ class RollbackRecord:
         self._scaler = SkippedSteps()
 
     def restore(self, decisions: Iterable[Decision], attempt: int, unsolved: Collection[str]) -> None:
-        """Puts back what a journal kept, oldest first; `unsolved` are the incidents that are not over for good.
+        """Loads decisions from the journal, oldest first; `unsolved` are the incidents that are not resolved.
 
-        Nothing is left to try where the last thing decided in this attempt says so, of trouble that still stands.
+        `exhausted` is set again if the last decision of this attempt set it and its incident is unsolved.
         """
         self.decisions.extend(decisions)
         own = (decision for decision in reversed(self.decisions) if not decision.by and decision.kind != "hunt")
@@ -103,11 +103,11 @@ class RollbackRecord:
             self.answers = {answer.rank: answer for answer in command.answers}
 
     def find(self, number: int) -> Decision | None:
-        """The decision with this number, if it is still remembered."""
+        """The decision with this number, if still in memory."""
         return next((decision for decision in reversed(self.decisions) if decision.number == number), None)
 
     def put(self, decision: Decision) -> None:
-        """Adds a decision, or replaces it by what it has become."""
+        """Adds or updates a decision."""
         for place, known in enumerate(self.decisions):
             if known.number == decision.number:
                 self.decisions[place] = decision
@@ -116,33 +116,31 @@ class RollbackRecord:
 
     @property
     def next_number(self) -> int:
-        """Of the next decision."""
         return self.decisions[-1].number + 1 if self.decisions else 1
 
     @property
     def in_flight(self) -> Decision | None:
-        """The decision whose command is on its way."""
+        """The decision whose command has no outcome yet."""
         return next((decision for decision in reversed(self.decisions) if decision.is_open), None)
 
     @property
     def last_command(self) -> Decision | None:
-        """The last decision that a command was sent for."""
+        """The last decision with a command."""
         return next((decision for decision in reversed(self.decisions) if decision.command), None)
 
     def rollback_at(self, boundary: int) -> Decision | None:
-        """The rollback that was to happen after this step."""
+        """The rollback whose boundary is this step."""
         wanted = (d for d in reversed(self.decisions) if d.kind == "rollback" and d.boundary == boundary and d.command)
         return next(wanted, None)
 
     @property
     def group(self) -> str:
-        """The process group that the ranks told of; empty where they do not agree, or told nothing."""
+        """The process group the ranks reported; empty if they disagree or reported none."""
         groups = {holdings.group for holdings in self.holdings.values()}
         return groups.pop() if len(groups) == 1 else ""
 
     @property
     def standing(self) -> Standing:
-        """How things stand, in a word."""
         if self.in_flight is not None:
             return "sent"
         if self.exhausted:
@@ -152,17 +150,17 @@ class RollbackRecord:
         return "checking" if self.check is not None and self.check.state == "checking" else "ready"
 
     def budget_left(self, budget: int, now: float) -> int:
-        """Rollbacks that may still be made today, by both sides' count."""
+        """Rollbacks left today, by the lower of the daemon's and the ranks' count."""
         left = budget - spent(self.decisions, now)
         return max(0, min((left, *(holdings.budget_left for holdings in self.holdings.values()))))
 
     @property
     def cool_until(self) -> int:
-        """The ranks accept no rollback at a boundary before this step."""
+        """The ranks refuse a rollback with a boundary before this step."""
         return max((holdings.cool_until for holdings in self.holdings.values()), default=0)
 
     def amend(self, number: int, **changes: object) -> Decision | None:
-        """A decision with what has become of it; None where that is no news, or it is forgotten."""
+        """The decision with these changes; None if nothing changed or it is no longer in memory."""
         known = self.find(number)
         if known is None or all(getattr(known, name) == value for name, value in changes.items()):
             return None

@@ -11,29 +11,29 @@ class RollbackConfig:
     """`[rollback]`: what may be done to a run, and when."""
 
     mode: Literal["off", "advise", "auto"] = "advise"
-    """off: nothing is decided. advise: what would be done is shown. auto: it is done, where the run allows it too."""
+    """off: no decisions. advise: decisions are shown, not carried out. auto: carried out if the run also allows it."""
     secret_file: str = ""
-    """Holds the secret that commands are signed with; the ranks need the same. Empty: they go out unsigned."""
+    """File with the secret that signs commands; the ranks need the same secret. Empty: commands are unsigned."""
     budget: int = 3
-    """Rollbacks of one job in 24 hours; then people are called. The ranks have a budget of their own as well."""
+    """Rollbacks of one job in 24 hours; after that a person is needed. The ranks also have a budget."""
     cooldown_steps: int = 200
-    """Steps after a rollback before the next one is thought of."""
+    """Steps after a rollback before the next one is considered."""
     margin_steps: int = 10
-    """How long before the onset a snapshot must have been taken; raise it where trouble is noticed late."""
+    """Steps before the onset by which a snapshot must have been taken; raise it if problems are detected late."""
     patience_steps: int = 10
-    """Steps after the onset before anything is done, unless the weights are lost."""
+    """Steps to wait after the onset before acting, unless the weights are lost."""
     caution: float = 1.25
-    """How many times as much waiting must cost as going back."""
+    """Waiting must cost this many times as much as a rollback."""
     horizon_steps: int = 1000
-    """Trouble that comes within so many steps after a rollback is the same trouble again, and the ladder is climbed."""
+    """A problem within this many steps after a rollback counts as the same one, and the next rung is used."""
     quiet_steps: int = 100
     """Quiet steps after a snapshot or checkpoint that prove it healthy."""
     retries: int = 3
-    """How often a rollback that not all ranks were ready for is proposed again, each time with more notice."""
+    """How often a rollback is proposed again if not all ranks were ready, each time with more notice."""
     lr_scale: float = 0.5
-    """What the learning rate is multiplied by when the same trouble comes again."""
+    """Learning rate factor if the same problem comes back."""
     on_exhausted: Exhausted = "page"
-    """What to do when going back does not help: page, or stop for a restart from a healthy checkpoint."""
+    """If rollback no longer helps: page a person, or stop for a restart from a healthy checkpoint."""
 
     def __post_init__(self) -> None:
         for name in ("budget", "cooldown_steps", "margin_steps", "patience_steps", "quiet_steps", "retries"):

@@ -1,21 +1,21 @@
-"""Judges what is becoming of a loss that left its level: it comes back, stays up, or goes on rising.
+"""Classifies a loss that left its level: recovering, lingering or diverging.
 
 Design
 ------
-Pure: the losses of one attempt in, a verdict with its numbers out. Nothing is compared with a constant of this file
-but with the run itself. The *level* is the median of the last losses before the loss left it, the *noise* the scatter
-of single steps around it; a loss is away when its recent median is further above than single steps scatter. Whether it
-falls, stands or rises is a straight line through the younger half of the time since, so that the way up to the peak
-does not count for ever.
+Pure: the losses of one attempt in, a verdict with its numbers out. Nothing is compared with absolute constants, only
+with the run itself. The *level* is the median of the last losses before the loss left it, the *noise* the scatter of
+single steps around it. The loss is away if its recent median is further above the level than single steps scatter.
+Whether it falls, is flat or rises is a straight-line fit to the later half of the time since, so the way up to the peak
+does not count forever.
 
-A loss that crept up was away before a rule could say so. So the beginning is looked for backwards, from the onset that
-the rule named to the last step at which the smoothed loss was still at its best.
+A slowly rising loss leaves its level before a rule can detect it. So the beginning is searched backwards, from the
+rule's onset to the last step at which the smoothed loss was still at its best.
 
-What it will still cost is projected: for one that falls, by its own rate (a step at half the height loses half a step,
-so a fall by a tenth of the rest at each step loses ten); for one that stands, as long again as
-it has lasted, which is what one expects of a thing of unknown length; for one that rises, three times that, as it must
-still turn and come down. Nothing is projected for losses that are not finite: weights that are NaN stay so. They are,
-if no rank has a finite loss; a NaN of some ranks alone is in their data, and something kept it from the weights.
+The remaining cost is projected. Falling: from its own rate (a step at half the height loses half a step, so a fall by a
+tenth of the rest at each step loses ten). Flat: as long again as it has lasted, the usual estimate for an unknown
+duration. Rising: three times that, since it must still turn and come down. Nothing is projected for losses that are not
+finite: NaN weights stay NaN. The weights are lost if no rank has a finite loss; a NaN on some ranks only comes from
+their data, and something kept it out of the weights.
 """
 
 import math
@@ -35,28 +35,28 @@ Verdict = Literal["unmoved", "unknown", "early", "recovering", "lingering", "div
 Floats = NDArray[np.float64]
 
 MIN_BEFORE = 8
-"""Finite losses before the onset without which there is no level to speak of."""
+"""Finite losses before the onset needed for a level."""
 LEVEL_STEPS = 16
 NOISE_STEPS = 64
 LOOK_BACK = 512
-"""Steps before the onset in which the beginning of a slow rise is looked for."""
+"""Steps before the onset in which the beginning of a slow rise is searched."""
 SMOOTH = 9
 MEDIAN = 1.2533
-"""A median scatters this much more than a mean of as many normal values."""
+"""Standard error of a median relative to that of a mean, for normal values."""
 SURE = 3.0
-"""Standard errors that make a difference sure."""
+"""Standard errors at which a difference is significant."""
 AWAY = 6.0
-"""Standard errors of the smoothed loss above the best that count as having left it."""
+"""Standard errors of the smoothed loss above its best at which it has left it."""
 LAST = 5
-"""Losses whose median is where the loss is now."""
+"""Losses whose median is the current loss."""
 RISE = 0.1
-"""Of what the loss is above its level, by how much it must have risen lately to be on its way up."""
-HOPELESS = 3
-"""Losses in a row that are not finite: the weights are gone, and waiting does not bring them back."""
+"""Minimum recent rise, as a share of the excess, to count as rising."""
+LOST_AFTER = 3
+"""Consecutive non-finite losses after which the weights count as lost."""
 
 
 class LossLevel(msgspec.Struct, frozen=True):
-    """Where a loss lies and how much single steps scatter."""
+    """The level of a loss and the scatter of single steps."""
 
     level: float
     noise: float
@@ -68,23 +68,23 @@ class LossLevel(msgspec.Struct, frozen=True):
 
 
 class Triage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is becoming of it."""
+    """The verdict on a loss that left its level, with its numbers."""
 
     verdict: Verdict
     step: int
-    """Up to which it was judged."""
+    """The last judged step."""
     began: int
     """When the loss left its level."""
     level: float = math.nan
     noise: float = math.nan
     excess: float = math.nan
-    """How far above its level the loss is now."""
+    """Current loss above its level."""
     peak: float = math.nan
-    """How far above it was at most."""
+    """Maximum above its level."""
     remaining: float = math.inf
-    """Steps of training that are still lost until it is back, as far as can be told."""
+    """Projected steps of training still to be lost until it is back."""
     as_of: float = math.inf
-    """So many steps of learning lie between the loss as it is and its level; infinity where it never was as high."""
+    """Steps of learning between the current loss and its level; infinity if it never was this high before."""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -95,16 +95,16 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one attempt, step by step; those that are not finite are NaN."""
+    """The losses of one attempt by step; non-finite ones are NaN."""
 
     steps: NDArray[np.int64]
     values: Floats
     is_lost: NDArray[np.bool_]
-    """Where no rank had a finite loss."""
+    """True at steps where no rank had a finite loss."""
 
     @classmethod
     def of(cls, recent: Iterable[StepSummary], attempt: int) -> "Losses":
-        """Those that are remembered of an attempt."""
+        """The losses of an attempt that are still in memory."""
         rows = [(s.step, s.loss, s.loss_min is None) for s in recent if s.attempt == attempt and s.loss is not None]
         values = np.array([loss for _, loss, _ in rows], dtype=np.float64)
         values[~np.isfinite(values)] = np.nan
@@ -113,29 +113,29 @@ class Losses:
 
     @property
     def num_bad(self) -> int:
-        """How many of the last losses in a row are not finite on any rank."""
+        """Consecutive latest losses that are not finite on any rank."""
         good = np.flatnonzero(~self.is_lost)
         return len(self.values) - (int(good[-1]) + 1 if len(good) else 0)
 
 
 def level_of(values: Floats) -> LossLevel | None:
-    """The level at the end of a stretch of losses; None where there are too few."""
+    """The level at the end of a series of losses; None if there are too few."""
     finite = values[np.isfinite(values)]
     if len(finite) < MIN_BEFORE:
         return None
     level = float(np.median(finite[-LEVEL_STEPS:]))
     window = finite[-NOISE_STEPS:]
     bends = np.abs(window[2:] - 2 * window[1:-1] + window[:-2]) / math.sqrt(6)
-    # The middle of the bends is a normal scatter; the ninth tenth of them knows of heavy tails.
+    # The median assumes a normal scatter; the 0.9 quantile covers heavy tails.
     noise = max(float(np.median(bends)) / 0.6745, float(np.quantile(bends, 0.9)) / 1.645)
     return LossLevel(level, max(noise, 1e-3 * abs(level), 1e-12), len(finite))
 
 
 def judge(losses: Losses, onset: int, *, num_skipped: int = 0, before: LossLevel | None = None) -> Triage:
-    """What is becoming of what began at `onset`.
+    """The verdict on a problem that began at `onset`.
 
-    `num_skipped` is how many of the last steps in a row a gradient scaler skipped; `before`, where it is given, the
-    level that the loss should have, instead of the one it had before.
+    `num_skipped` counts the latest consecutive steps skipped by a gradient scaler. `before`, if given, is the level to
+    compare with, instead of the one before the onset.
     """
     step = int(losses.steps[-1]) if len(losses.steps) else onset
     if losses.num_bad:
@@ -145,7 +145,7 @@ def judge(losses: Losses, onset: int, *, num_skipped: int = 0, before: LossLevel
         began = _beginning(losses, onset)
         before = level_of(losses.values[losses.steps < began])
     if before is None:
-        why = f"fewer than {MIN_BEFORE} losses are known before step {began}: there is no level to compare with"
+        why = f"fewer than {MIN_BEFORE} losses are known before step {began}: no level to compare with"
         return Triage(verdict="unknown", step=step, began=began, reasons=(why,))
     since = losses.steps >= began
     excess = losses.values[since] - before.level
@@ -158,29 +158,29 @@ def judge(losses: Losses, onset: int, *, num_skipped: int = 0, before: LossLevel
 def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage:
     what = f"the last {num_bad} losses are not finite on any rank"
     if num_skipped >= num_bad:
-        why = f"{what}, and the scaler skipped each of these steps: the weights are as they were"
+        why = f"{what}, and the gradient scaler skipped each of these steps: the weights are unchanged"
         return Triage(verdict="unmoved", step=step, began=onset, reasons=(why,))
-    if num_bad < HOPELESS:
-        why = f"{what}; with {HOPELESS} in a row the weights are taken to be lost"
+    if num_bad < LOST_AFTER:
+        why = f"{what}; after {LOST_AFTER} in a row the weights count as lost"
         return Triage(verdict="early", step=step, began=onset, reasons=(why,))
-    why = f"{what}: the weights are lost, and no step brings them back"
+    why = f"{what}: the weights are lost and cannot recover"
     return Triage(verdict="diverging", step=step, began=onset, reasons=(why,))
 
 
 def _follow(losses: Losses, before: LossLevel, began: int, step: int, excess: Floats) -> Triage:
     now, peak, noise = float(np.median(excess[-LAST:])), float(_smoothed(excess, 3).max()), before.noise
     facts = Triage(verdict="early", step=step, began=began, level=before.level, noise=noise, excess=now, peak=peak)
-    where = f"loss {before.level + now:.4g} against a level of {before.level:.4g} before step {began}"
+    where = f"loss {before.level + now:.4g} against {before.level:.4g} before step {began}"
     if now <= SURE * noise:
         has_moved = peak > SURE * noise
-        how = f"{where}: within {SURE:g} scales of its noise ({noise:.3g}){' again' if has_moved else ''}"
+        how = f"{where}: {'back ' if has_moved else ''}within {SURE:g}x its noise ({noise:.3g})"
         return replace(facts, verdict="recovering" if has_moved else "unmoved", remaining=0.0, reasons=(how,))
-    where = f"{where}: {now / noise:.1f} scales of its noise ({noise:.3g}) above, at most {peak / noise:.1f}"
+    where = f"{where}: {now / noise:.1f}x its noise ({noise:.3g}) above, peak {peak / noise:.1f}x"
     if len(excess) < LAST:
-        return replace(facts, reasons=(where, f"too early to say, {len(excess)} steps after"))
+        return replace(facts, reasons=(where, f"too early to judge: {len(excess)} steps since"))
     as_of = _as_of(losses, before.level + now, began)
     if math.isfinite(as_of):
-        where = f"{where}, where it was {as_of:.0f} steps before that"
+        where = f"{where}; last this high {as_of:.0f} steps before that"
     half = excess[-max(LAST, min(NOISE_STEPS, len(excess) // 2)) :]
     line = trend(half.tolist())
     age, span = step - began + 1, _span(losses, began, len(half))
@@ -188,23 +188,23 @@ def _follow(losses: Losses, before: LossLevel, began: int, step: int, excess: Fl
     if line.falls(SURE) and now < peak:
         rate = (abs(line.change) - line.error) / abs(line.change) * -per_step / max(line.level, noise)
         until, remaining = math.log(now / noise) / rate, 1.0 / rate
-        how = f"it falls by {100 * rate:.2g} % of the rest a step: back in about {until:.0f} steps"
+        how = f"falling by {100 * rate:.2g} % of the excess per step: back in about {until:.0f} steps"
         return replace(facts, verdict="recovering", remaining=remaining, as_of=as_of, reasons=(where, how))
     if line.rises(SURE) and line.change > max(SURE * noise, RISE * now):
-        how = f"it has been rising for {age} steps, by {per_step:.3g} a step: {3 * age} more to turn and come back"
+        how = f"rising for {age} steps, by {per_step:.3g} per step: about {3 * age} more steps to turn and come back"
         return replace(facts, verdict="diverging", remaining=3.0 * age, as_of=as_of, reasons=(where, how))
-    how = f"it has neither fallen nor risen for {span} steps: as many more are expected as the {age} so far"
+    how = f"flat for {span} steps: expected to last another {age} steps, as long as so far"
     return replace(facts, verdict="lingering", remaining=float(age), as_of=as_of, reasons=(where, how))
 
 
 def _span(losses: Losses, began: int, num: int) -> int:
-    """How many steps the last so many losses cover; more than their number where only some are reported."""
+    """Steps covered by the last `num` losses; more than `num` if not every step is reported."""
     steps = losses.steps[losses.steps >= began]
     return int(steps[-1] - steps[-min(num, len(steps))]) + 1
 
 
 def _beginning(losses: Losses, onset: int) -> int:
-    """The step after the last one before the onset at which the smoothed loss was still at its best."""
+    """The step after the last one before the onset at which the smoothed loss was at its best."""
     has = (losses.steps < onset) & np.isfinite(losses.values)
     steps, values = losses.steps[has][-LOOK_BACK:], losses.values[has][-LOOK_BACK:]
     known = level_of(values)
@@ -220,14 +220,14 @@ def _beginning(losses: Losses, onset: int) -> int:
 
 
 def _smoothed(values: Floats, width: int) -> Floats:
-    """The median of each value and those before it."""
+    """Trailing running median."""
     padded = np.concatenate([np.full(width - 1, values[0]), values])
     smooth: Floats = np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)
     return smooth
 
 
 def _as_of(losses: Losses, loss: float, began: int) -> float:
-    """How many steps before the beginning the loss was last as high as this; infinity where it never was."""
+    """Steps before the beginning at which the loss was last this high; infinity if never."""
     has = (losses.steps < began) & np.isfinite(losses.values)
     if has.sum() < SMOOTH:
         return math.inf

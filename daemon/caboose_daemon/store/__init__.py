@@ -1,1 +1,1 @@
-"""Everything that knows SQL: the journal, its schema, and what is read back from it."""
+"""Everything that uses SQL: the journal, its schema, and reading it back."""

@@ -1,4 +1,4 @@
-"""Reads the journal back: a restarted daemon's jobs, and the curves a page asks for."""
+"""Reads the journal: jobs for a restarted daemon, and curves for the page."""
 
 import json
 import sqlite3
@@ -29,13 +29,13 @@ from caboose_daemon.store.step_table import IS_BAD, SELECTED, to_summary
 from caboose_wire import Event, Hello
 
 MAX_RESTORED = 200
-"""Jobs taken back into memory, the most recent first."""
+"""Jobs loaded into memory, the most recent first."""
 MakeAttempt = Callable[[Job, int, str, int, float], Attempt]
-"""Job, world, launch, the agent's own number, and now: as `Pipeline.make_attempt` takes them."""
+"""Job, world, launch, the agent's attempt number, now; see `Pipeline.make_attempt`."""
 
 
 def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
-    """Puts back the jobs a journal knows, as they stood when it was last written."""
+    """Restores the jobs of a journal to their last written state."""
     connection = connect(path)
     try:
         _restore(connection, state, pipeline, now)
@@ -46,7 +46,7 @@ def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
 
 
 def read_jobs(path: Path, make_attempt: MakeAttempt, now: float) -> list[Job]:
-    """The jobs of a journal that may be in use, the most recent first; nothing is written."""
+    """The jobs of a journal that may be in use, the most recent first; read-only."""
     try:
         connection = connect(path.resolve(), read_only=True)
         try:
@@ -54,13 +54,13 @@ def read_jobs(path: Path, make_attempt: MakeAttempt, now: float) -> list[Job]:
             if version != SCHEMA_VERSION:
                 raise JournalError(
                     f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION}); "
-                    "a daemon of this version, started on it once, brings it up to date"
+                    "start a daemon of this version on it once to upgrade it"
                 )
             return _jobs(connection, make_attempt, now)
         finally:
             connection.close()
     except (sqlite3.Error, msgspec.MsgspecError) as error:
-        raise JournalError(f"{path}: not a journal of Caboose's ({error})") from None
+        raise JournalError(f"{path}: not a Caboose journal ({error})") from None
 
 
 def _restore(connection: sqlite3.Connection, state: State, pipeline: Pipeline, now: float) -> None:
@@ -88,7 +88,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
         episodes = _episodes(connection, number, {id_ for ids, _ in kept for id_ in ids})
         job.episodes.restore(episodes)
         (last,) = connection.execute("SELECT max(number) FROM incidents WHERE job = ?", (number,)).fetchone()
-        job.incidents.restore(_with_members(kept, episodes), episodes, num_opened=last or 0)
+        job.incidents.restore(_with_episodes(kept, episodes), episodes, num_opened=last or 0)
         job.attempt.engine.resume()
         _restore_totals(connection, number, job)
         job.events.extend(_events(connection, number))
@@ -100,7 +100,7 @@ def _jobs(connection: sqlite3.Connection, make_attempt: MakeAttempt, now: float)
 
 
 def _restore_description(connection: sqlite3.Connection, number: int, job: Job) -> None:
-    """What the run said of itself; a journal of an earlier day may not have it."""
+    """The run's description; older journals may not have it."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'descriptions'").fetchone()
     query = "SELECT body FROM descriptions WHERE job = ? ORDER BY attempt DESC LIMIT 1"
     row = connection.execute(query, (number,)).fetchone() if known else None
@@ -125,7 +125,7 @@ def _restore_members(connection: sqlite3.Connection, number: int, job: Job) -> N
             launch=attempt.launch,
             attempt=attempt.agent_attempt,
         )
-        was_live = state == "live"  # whether it still is will show when it speaks
+        was_live = state == "live"  # it is live again once it reports
         attempt.members[rank] = Member(
             hello=hello, last_seen=last_seen, state="expected" if was_live else state, step=step, error=error
         )
@@ -142,7 +142,7 @@ def _restore_steps(connection: sqlite3.Connection, number: int, job: Job) -> Non
 
 
 def _restore_totals(connection: sqlite3.Connection, number: int, job: Job) -> None:
-    """What was counted so far; in a journal that did not keep it, what is still there to be counted."""
+    """The job's totals; if the journal has none, they are counted from its rows."""
     row = connection.execute("SELECT body FROM totals WHERE job = ?", (number,)).fetchone()
     if row is not None:
         msgspec.msgpack.decode(row[0], type=JobTotals).restore(job)
@@ -162,7 +162,7 @@ def _restore_totals(connection: sqlite3.Connection, number: int, job: Job) -> No
 
 
 def _restore_regimes(job: Job) -> None:
-    """Takes the attempt through its steps again, as far as they are in memory, with what was declared before each."""
+    """Replays the attempt's steps in memory, with the events declared before each."""
     attempt = job.attempt
     assert attempt is not None, "restored with its attempt"
     attempt.regimes = RegimeTracker(is_resumed=attempt.number > 1 or attempt.start_step > 0)
@@ -175,7 +175,7 @@ def _restore_regimes(job: Job) -> None:
 
 
 def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) -> list[Episode]:
-    """The latest, those that are open, however old, and the members of incidents that are kept; oldest first."""
+    """The latest ones, all open ones, and those of kept incidents; oldest first."""
     rows = connection.execute(
         "SELECT id, attempt, severity, num_findings, detected_time, last_time, is_open, told_step, first, last, worst "
         "FROM episodes WHERE job = ?1 AND (is_open OR id IN (SELECT value FROM json_each(?2)) "
@@ -206,7 +206,7 @@ def _episodes(connection: sqlite3.Connection, number: int, members: set[int]) ->
 
 
 def _incidents(connection: sqlite3.Connection, number: int) -> list[tuple[list[int], Incident]]:
-    """The latest and those that are open, however old, with the ids of their members; oldest first."""
+    """The latest ones and all open ones, with the ids of their episodes; oldest first."""
     rows = connection.execute(
         "SELECT members, body FROM incidents WHERE job = ?1 AND (closed_time IS NULL "
         "OR number IN (SELECT number FROM incidents WHERE job = ?1 ORDER BY number DESC LIMIT ?2)) ORDER BY number",
@@ -217,12 +217,12 @@ def _incidents(connection: sqlite3.Connection, number: int) -> list[tuple[list[i
     ]
 
 
-def _with_members(kept: list[tuple[list[int], Incident]], episodes: list[Episode]) -> Iterator[Incident]:
+def _with_episodes(kept: list[tuple[list[int], Incident]], episodes: list[Episode]) -> Iterator[Incident]:
     known = {episode.id: episode for episode in episodes}
     for ids, incident in kept:
-        members = tuple(known[i] for i in ids if i in known)
-        if members:  # else the retention has taken its findings
-            yield msgspec.structs.replace(incident, episodes=members)
+        found = tuple(known[i] for i in ids if i in known)
+        if found:  # else the retention has deleted its episodes
+            yield msgspec.structs.replace(incident, episodes=found)
 
 
 def _events(connection: sqlite3.Connection, number: int) -> list[Event]:
@@ -251,18 +251,18 @@ def _ledger(connection: sqlite3.Connection, number: int) -> list[LedgerEntry]:
 
 
 class HistoryReader:
-    """Answers a page's question for a curve, from a connection of its own."""
+    """Reads curves and samples for the page, on its own connection."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = connect(path, read_only=True)
 
     def series(self, job: str, points: int, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
-        """The job's steps from `first` to `last` in about `points` buckets, so that no spike is lost."""
+        """The job's steps from `first` to `last` in about `points` buckets that keep every spike."""
         return series(self.connection, job, points, first, last)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
-        """What the last sample at a job's layers showed; None where there was none."""
+        """The job's last sample of its layers; None if there is none."""
         if not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'latest_samples'").fetchone():
             return None
         query = "SELECT body FROM latest_samples JOIN jobs ON jobs.id = latest_samples.job WHERE jobs.name = ?"
@@ -270,5 +270,4 @@ class HistoryReader:
         return None if row is None else msgspec.msgpack.decode(row[0], type=dict[str, Any])
 
     def close(self) -> None:
-        """Closes the connection."""
         self.connection.close()

@@ -1,11 +1,11 @@
-"""The journal: SQLite in WAL mode, so that a daemon killed at any instant comes back with what it knew.
+"""The journal: SQLite in WAL mode, so that a daemon killed at any time restarts with its state.
 
 Design
 ------
-Written on the loop's thread, one transaction per turn of the loop: what was accepted in a turn is committed before
-the next begins, without waiting for the disk to sync (the process may die at any time; the machine's death costs
-at most the last moments). A journal that cannot be written (a full disk) is counted and shown, keeps the rows it
-could not write, within bounds, and tries again; watching goes on. Reads for the page use a connection of their own.
+Written on the loop's thread, one transaction per turn: everything accepted in a turn is committed before the next
+begins, without waiting for the disk to sync (a killed process loses nothing; a machine crash loses the last moments).
+If the journal cannot be written (a full disk), the failure is counted and shown, unwritten rows are kept up to a limit
+and retried, and monitoring continues. Reads for the page use a separate connection.
 """
 
 import logging
@@ -36,36 +36,36 @@ logger = logging.getLogger("caboose.daemon")
 
 SCHEMA_VERSION = "6"
 UPGRADES = {
-    # It knew no incidents, and of an episode only its two ends.
+    # Had no incidents, and only the first and last finding of an episode.
     "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
     "UPDATE meta SET value = '2' WHERE key = 'schema';",
-    # It knew no rollbacks.
+    # Had no rollbacks.
     "2": "ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT ''; "
     "ALTER TABLE attempts ADD COLUMN start_step INTEGER NOT NULL DEFAULT 0; "
     "UPDATE meta SET value = '3' WHERE key = 'schema';",
-    # It had fewer columns of steps; missing ones are added when it is opened.
+    # Had fewer step columns; missing ones are added on opening.
     "3": "UPDATE meta SET value = '4' WHERE key = 'schema';",
-    # It kept no totals: they begin with what it still has.
+    # Had no totals; they start from the rows it still has.
     "4": "UPDATE meta SET value = '5' WHERE key = 'schema';",
-    # Its tables of samples had other names.
+    # Its sample tables had other names.
     "5": "UPDATE meta SET value = '6' WHERE key = 'schema';",
 }
-"""What takes a journal of each schema to the next; new tables and columns of steps are added when it is opened."""
-RENAMED = {"samples": "samples", "latest_samples": "latest_samples"}
-"""Tables by their names before schema 6."""
+"""Upgrade from each schema to the next; new tables and step columns are added on opening."""
+RENAMED = {"looks": "samples", "closeups": "latest_samples"}
+"""Tables by their names before schema 6, and their names now."""
 MAX_WAITING = 200_000
 MAX_WAITING_SAMPLES = 128
-"""They are large; while the file cannot be written, more are lost."""
+"""Samples are large; further ones are lost while the file cannot be written."""
 SWEEP_EVERY = 20_000
-"""Steps written between two looks at the retention."""
+"""Steps written between two runs of the retention."""
 
 
 class JournalError(RuntimeError):
-    """The journal cannot be opened; the message says what to do."""
+    """The journal cannot be opened; the message names the fix."""
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection as every user of the journal needs it."""
+    """A connection with the journal's settings."""
     if read_only:
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
     else:
@@ -75,7 +75,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 class Journal(Sink):
-    """Writes what happens; implements the pipeline's Sink."""
+    """Writes all changes; implements the pipeline's Sink."""
 
     def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
         self.path = path
@@ -84,12 +84,12 @@ class Journal(Sink):
         self._retention_seconds = retention_days * 86_400.0
         self._known: set[str] = set()
         self._changed: dict[str, Job] = {}
-        """The jobs that rows wait of."""
+        """Jobs with unwritten rows."""
         self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._num_since_sweep = 0
         self._waiting_samples: dict[str, int] = {}
-        """How many samples wait, by job."""
+        """Unwritten samples, by job."""
         try:
             self._connection = connect(path)
             self._connection.execute("PRAGMA journal_mode = WAL")
@@ -106,7 +106,7 @@ class Journal(Sink):
             raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
 
     def _upgrade(self) -> None:
-        """Brings an older journal up to date, one schema after the other."""
+        """Upgrades an older journal, one schema at a time."""
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             return
         for version, changes in UPGRADES.items():
@@ -117,7 +117,7 @@ class Journal(Sink):
                 self._connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
     def _columns(self, table: str) -> list[str]:
-        """The names of a table's columns; none where there is no such table."""
+        """A table's column names; empty if there is no such table."""
         return [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
 
     def _check_version(self) -> None:
@@ -131,7 +131,7 @@ class Journal(Sink):
 
     def _write(self, job: Job, sql: str, *values: Any) -> None:
         self._changed[job.name] = job
-        if job.name not in self._known:  # kept apart from the rows, of which the oldest may have to go
+        if job.name not in self._known:  # separate from the rows, whose oldest may be dropped
             self._new_jobs[job.name] = job.created
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
@@ -140,13 +140,12 @@ class Journal(Sink):
         self._waiting.append((sql, (job.name, *values)))
 
     def _put(self, job: Job, table: str, **values: Any) -> None:
-        """Writes a row, in the place of one with the same key."""
+        """Writes a row, replacing one with the same key."""
         self._write(job, _insert(table, tuple(values)), *values.values())
 
     def attempt_began(self, job: Job) -> None:
-        """Writes the attempt."""
         attempt = job.attempt
-        assert attempt is not None, "it just began"
+        assert attempt is not None, "called when an attempt begins"
         self._put(
             job,
             "attempts",
@@ -160,7 +159,7 @@ class Journal(Sink):
         )
 
     def member_changed(self, job: Job, member: Member) -> None:
-        """Writes who takes part, so that a restarted daemon knows its ranks again."""
+        """Writes the rank, so that a restarted daemon knows its ranks."""
         assert job.attempt is not None, "a member belongs to an attempt"
         self._put(
             job,
@@ -179,7 +178,6 @@ class Journal(Sink):
             self._put(job, "descriptions", attempt=job.attempt.number, body=msgspec.msgpack.encode(member.hello))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """Writes a step."""
         self._write(job, step_table.INSERT, *step_table.to_row(summary))
         if job.meters.latest is not None and job.meters.latest.step == summary.step:
             self._put(job, "latest_samples", body=msgspec.msgpack.encode(layer_table(job)))
@@ -206,7 +204,6 @@ class Journal(Sink):
         )
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
-        """Writes an episode as it now stands."""
         is_worst_elsewhere = episode.worst not in (episode.first, episode.last)
         self._put(
             job,
@@ -225,7 +222,7 @@ class Journal(Sink):
         )
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
-        """Writes an incident as it now stands; its members are in the table of episodes."""
+        """Writes the incident; its episodes are in their own table."""
         body = msgspec.structs.replace(incident, episodes=())
         self._put(
             job,
@@ -240,7 +237,6 @@ class Journal(Sink):
         )
 
     def event_declared(self, job: Job, event: Event) -> None:
-        """Writes an event."""
         self._put(
             job,
             "events",
@@ -252,7 +248,6 @@ class Journal(Sink):
         )
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """Writes a decision as it now stands."""
         self._put(
             job,
             "decisions",
@@ -263,7 +258,7 @@ class Journal(Sink):
         )
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
-        """Writes an entry of the ledger as it now stands; one that is gone leaves."""
+        """Writes a ledger entry, or deletes it if it is no longer held."""
         if entry.is_held:
             body = msgspec.msgpack.encode(entry)
             self._put(job, "ledger", kind=entry.kind, name=entry.name, time=entry.time, body=body)
@@ -272,7 +267,7 @@ class Journal(Sink):
             self._write(job, sql, entry.kind, entry.name)
 
     def commit(self, now: float) -> None:
-        """Writes what came since the last call, in one transaction."""
+        """Writes everything since the last call, in one transaction."""
         if not self._waiting:
             return
         try:
@@ -302,7 +297,7 @@ class Journal(Sink):
         self._known.update(self._new_jobs)
         self._new_jobs.clear()
         if self._state.journal_error:
-            logger.warning("the journal can be written again")
+            logger.warning("the journal is writable again")
             self._state.journal_error = ""
 
     def _sweep(self, now: float) -> None:
@@ -321,14 +316,14 @@ class Journal(Sink):
             "WHERE began >= ?)",
             (oldest,),
         )
-        self._known.clear()  # a job that comes back after that is written anew
+        self._known.clear()  # a job that returns after that is inserted again
         self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
         self._connection.execute("DELETE FROM incidents WHERE closed_time < ?", (oldest,))
         self._connection.execute("DELETE FROM decisions WHERE time < ?", (oldest,))
 
     def _failed(self, error: sqlite3.Error) -> None:
         if not self._state.journal_error:
-            logger.error("the journal cannot be written, watching goes on without it: %s", error)
+            logger.error("the journal cannot be written; monitoring continues without it: %s", error)
         self._state.journal_failures += 1
         self._state.journal_error = str(error)
 
@@ -337,7 +332,7 @@ class Journal(Sink):
         return pages * int(self._connection.execute("PRAGMA page_size").fetchone()[0])
 
     def close(self, now: float) -> None:
-        """Writes what is left and closes the file."""
+        """Writes unwritten rows and closes the file."""
         self.commit(now)
         self._connection.close()
 

@@ -1,4 +1,4 @@
-"""Reads the history of samples from a journal, every column laid out by the newest attempt's layers.
+"""Reads the history of samples from a journal, with every column ordered by the newest attempt's layers.
 
 Design
 ------
@@ -24,29 +24,29 @@ Float64 = NDArray[np.float64]
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What of a Hello names the rows; the rest of it is passed over."""
+    """The parts of a Hello that name the rows."""
 
     layers: tuple[Layer, ...] = ()
     modules: tuple[Module, ...] = ()
 
     def names(self, of: Of) -> list[str]:
-        """Of the rows of which a history is kept."""
+        """Names of the rows with a history."""
         return [row.name for row in (self.layers if of == "layer" else self.modules)[:MAX_ROWS]]
 
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One sample, as far as it was asked for."""
+    """One sample, with the requested statistics."""
 
     attempt: int
     step: int
     time: float
     columns: dict[str, Float64]
-    """By statistic, one number a row; below zero where nothing was shown."""
+    """By statistic, one number per row; negative if unknown."""
 
 
 class SampleReader:
-    """Reads one job's samples, from a connection that somebody else opens and closes."""
+    """Reads one job's samples; the caller opens and closes the connection."""
 
     def __init__(self, connection: sqlite3.Connection, job: str) -> None:
         self._connection = connection
@@ -71,7 +71,7 @@ class SampleReader:
         return (0, Model()) if row is None else (row[0], msgspec.msgpack.decode(row[1], type=Model))
 
     def counts(self) -> dict[str, int]:
-        """How many samples show each statistic."""
+        """Number of samples by statistic."""
         if "samples" not in self._tables:
             return dict.fromkeys(STATS, 0)
         masks = self._connection.execute(
@@ -80,7 +80,7 @@ class SampleReader:
         return {stat.name: sum(count for seen, count in masks if seen & stat.bit) for stat in STATS.values()}
 
     def samples(self, stats: Iterable[str], first: int, last: int) -> list[SampleRow]:
-        """The looks at steps from `first` to `last` that show any of these statistics, oldest first."""
+        """The samples of steps `first` to `last` with any of these statistics, oldest first."""
         if "samples" not in self._tables:
             return []
         wanted = [STATS[name] for name in stats]
@@ -92,8 +92,8 @@ class SampleReader:
         found = []
         for attempt, step, time, body in rows:
             columns = unpack(body)
-            laid = {s.name: self._laid_out(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
-            found.append(SampleRow(attempt, step, time, laid))
+            values = {s.name: self._reordered(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
+            found.append(SampleRow(attempt, step, time, values))
         return found
 
     def execution_order(self) -> list[int]:
@@ -111,7 +111,7 @@ class SampleReader:
             return rows
         return sorted(rows, key=lambda row: (int(place[row]) if row < len(place) else len(rows) + 1, row))
 
-    def _laid_out(self, values: NDArray[np.floating], attempt: int, of: Of) -> Float64:
+    def _reordered(self, values: NDArray[np.floating], attempt: int, of: Of) -> Float64:
         places = self._places(attempt, of)
         if len(values) > len(places):
             values = values[: len(places)]
@@ -121,11 +121,11 @@ class SampleReader:
         return laid
 
     def _places(self, attempt: int, of: Of) -> NDArray[np.intp]:
-        """Where the rows of an attempt's model are in the newest; -1 where it does not have them."""
+        """Positions of an attempt's rows in the newest model; -1 if it lacks them."""
         if (attempt, of) not in self._known_places:
             names = self._names[of]
             here = names if attempt == self._newest else self._read_model("AND attempt <= ?", (attempt,))[1].names(of)
-            # of an attempt that said nothing of itself, the one before it
+            # an attempt without a description uses the one before it
             place = {name: row for row, name in enumerate(names)}
             found = range(len(names)) if here == names else [place.get(name, -1) for name in here]
             self._known_places[attempt, of] = np.array(found, dtype=np.intp)

@@ -15,19 +15,19 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 NUM_NEWEST = 128
-MAX_LOOKS = 512
+MAX_SAMPLES = 512
 NUM_OLDER = 256
-"""Of the older ones this many are left at most, when there are too many."""
+"""Maximum older samples left after thinning."""
 MAX_BYTES = 64 * 2**20
-"""Of a job, with room for `NUM_NEWEST` of the largest model."""
+"""Per job; fits `NUM_NEWEST` samples of the largest model."""
 NUM_ONSETS = 64
 
 Row = tuple[int, int, int]
-"""Number, whether it is an onset, bytes."""
+"""Number, is_onset, bytes."""
 
 
 def thin(connection: sqlite3.Connection, jobs: Iterable[str]) -> None:
-    """Deletes what these jobs have too much of."""
+    """Deletes the superfluous samples of these jobs."""
     for job in jobs:
         found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
         rows = connection.execute(
@@ -38,8 +38,8 @@ def thin(connection: sqlite3.Connection, jobs: Iterable[str]) -> None:
 
 
 def superfluous(rows: Sequence[Row]) -> list[int]:
-    """The numbers of the samples that go, of these in their order."""
-    if len(rows) <= MAX_LOOKS and _bytes(rows) <= MAX_BYTES:
+    """The numbers of the samples to delete, in order."""
+    if len(rows) <= MAX_SAMPLES and _bytes(rows) <= MAX_BYTES:
         return []
     older, room = rows[:-NUM_NEWEST], MAX_BYTES - _bytes(rows[-NUM_NEWEST:])
     onsets = [number for number, is_onset, _ in older if is_onset][-NUM_ONSETS:]

@@ -1,4 +1,4 @@
--- The journal's tables. NULL means not known.
+-- The journal's tables. NULL means unknown.
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS jobs (
@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS members (
 CREATE TABLE IF NOT EXISTS descriptions (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     attempt INTEGER NOT NULL,
-    body BLOB NOT NULL, -- Hello of the lowest rank as msgpack: layers, settings, what it can see
+    body BLOB NOT NULL, -- Hello of the lowest rank as msgpack: layers, settings, available statistics
     PRIMARY KEY (job, attempt)
 ) WITHOUT ROWID;
 
@@ -52,11 +52,11 @@ CREATE TABLE IF NOT EXISTS latest_samples (
 
 CREATE TABLE IF NOT EXISTS samples (
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL, -- 1, 2, 3, ... in order of arrival; thinning goes by it
+    number INTEGER NOT NULL, -- 1, 2, 3, ... in order of arrival; used for thinning
     attempt INTEGER NOT NULL,
     step INTEGER NOT NULL,
     time REAL NOT NULL,
-    seen INTEGER NOT NULL, -- a mask of the statistics that it has
+    seen INTEGER NOT NULL, -- bit mask of its statistics
     is_onset INTEGER NOT NULL,
     body BLOB NOT NULL, -- columns of numbers by name, as msgpack; the layers are in descriptions
     PRIMARY KEY (job, number)
@@ -75,7 +75,7 @@ CREATE TABLE IF NOT EXISTS episodes (
     is_open INTEGER NOT NULL,
     first BLOB NOT NULL, -- Finding as msgpack, which keeps NaN
     last BLOB NOT NULL,
-    worst BLOB, -- NULL where it is the first or the last
+    worst BLOB, -- NULL if it is the first or the last
     told_step INTEGER,
     PRIMARY KEY (job, id)
 ) WITHOUT ROWID;
@@ -88,7 +88,7 @@ CREATE TABLE IF NOT EXISTS incidents (
     opened_time REAL NOT NULL,
     closed_time REAL, -- NULL while it is open
     members BLOB NOT NULL, -- ids of episodes as msgpack
-    body BLOB NOT NULL, -- Incident without its members, as msgpack
+    body BLOB NOT NULL, -- Incident without its episodes, as msgpack
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 
@@ -106,7 +106,7 @@ CREATE TABLE IF NOT EXISTS ledger (
     kind TEXT NOT NULL, -- snapshot or checkpoint
     name TEXT NOT NULL,
     time REAL NOT NULL,
-    body BLOB NOT NULL, -- Entry as msgpack
+    body BLOB NOT NULL, -- LedgerEntry as msgpack
     PRIMARY KEY (job, kind, name)
 ) WITHOUT ROWID;
 

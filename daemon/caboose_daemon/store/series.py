@@ -3,12 +3,12 @@
 Design
 ------
 A bucket is `width` neighbouring steps of one attempt. Attempts may overlap in steps (a rollback, a restart from a
-checkpoint), so each is read as a range of its own of the primary key (job, attempt, step): a window of a long run costs
-what the window holds, not what the run does. The width is such that all attempts together have about as many buckets
-as were asked for; buckets begin at multiples of it, so a bucket that is complete never changes.
+checkpoint), so each is read as a separate range of the primary key (job, attempt, step): the cost of a window depends
+on the window, not on the run. The width is chosen so that all attempts together have about the requested number of
+buckets; buckets begin at multiples of it, so a complete bucket never changes.
 
-Means and extremes are of finite numbers: one step with an infinite loss leaves no hole as wide as its bucket, it is
-counted in `num_bad`. Throughput is samples over seconds, both summed over the bucket: what the metrics export.
+Means and extremes use finite numbers only: a step with an infinite loss is counted in `num_bad` and does not blank its
+bucket. Throughput is samples over seconds, both summed over the bucket, as in the metrics.
 """
 
 import sqlite3
@@ -47,7 +47,7 @@ def _buckets(
 ) -> Iterator[tuple[Any, ...]]:
     """The buckets of one attempt; one without steps is all None.
 
-    Each is a range of the key: grouping by `step / width` instead would sort all rows first, which takes longer.
+    Each is a range of the key: grouping by `step / width` would sort all rows first, which is slower.
     """
     if width == 1:
         yield from connection.execute(f"{_BUCKET} GROUP BY step", (job, attempt, low, high))
@@ -58,7 +58,7 @@ def _buckets(
 
 
 def _spans(connection: sqlite3.Connection, job: int, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Each attempt with steps in the window, and its first and last step there; a few look-ups for each."""
+    """Each attempt with steps in the window, and its first and last step there; a few lookups each."""
     edge = "SELECT {}(step) FROM steps WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4"
     query = f"SELECT ({edge.format('min')}), ({edge.format('max')})"
     attempt = -1

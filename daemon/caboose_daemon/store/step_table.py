@@ -1,10 +1,10 @@
-"""The journal's table of steps, derived from `steps.columns`: its columns, how a row is written, read and condensed.
+"""The journal's table of steps, derived from `steps.columns`: columns, writing, reading, condensing.
 
 Design
 ------
-Rows are written and read by column name, never by position. A journal of an earlier version that lacks a column gets it
-when it is opened (`missing`), and its old rows have NULL there: not reported. A journal with columns of a later version
-is read and written without them.
+Rows are written and read by column name, never by position. An older journal that lacks a column gets it on
+opening (`missing`); its old rows have NULL there (not reported). A journal with columns of a later version is read and
+written without them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, Column, StepSummar
 NAMES = tuple(column.name for column in STEP_COLUMNS)
 NAN_BITS = {column.name: column.nan_bit for column in STEP_COLUMNS if column.nan_bit}
 SELECTED = ", ".join((*NAMES, "bad"))
-"""What `to_summary` takes, in this order."""
+"""The columns `to_summary` expects, in this order."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS steps (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, "
@@ -29,7 +29,7 @@ INSERT = (
 
 
 def missing(existing: Sequence[str]) -> list[str]:
-    """The statements that add the columns which a table with these columns lacks."""
+    """Statements that add the columns not in `existing`."""
     return [
         f"ALTER TABLE steps ADD COLUMN {column.name} {column.sql_type}"
         for column in STEP_COLUMNS
@@ -58,7 +58,7 @@ def _is_nan(value: float | None) -> bool:
 
 
 INFINITY = "9e999"
-"""How SQLite spells it; infinity is stored as it is."""
+"""SQLite's literal for infinity."""
 
 
 def _is_bad(name: str) -> str:
@@ -66,7 +66,7 @@ def _is_bad(name: str) -> str:
 
 
 IS_BAD = f"({' OR '.join(_is_bad(name) for name in NAN_BITS)})"
-"""Whether a number of the step was not finite."""
+"""Whether a number of the step is not finite."""
 IS_BAD_LOSS = _is_bad("loss")
 
 
@@ -86,7 +86,7 @@ def _condensed(column: Column) -> dict[str, str]:
 
 
 def _rate(name: str, count: str) -> dict[str, str]:
-    """Samples over seconds, both summed over the bucket: what the metrics export."""
+    """Samples over seconds, both summed over the bucket, as in the metrics."""
     each = f"{count} / step_seconds"
     return {
         name: f"sum({count}) FILTER (WHERE step_seconds > 0) / sum(step_seconds) FILTER (WHERE {count} IS NOT NULL)",
@@ -105,4 +105,4 @@ CONDENSED = {
     "num_bad_losses": f"sum({IS_BAD_LOSS})",
     "num_steps": "count(*)",
 }
-"""What one bucket of a curve has, and how it is computed from the bucket's steps."""
+"""The fields of one bucket of a curve, with the SQL that computes them."""

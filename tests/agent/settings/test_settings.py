@@ -26,7 +26,7 @@ def test_an_argument_goes_before_the_environment() -> None:
     ("env", "message"),
     [
         ({"CABOOSE_ENDPOINT": "127.0.0.1:5757"}, "CABOOSE_ENDPOINT.*tcp://host:port"),
-        ({"CABOOSE_ENDPOINT": "tcp://127.0.0.1:99999"}, "ports end at 65535"),
+        ({"CABOOSE_ENDPOINT": "tcp://127.0.0.1:99999"}, "the maximum is 65535"),
         ({"CABOOSE_ENDPOINT": "tcp://127.0.0.1:0"}, "has no port"),
         ({"CABOOSE_ENDPOINT": "tcp://daemon.example:5757"}, "no keys are set.*caboose keys new"),
         ({"CABOOSE_SERVER_KEY": PUBLIC}, "CABOOSE_AGENT_KEY is not set"),

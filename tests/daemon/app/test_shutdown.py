@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.app.shutdown import NOTICE_SECONDS, has_more_to_tell
+from caboose_daemon.app.shutdown import NOTICE_SECONDS, has_unscraped_incidents
 from caboose_wire import Bye
 from support.processes import running_daemon, wait_until
 from support.ranks import simulated_ranks
@@ -15,11 +15,11 @@ STAY = 120.0
 
 
 def has_more(story: Scenario, since: float, later: float = 0.0) -> bool:
-    return has_more_to_tell([story.job], story.now + later, since, STAY)
+    return has_unscraped_incidents([story.job], story.now + later, since, STAY)
 
 
 def test_nothing_is_waited_for_where_there_is_no_job_or_it_ended_well() -> None:
-    assert not has_more_to_tell([], 0.0, 0.0, STAY)
+    assert not has_unscraped_incidents([], 0.0, 0.0, STAY)
     story = scenario(ranks=2).healthy(5).leaves(0, 1).wait(2.0)
     assert not has_more(story, since=story.now)
 
@@ -53,7 +53,7 @@ def test_it_serves_on_after_sigterm_and_a_second_signal_ends_it_at_once(tmp_path
             rank.send(Bye(step=1, error="RuntimeError: boom"))
             assert wait_until(lambda: 'caboose_job_failed{training_job="crashed"} 1.0' in daemon.text("/metrics"), 10)
         daemon.process.send_signal(signal.SIGTERM)
-        assert wait_until(lambda: "told to end" in daemon.log.read_text(), 10)
+        assert wait_until(lambda: "SIGTERM: staying" in daemon.log.read_text(), 10)
         series = 'caboose_incident_open{rule="rank_silent",severity="critical",training_job="crashed"} 1.0'
         assert wait_until(lambda: series in daemon.text("/metrics"), 20)
 

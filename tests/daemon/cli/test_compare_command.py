@@ -97,8 +97,8 @@ def test_spikes_and_numbers_that_are_not_finite_are_told_of_the_runs_that_have_t
         )
     )
 
-    assert "the loss spiked in B (1), and in no other run" in text
-    assert "not finite: C (3 steps)" in text
+    assert "loss spikes only in B (1)" in text
+    assert "non-finite numbers in C (3 steps)" in text
 
 
 def diverged(num: int, at: int, floor: float = 1.0, end: int | None = None) -> Any:
@@ -121,10 +121,10 @@ def test_a_run_that_died_of_nan_ranks_last_and_its_setting_is_not_recommended(tm
     assert (a["at_common"], a["final"], a["not_finite_since"]) == (None, None, at)
     assert b["not_finite_since"] is None
     text = said(answer)
-    assert f"the loss of A is not finite since step {at}: it ranks last" in text
+    assert f"A: loss not finite since step {at}; ranked last" in text
     assert "B has the lowest loss at step 599" in text
     assert "B has the best validation loss" in text
-    assert "A (0.1) and B (0.001): 0.001 is better, as A is not finite" in text
+    assert "A (0.1) and B (0.001): 0.001 is better, since A is not finite" in text
     assert "lower was better each time" not in text
     assert "0.1 is better" not in text
     assert "A reached the common loss" not in text
@@ -144,7 +144,7 @@ def test_a_run_that_dies_after_the_common_step_ranks_last_too(tmp_path: Path) ->
     dead = answer["runs"][0]
     assert dead["at_common"]["value"] == pytest.approx(0.25, abs=0.1)
     assert (dead["final"], dead["not_finite_since"]) == (None, 500)
-    assert "A (64) and B (128): 128 is better, as A is not finite" in said(answer)
+    assert "A (64) and B (128): 128 is better, since A is not finite" in said(answer)
 
 
 def test_runs_that_all_died_are_not_told_apart(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_runs_that_all_died_are_not_told_apart(tmp_path: Path) -> None:
         )
     )
 
-    assert "the loss of A is not finite since step 0" in text
+    assert "A: loss not finite since step 0" in text
     assert "A (64) and B (128): neither is finite" in text
 
 
@@ -207,8 +207,8 @@ def test_a_setting_that_differs_alone_is_evidence_and_one_pair_is_said_to_be_one
 
     text = said(compared(*runs), "setting")
 
-    assert "weight_decay differs alone in 1 pair: A (0.01) and B (0.1): 0.01 is better" in text
-    assert "another seed may differ" in text
+    assert "weight_decay is the only difference in 1 pair: A (0.01) and B (0.1): 0.01 is better" in text
+    assert "another seed may give another result" in text
 
 
 def test_settings_that_never_differ_alone_are_not_told_apart(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_settings_that_never_differ_alone_are_not_told_apart(tmp_path: Path) -> 
 
     text = said(compared(*runs), "setting")
 
-    assert "differs alone" not in text
+    assert "is the only difference" not in text
     assert "weight_decay and hidden never differ alone" in text
 
 
@@ -246,7 +246,7 @@ def test_runs_of_equal_settings_are_not_ranked(tmp_path: Path) -> None:
 
     assert "lowest loss" not in text
     assert "no clear difference between A and B" in text
-    assert "is chance: they have equal settings" in text
+    assert "is chance, since their settings are equal" in text
     assert "first, at step" not in text
     assert "has the best validation loss" not in text
     assert "*" not in ran(*runs).stdout, "no line has a best"
@@ -258,8 +258,8 @@ def test_one_seed_each_is_said_where_no_run_was_repeated(tmp_path: Path) -> None
     apart = compared(written(tmp_path, "a", one, hidden=64), written(tmp_path, "b", other, hidden=128))
     alike = compared(written(tmp_path, "c", one, hidden=64), written(tmp_path, "d", one + 0.001, hidden=128))
 
-    assert "more than each run's own noise; one seed each" in said(apart, "result")
-    assert "within each run's own noise; one seed each" in said(alike, "result")
+    assert "more than each run's noise (one seed each)" in said(apart, "result")
+    assert "within each run's noise (one seed each)" in said(alike, "result")
 
 
 def test_a_correlation_needs_five_runs(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_the_batch_counts_as_a_whole_and_a_larger_one_is_cautioned_about(tmp_pat
 
     equal = compared(*runs[:2])
     assert "batch sizes differ" not in said(equal)
-    assert "batch_size differs" not in said(equal), "it is the whole batch that could matter"
+    assert "batch_size is the only difference" not in said(equal), "it is the whole batch that could matter"
     answer = compared(*runs)
     assert "batch sizes differ" in said(answer, "caution")
     assert answer["runs"][2]["samples_per_step"] == 2048
@@ -374,9 +374,9 @@ def test_two_turns_over_time_are_told_and_a_drop_of_the_rate_is_blamed_where_the
     dropped = written(tmp_path, "dropped", falling(1000, 0.1), lr=rates, validations=checked)
     text = said(compared(steady, dropped))
 
-    assert "validation loss of A turned twice" in text
-    assert "without a drop of the learning rate: double descent over time" in text
-    assert "validation loss of B turned twice" in text
+    assert "validation in A turned twice" in text
+    assert "with no drop of the learning rate: double descent over time" in text
+    assert "validation in B turned twice" in text
     assert "the learning rate fell in between" in text
 
 
@@ -398,7 +398,7 @@ def test_jobs_of_a_journal_come_with_the_settings_they_introduced_themselves_wit
     assert [run["name"] for run in answer["runs"]] == ["narrow", "wide"]
     assert answer["differing"]["hidden"] == [64, 256]
     assert [run["validation_best"] for run in answer["runs"]] == [2.0, 1.0]
-    assert "hidden differs alone in 1 pair: A (64) and B (256): 256 is better" in said(answer)
+    assert "hidden is the only difference in 1 pair: A (64) and B (256): 256 is better" in said(answer)
     assert len(compared(str(file))["runs"]) == 2, "a journal without a job's name is all of its jobs"
 
 

@@ -68,7 +68,7 @@ def test_a_run_that_died_of_nan_has_no_loss_at_its_end(tmp_path: Path) -> None:
 
     assert ran(written(tmp_path, "dead", losses), "-o", str(target)).exit_code == 0
 
-    assert "<dt>loss at the end</dt><dd>not finite</dd><small>since step 450</small>" in text_of(target)
+    assert "<dt>final loss</dt><dd>not finite</dd><small>since step 450</small>" in text_of(target)
 
 
 def test_a_log_gets_its_curves_incidents_causes_settings_and_blindness(tmp_path: Path, spiking: str) -> None:
@@ -82,7 +82,7 @@ def test_a_log_gets_its_curves_incidents_causes_settings_and_blindness(tmp_path:
         "unknown",
         "unlikely to help",
         "hidden",
-        "a log holds no layers",
+        "a log has no layer statistics",
     ):
         assert words in text, words
     assert max(v for v in data["curves"]["loss_max"] if v is not None) > 8

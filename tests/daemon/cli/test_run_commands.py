@@ -156,7 +156,7 @@ def test_an_incident_is_acknowledged_and_withdrawn(watched: DaemonProcess, writi
         (("note", "nobody", "x"), 2, "no job 'nobody'"),
         (("note", "broken", " "), 2, "1 to 500 characters"),
         (("note", "broken", "x", "--set", "lr"), 2, "KEY=VALUE"),
-        (("note", "broken", "x", "--kind", ""), 1, "kind has 1 to 64"),
+        (("note", "broken", "x", "--kind", ""), 1, "kind must have 1 to 64"),
     ],
 )
 def test_what_cannot_be_written_is_one_line(

@@ -104,7 +104,7 @@ def test_a_bad_file_is_one_line_and_the_old_thresholds_stay(
     configured.file.unlink() if text is None else configured.write(text)
     configured.hang_up()
 
-    assert configured.says("the thresholds stay as they were")
+    assert configured.says("the thresholds are unchanged")
     (said,) = (row for row in configured.log.read_text().splitlines() if " ERROR " in row)
     assert line in said
     assert configured.in_force("loss_spike", "scales") == (7.0, "file")
@@ -116,7 +116,7 @@ def test_what_needs_a_restart_is_one_warning_and_the_thresholds_count_all_the_sa
     )
     configured.hang_up()
 
-    assert configured.says("daemon.insecure, journal.max_steps, journal.retention_days changed; that needs a restart")
+    assert configured.says("daemon.insecure, journal.max_steps, journal.retention_days changed; restart to apply")
     assert configured.in_force("loss_spike", "scales") == (8.0, "file")
 
 
@@ -336,5 +336,5 @@ def test_a_number_that_a_rule_cannot_be_made_with_is_refused_before_it_counts(mo
 
     monkeypatch.setattr(LossSpike, "__init__", made)
 
-    with pytest.raises(ConfigError, match=r"posted: rules\.loss_spike: the rule cannot work with this: too large a"):
+    with pytest.raises(ConfigError, match=r"posted: rules\.loss_spike: invalid for this rule: too large a"):
         thresholds(Core()).post({"rules": {"loss_spike": {"warmup_steps": 10**12}}})

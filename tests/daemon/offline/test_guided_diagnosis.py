@@ -77,8 +77,8 @@ def test_a_log_answers_what_it_can_and_the_rest_alone_is_asked_for(tmp_path: Pat
     done = talk("spike", "", "", "", "", run=log, as_json=False)
 
     assert done.exit_code == 0, done.output
-    assert "The run shows it: loss_spike from step 400" in done.stdout
-    assert "Known already: optimizer AdamW, lr 0.001" in done.stdout
+    assert "Found in the run: loss_spike from step 400" in done.stdout
+    assert "Known from the run: optimizer AdamW, lr 0.001" in done.stdout
     assert "Which optimizer?" not in done.stdout
     assert "After how many steps was the loss back" not in done.stdout, "the curve shows that"
     assert "Did the gradient norm grow" in done.stdout, "it was not logged"
@@ -101,7 +101,7 @@ def test_what_the_rules_do_not_see_rests_on_the_users_word(tmp_path: Path) -> No
 
     done = talk("hangs", "250", *[""] * 9, run=log, as_json=False)
 
-    assert "The rules find no such incident in fine" in done.stdout
+    assert "No rule found this in fine" in done.stdout
     assert "reported by you: the run hangs" in done.stdout
 
 
@@ -111,7 +111,7 @@ def test_an_answer_that_is_none_is_asked_for_again() -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout.count("Number, 1 to") == 3
     assert done.stdout.count("At which step did it begin?") == 2
-    assert "Type y, n, or press Enter" in done.stdout
+    assert "Please give y or n, or leave it empty" in done.stdout
 
 
 def test_a_conversation_that_is_broken_off_ends_cleanly() -> None:

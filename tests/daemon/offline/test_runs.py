@@ -80,7 +80,7 @@ def test_a_journal_of_another_version_says_how_to_bring_it_up_to_date(journaled:
     scenario(ranks=1, core=core).healthy(5)
     core.journal._connection.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
 
-    with pytest.raises(RunError, match="a daemon of this version, started on it once"):
+    with pytest.raises(RunError, match="start a daemon of this version on it once"):
         list(journal_runs(tmp_path / "journal.sqlite"))
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_only_looks_like_a_journal_is_refused_in_one_line(tmp_path: 
     file = tmp_path / "other.sqlite"
     file.write_bytes(b"SQLite format 3\0" + bytes(100))
 
-    with pytest.raises(RunError, match="not a journal of Caboose's"):
+    with pytest.raises(RunError, match="not a Caboose journal"):
         list(open_runs(str(file), daemon))
 
 

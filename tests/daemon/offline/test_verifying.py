@@ -182,7 +182,7 @@ def test_too_few_steps_say_how_many_it_takes() -> None:
 
     assert isinstance(said, QuantityChange)
     assert said.change == "unknown"
-    assert said.why == "only 12 steps after the change; at least 30 are needed"
+    assert said.why == "only 12 steps after the change; 30 are needed"
     assert said.more_steps == 18
 
 

@@ -121,9 +121,9 @@ def _roll_back(story: Scenario) -> None:
             cool_until=30,
         )
         story.says(rank, holdings)
-    command = story.core.by_hand.ask(story.job, Request(to=20, by="ada"), story.now).command
+    command = story.core.requests.ask(story.job, Request(to=20, by="ada"), story.now).command
     story.says(0, Ack(command=command, outcome="done", step=31, seconds=0.5))
-    story.core.by_hand.ask(story.job, Request(to=7, by="ada"), story.now)
+    story.core.requests.ask(story.job, Request(to=7, by="ada"), story.now)
 
 
 def pinned(text: str) -> str:

@@ -23,13 +23,13 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://10.1.2.3:0"])
 def test_reports_from_other_machines_need_keys(listen: str, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="can be reached from other machines, and no keys are set"):
+    with pytest.raises(StartError, match="is reachable from other machines, and no keys are set"):
         Daemon(Config(daemon=DaemonConfig(listen=listen, data_dir=str(tmp_path))))
 
 
 @pytest.mark.parametrize("http", ["0.0.0.0:0", "[::]:0", "10.1.2.3:0", "node1:0"])
 def test_http_for_other_machines_needs_a_token(http: str, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="can be reached from other machines, and no token is set"):
+    with pytest.raises(StartError, match="is reachable from other machines, and no token is set"):
         Daemon(Config(daemon=DaemonConfig(http=http, data_dir=str(tmp_path))))
 
 
@@ -49,11 +49,11 @@ def test_with_keys_and_a_token_other_machines_may_come(tmp_path: Path) -> None:
 
 def test_the_command_line_refuses_with_one_line_that_says_what_to_do(refused_start: Refused) -> None:
     assert refused_start("--listen", "tcp://0.0.0.0:0") == (
-        "--listen tcp://0.0.0.0:0 can be reached from other machines, and no keys are set: make some with "
+        "--listen tcp://0.0.0.0:0 is reachable from other machines, and no keys are set: make them with "
         "`caboose keys new DIR` and pass --keys DIR (or --insecure on a network you trust)"
     )
     assert refused_start("--http", "0.0.0.0:0") == (
-        "--http 0.0.0.0:0 can be reached from other machines, and no token is set: put one into a file "
+        "--http 0.0.0.0:0 is reachable from other machines, and no token is set: put one into a file "
         "and pass --token-file FILE (or --insecure on a network you trust)"
     )
 
@@ -97,7 +97,7 @@ def test_keys_are_not_written_over(run_caboose: Run, tmp_path: Path) -> None:
     ended = run_caboose("keys", "new", "keys")
 
     assert ended.returncode == 2
-    assert ended.stderr == "caboose: keys holds keys already; remove them first, or choose another directory\n"
+    assert ended.stderr == "caboose: keys already contains keys; remove them first, or choose another directory\n"
     assert (tmp_path / "keys" / "daemon.key_secret").read_bytes() == before
 
 

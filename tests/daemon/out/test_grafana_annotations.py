@@ -84,7 +84,7 @@ def test_a_grafana_that_fails_is_counted_and_logged_once_and_watching_goes_on(
         assert wait_until(lambda: watched.get("/api/v1/jobs/train")["step"] == 90, PATIENCE)
 
     log = watched.log.read_text()
-    assert log.count("grafana fails: ") == 1
+    assert log.count("grafana failed: ") == 1
     assert f"Grafana at {grafana.url} failed (503, reading annotations)" in log
     assert grafana.annotations == {}
 
@@ -135,7 +135,7 @@ def test_a_rollback_is_a_stretch_from_what_it_went_back_to_until_it_was_done(
         (decision,) = [d for d in daemon.get("/api/v1/jobs/train/decisions")["decisions"] if d["state"] == "committed"]
         rows = daemon.get("/api/v1/jobs/train/series?points=5000")["steps"]
 
-    assert annotation["text"].startswith(f"train: {decision['summary']}: committed\nasked for by ada")
+    assert annotation["text"].startswith(f"train: {decision['summary']}: committed\nrequested by ada")
     assert annotation["timeEnd"] == round(decision["closed_time"] * 1000)
     (taken,) = [row["time"] for row in rows if row["step"] == decision["target"]]
     assert annotation["time"] == round(taken * 1000) < annotation["timeEnd"]
@@ -208,8 +208,8 @@ def test_a_rollback_says_why_and_how_it_went_on_and_its_stretch_stays_the_same()
 
     assert (early.key, early.start, early.end) == (late.key, late.start, late.end), "found again, not made twice"
     assert early.start == round(taken * 1000) < early.end
-    assert "going back is cheaper" in early.text
-    assert "the loss goes on from there" in late.text
+    assert "rollback is cheaper" in early.text
+    assert "loss continues from there" in late.text
     assert of_rollback(last, None).start == late.end, "a moment, where its beginning is forgotten"
 
 

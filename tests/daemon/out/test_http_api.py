@@ -162,7 +162,7 @@ def test_an_unknown_path_points_to_the_api(client: httpx.Client) -> None:
     answer = client.get("/api/v2/nothing")
 
     assert answer.status_code == 404
-    assert answer.json() == {"error": "nothing at /api/v2/nothing; the API is under /api/v1/jobs"}
+    assert answer.json() == {"error": "no such path: /api/v2/nothing; the API is under /api/v1/jobs"}
 
 
 def test_a_wrong_method_is_an_answer_too(client: httpx.Client, busy: DaemonProcess) -> None:

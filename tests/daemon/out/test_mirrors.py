@@ -16,7 +16,7 @@ import pytest
 from caboose_daemon.config import Config, ExportConfig
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.export.exports import Exports, make_exports
-from caboose_daemon.out.export.items import MAX_LENT
+from caboose_daemon.out.export.items import MAX_PENDING
 from caboose_daemon.out.export.runs import FILE, RunBook, folder_name
 from caboose_wire import Clipping, Event, Module, Phases, Scaler
 from support.guarded import guarded
@@ -186,7 +186,7 @@ def test_histograms_come_once_in_a_while_or_not_at_all(told: Callable[..., Told]
         return [event.step for event in run.Histograms(names[0])] if names else []
 
     assert steps(13, histogram_seconds=60.0) == [1, 7, 13]
-    assert steps(MAX_LENT, histogram_seconds=0.0) == list(range(1, MAX_LENT + 1)), "as many as may wait at once"
+    assert steps(MAX_PENDING, histogram_seconds=0.0) == list(range(1, MAX_PENDING + 1)), "as many as may wait at once"
     assert steps(13, histograms=False) == []
 
 
@@ -256,7 +256,7 @@ def test_a_rollback_begins_a_new_run_though_steps_go_on_and_the_text_says_why(tm
         for event in run.Tensors(name)
     ]
     assert texts[0].startswith(f"roll back to step {decision.target} at step {boundary}: committed")
-    assert "the loss goes on from there" in texts[-1]
+    assert "loss continues from there" in texts[-1]
 
 
 def test_the_run_after_a_rollback_is_found_again_by_a_restarted_daemon(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Shelf:
             raise OSError(28, "No space left\non device")
         self.kept.append(item)
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         self.num_rests += 1
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def test_the_end_does_not_wait_for_a_target_that_hangs(shelf: Shelf, caplog: pyt
 
     outbox.close(0.05)
 
-    assert "shelf did not take all items in time; dropped: 2" in caplog.text
+    assert "shelf: not delivered before shutdown: 2 items" in caplog.text
 
 
 def test_failures_are_counted_and_logged_once_until_it_works_again(
@@ -106,12 +106,12 @@ def test_failures_are_counted_and_logged_once_until_it_works_again(
 
     assert shelf.kept == [5, 6]
     assert outbox.tally == ExportCounts(num_sent=2, num_failed=7)
-    fails = "shelf fails: [Errno 28] No space left on device; further failures are only counted"
+    fails = "shelf failed: [Errno 28] No space left on device; further failures are only counted"
     assert [record.getMessage() for record in caplog.records] == [fails, "shelf works again", fails]
 
 
 def test_what_is_held_back_is_written_out_while_it_goes_on(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caboose_daemon.out.outbox.REST_SECONDS", 0.01)
+    monkeypatch.setattr("caboose_daemon.out.outbox.FLUSH_SECONDS", 0.01)
     outbox = Outbox(shelf, ExportCounts())
     outbox.start()
     outbox.put(1)

@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_written_down(
         ("rollback", {"lr_scale": 0.0}, "lr_scale = 0.0: give 0.001 to 10"),
         ("rollback", {"too": 7}, 'expected {"to"'),
         ("commands", {"kind": "dance"}, 'expected {"kind"'),
-        ("commands", {"kind": "scale_lr"}, "lr_scale = 1: that changes nothing"),
+        ("commands", {"kind": "scale_lr"}, "lr_scale = 1: this changes nothing"),
     ):
         status, answer = daemon.post(f"/api/v1/jobs/train/{path}", body)
         assert (status, answer["error"][: len(error)]) == (400, error)
@@ -198,7 +198,7 @@ def test_weights_that_are_lost_bring_the_run_back_by_itself(own: tuple[DaemonPro
 
 def _overcome(daemon: DaemonProcess) -> Any:
     rows = daemon.get("/api/v1/jobs/train/incidents")["incidents"]
-    return next((row for row in rows if "goes on from there" in row["reason"]), None)
+    return next((row for row in rows if "loss continues from there" in row["reason"]), None)
 
 
 def test_a_daemon_killed_in_mid_command_follows_it_afterwards_and_never_sends_it_again(

@@ -264,7 +264,7 @@ def test_after_a_backlog_was_lost_everything_comes_again(core_with_journal: Jour
         history=HistoryReader(tmp_path / "journal.sqlite"),
         clock=lambda: 0.0,
         is_receiving=lambda: True,
-        by_hand=core.by_hand,
+        requests=core.requests,
         rollback=core.config.rollback,
     )
 

@@ -107,7 +107,7 @@ def test_without_a_job_it_tells_of_all_and_with_one_only_of_that(daemon: DaemonP
 def test_a_page_that_falls_behind_loses_its_backlog_and_is_told_to_load_again() -> None:
     listener = Listener(None)
     for number in range(MAX_BACKLOG + 1):
-        listener.offer("step", {"step": number})
+        listener.put("step", {"step": number})
 
     assert listener.queue.get_nowait() == ("reload", {})
     assert listener.queue.get_nowait() == ("step", {"step": MAX_BACKLOG})
@@ -130,7 +130,7 @@ def test_closing_ends_every_stream_also_a_full_one() -> None:
         listener = broker.join("train")
         assert listener is not None
         for number in range(MAX_BACKLOG):
-            listener.offer("step", {"step": number})
+            listener.put("step", {"step": number})
         broker.close()
         assert broker.join(None) is None
         return [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]

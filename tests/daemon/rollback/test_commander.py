@@ -7,7 +7,7 @@ import pytest
 
 from caboose_daemon.config import Config
 from caboose_daemon.jobs.state import State
-from caboose_daemon.rollback.commander import Commander
+from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rollback_state.decision import MAX_ANSWERS
 from caboose_daemon.store import history
@@ -22,7 +22,7 @@ NAN = float("nan")
 
 
 def asked(run: Guarded, **request: Any) -> Guarded:
-    run.core.by_hand.ask(run.job, Request(**{"by": "me", **request}), run.now)
+    run.core.requests.ask(run.job, Request(**{"by": "me", **request}), run.now)
     return run
 
 
@@ -52,7 +52,7 @@ def test_a_command_is_numbered_above_all_that_the_ranks_have_seen() -> None:
 def test_a_command_is_signed_where_there_is_a_secret() -> None:
     run = guarded().healthy(40)
     commander = Commander(run.core.sink, b"a secret of some length")
-    run.core.by_hand._commander = commander
+    run.core.requests._commander = commander
 
     asked(run)
 
@@ -113,7 +113,7 @@ def test_ranks_that_could_not_be_reached_are_named() -> None:
     run.core.commander.unreached(order, [1])
 
     assert run.decisions[0].unreached == (1,)
-    assert "could not be sent to 1 ranks (1)" in "\n".join(run.decisions[0].explain())
+    assert "not delivered to 1 ranks (1)" in "\n".join(run.decisions[0].explain())
 
 
 def test_answers_to_a_command_that_nobody_gave_are_ignored() -> None:
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_from_the_boundary_has_done_it_though_no_answer_came(
     run.wait(1.0)
 
     assert (run.decisions[0].state, run.job.num_attempts) == ("committed", 2)
-    assert run.decisions[0].outcome.startswith(f"all ranks went on from it at step {boundary}")
+    assert run.decisions[0].outcome.startswith(f"all ranks continued from it at step {boundary}")
 
 
 # What people may ask for
@@ -144,7 +144,7 @@ def test_a_run_that_goes_on_from_the_boundary_has_done_it_though_no_answer_came(
 def test_a_run_whose_owner_did_not_say_auto_is_not_touched() -> None:
     run = asked(guarded(owner="advise").healthy(40))
 
-    assert run.decisions[0].outcome == "the run allows 'advise' only: attach(..., rollback='auto') lets it act"
+    assert run.decisions[0].outcome == "the run allows only 'advise': use attach(..., rollback='auto')"
 
 
 def test_the_daemons_own_mode_does_not_matter() -> None:
@@ -157,17 +157,19 @@ def test_a_second_request_waits_for_the_first() -> None:
     run = asked(deaf())
 
     assert [decision.state for decision in run.decisions] == ["sent", "refused"]
-    assert run.decisions[1].outcome.startswith("command 1 (decision 1: roll back to step 40 at step 45) is on its way")
+    assert run.decisions[1].outcome.startswith(
+        "command 1 (decision 1: roll back to step 40 at step 45) has no outcome yet"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "request_", "outcome"),
     [
-        ({"budget": 0}, {}, "the ranks' budget of rollbacks is spent"),
+        ({"budget": 0}, {}, "the ranks' rollback budget is spent"),
         (
             {"can_skip": False},
             {"skip": 5},
-            "skip = 5: the run's loader is not watched (monitor.watch), no batch can be",
+            "skip = 5: the loader is not watched (monitor.watch), so no batch can be",
         ),
         ({}, {"to": 33}, "no snapshot of step 33 is ready on all ranks; held: 10, 20, 30, 40"),
     ],
@@ -185,7 +187,7 @@ def test_a_cool_down_is_told() -> None:
     run = asked(guarded(cool_steps=100).healthy(40)).healthy(20)
     asked(run)
 
-    assert "cools down until step 145; the ranks would refuse" in run.decisions[-1].outcome
+    assert "cool-down after the last rollback until step 145; the ranks would refuse" in run.decisions[-1].outcome
 
 
 def test_a_tainted_snapshot_may_be_asked_for_by_its_step_and_is_not_taken_unasked() -> None:
@@ -194,12 +196,12 @@ def test_a_tainted_snapshot_may_be_asked_for_by_its_step_and_is_not_taken_unaske
     taints = [entry.step for entry in run.job.rollback.ledger if entry.health == "tainted"]
     assert taints == [95, 90]
 
-    unasked = run.core.by_hand.ask(run.job, Request(is_dry=True), run.now)
-    shown = run.core.by_hand.ask(run.job, Request(to=95, is_dry=True), run.now)
+    unasked = run.core.requests.ask(run.job, Request(is_dry=True), run.now)
+    shown = run.core.requests.ask(run.job, Request(to=95, is_dry=True), run.now)
 
     assert unasked.target == 85
     assert shown.why == (
-        "snapshot of step 95, as asked for; tainted: taken just before step 99, where incident 1 began",
+        "snapshot of step 95, as requested; tainted: saved just before step 99, where incident 1 began",
     )
     assert run.decisions == []
 
@@ -234,7 +236,7 @@ def test_a_run_that_was_stopped_is_still_exhausted_when_the_daemon_comes_back(tm
 
     run.daemon_restarts()
 
-    assert "budget of rollbacks is spent" in run.job.rollback.exhausted
+    assert "rollback budget is spent" in run.job.rollback.exhausted
     plan = run.core.policy.plan(
         PlanRequest(
             job="train",
@@ -251,7 +253,7 @@ def test_a_run_that_ended_in_its_trouble_is_still_exhausted_when_the_daemon_come
     run.daemon_restarts()
 
     assert run.job.state == "ended"
-    assert "budget of rollbacks is spent" in run.job.rollback.exhausted
+    assert "rollback budget is spent" in run.job.rollback.exhausted
     _close(run)
 
 
@@ -357,7 +359,7 @@ def test_a_decision_that_the_journal_did_not_take_is_withdrawn_before_it_is_sent
 
     assert run.core.orders == []
     assert (run.decisions[-1].state, run.decisions[-1].command) == ("refused", 0)
-    assert run.decisions[-1].outcome == "the journal cannot be written, and nothing is done without a trail"
+    assert run.decisions[-1].outcome == NO_JOURNAL
 
     run.core.journal._connection.execute("PRAGMA query_only = OFF")
     run.healthy(2)
@@ -375,7 +377,7 @@ def test_nothing_is_done_without_a_trail(tmp_path: Path) -> None:
     run.losses(*[NAN] * 6)
 
     assert [decision.state for decision in run.decisions] == ["refused"]
-    assert run.decisions[0].outcome == "the journal cannot be written, and nothing is done without a trail"
+    assert run.decisions[0].outcome == NO_JOURNAL
     assert run.core.orders == []
 
     asked(run)

@@ -23,7 +23,7 @@ def kinds(decisions: list[Decision]) -> list[tuple[str, str]]:
 
 
 def ask(run: Guarded, **request: object) -> Decision:
-    return run.core.by_hand.ask(run.job, Request(kind="hunt", by="oncall", **request), run.now)  # type: ignore[arg-type]
+    return run.core.requests.ask(run.job, Request(kind="hunt", by="oncall", **request), run.now)  # type: ignore[arg-type]
 
 
 def test_the_hunt_comes_first_on_the_newest_snapshot_from_before_and_then_the_rollback() -> None:
@@ -69,7 +69,7 @@ def test_without_a_snapshot_from_before_it_is_made_on_the_weights_as_they_are() 
     run = lost(guarded(can_hunt=True, every=1000).healthy(60), 12)
     (hunt, *_) = run.decisions
     assert (hunt.kind, hunt.target) == ("hunt", 0)
-    assert hunt.why == ("no snapshot from before step 61 is ready on all ranks: it is run on the weights as they are",)
+    assert hunt.why == ("no snapshot from before step 61 is ready on all ranks: using the current weights",)
 
 
 def test_people_may_ask_for_one_at_any_time_and_name_the_snapshot() -> None:

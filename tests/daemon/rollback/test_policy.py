@@ -119,7 +119,7 @@ def test_the_new_attempt_says_why_and_the_incident_closes_when_the_loss_goes_on(
     run.healthy(30)
 
     (incident,) = run.job.incidents
-    assert incident.reason.startswith("rolled back to step 90, and the loss goes on from there: 2.0")
+    assert incident.reason.startswith("rolled back to step 90: loss continues from there, 2.0")
     assert not incident.is_cut
     (decision,) = run.decisions
     assert decision.continuity == incident.reason
@@ -131,15 +131,15 @@ def test_a_decision_explains_itself() -> None:
 
     assert lines == [
         "roll back to step 90 at step 108: committed",
-        "for incident train/1, at step 103 of attempt 1, auto",
-        "diverging: the last 3 losses are not finite on any rank: the weights are lost, and no step brings them back",
-        "going back is cheaper: waiting loses everything > 1.25 x 18 steps of going back",
-        "snapshot of step 90: the newest that is ready on all 2 ranks by step 91",
-        "command 1: of 2 ranks 2 done",
-        "all ranks acted at step 108; 18 steps are lost",
+        "for incident train/1 at step 103 of attempt 1, mode auto",
+        "diverging: the last 3 losses are not finite on any rank: the weights are lost and cannot recover",
+        "rollback is cheaper: waiting loses everything > 1.25 x 18 steps of a rollback",
+        "snapshot of step 90: the newest ready on all 2 ranks by step 91",
+        "command 1: of 2 ranks, 2 done",
+        "all ranks acted at step 108; 18 steps lost",
         lines[-1],
     ]
-    assert lines[-1].startswith("rolled back to step 90, and the loss goes on from there: 2.0")
+    assert lines[-1].startswith("rolled back to step 90: loss continues from there, 2.0")
 
 
 def test_an_incident_that_somebody_has_in_hand_is_theirs() -> None:
@@ -221,7 +221,7 @@ def test_a_run_without_snapshots_is_told_where_it_would_have_gone_back_to() -> N
 
     (decision,) = run.decisions
     assert (decision.state, decision.target) == ("advised", 150)
-    assert "with auto on both sides it would go back" in decision.why[0]
+    assert "with auto in both the daemon and the run it would roll back" in decision.why[0]
 
 
 def test_without_a_common_snapshot_it_is_refused_once_and_done_when_there_is_one() -> None:
@@ -265,7 +265,7 @@ def test_a_command_that_nobody_answers_expires_and_is_proposed_again_with_more_n
     lost(run, 100)
 
     first, second = run.decisions[:2]
-    assert (first.state, first.outcome) == ("expired", "nothing was heard of it within 40 s")
+    assert (first.state, first.outcome) == ("expired", "no rank answered within 40 s")
     assert first.boundary is not None
     assert second.boundary is not None
     assert (first.boundary - first.step, second.boundary - second.step) == (5, 10)
@@ -308,10 +308,10 @@ def test_nothing_is_proposed_while_the_run_stands_still_and_ranks_may_wait_for_t
     pauses(run, 200.0)
 
     (decision,) = run.decisions
-    assert (decision.state, decision.outcome) == ("expired", "the run stood still at step 104 until its time was over")
+    assert (decision.state, decision.outcome) == ("expired", "the run was paused at step 104 until the command expired")
     assert decision.boundary == 108
     lost(run, 4)
-    assert run.job.rollback.notes[1] == "time ran out before step 108; it is proposed again after that"
+    assert run.job.rollback.notes[1] == "the command expired before step 108; it is proposed again after that step"
     lost(run, 1)
     assert [(d.state, d.num_tried) for d in run.decisions] == [("expired", 0), ("sent", 0)]
 
@@ -332,7 +332,7 @@ def test_a_cool_down_is_waited_for() -> None:
     run = lost(guarded(cool_steps=50).healthy(100), 40)
 
     assert len(run.commands) == 1
-    assert "cools down until step 158" in run.job.rollback.notes[1]
+    assert "until step 158" in run.job.rollback.notes[1]
 
     lost(run, 30)
 
@@ -375,7 +375,7 @@ def test_where_no_loader_is_watched_no_data_is_dropped_and_that_is_said() -> Non
     lost(run, 12)
 
     assert run.committed[1].skip == 0
-    assert "no batches are dropped" in run.committed[1].why[2]
+    assert "no batches are skipped" in run.committed[1].why[2]
 
 
 def test_trouble_that_keeps_coming_back_spends_the_budget_and_then_people_are_called() -> None:
@@ -387,7 +387,7 @@ def test_trouble_that_keeps_coming_back_spends_the_budget_and_then_people_are_ca
 
     assert len(run.committed) == 3
     last = run.decisions[-1]
-    assert (last.state, last.outcome) == ("exhausted", "the budget of 3 rollbacks a day is spent")
+    assert (last.state, last.outcome) == ("exhausted", "the budget of 3 rollbacks per day is spent")
     assert run.job.rollback.standing == "exhausted"
     num = len(run.commands)
 
@@ -411,7 +411,7 @@ def test_a_loss_that_does_not_go_on_after_a_rollback_is_trouble_though_no_rule_k
     stuck(run, 100)
 
     first, second = run.decisions[:2]
-    assert first.continuity.startswith("rolled back to step 90, and the loss does not go on from there: 6")
+    assert first.continuity.startswith("rolled back to step 90: loss does not continue from there, 6")
     assert (second.rung, second.trigger, second.target) == (2, "train/1", 80)
     health = [entry.health for entry in run.job.rollback.ledger if entry.step > 108]
     assert set(health) <= {"tainted"}
@@ -429,7 +429,7 @@ def test_where_the_owner_wants_it_the_run_is_stopped_for_a_restart_from_a_health
     (decision,) = run.decisions
     assert (decision.kind, decision.state, run.commands[0].kind) == ("stop", "committed", "stop")
     assert decision.why == (
-        "the ranks' own budget of rollbacks is spent; stop, and resume from the checkpoint of step 5 (/c/5)",
+        "the ranks' rollback budget is spent; stop, and resume from the checkpoint of step 5 (/c/5)",
     )
     plan = run.core.policy.plan(
         PlanRequest(
@@ -530,7 +530,7 @@ def scale_of_plan(run: Guarded) -> float:
 
 
 def asked_for(run: Guarded, **about: Any) -> None:
-    decision = run.core.by_hand.ask(run.job, Request(by="me", **about), run.now)
+    decision = run.core.requests.ask(run.job, Request(by="me", **about), run.now)
     assert decision.state == "sent", decision.outcome
     run.healthy(30)
     assert run.committed[-1].number == decision.number
@@ -582,7 +582,7 @@ def test_a_resume_that_goes_on_is_found_to_do_so() -> None:
     check = run.job.rollback.check
     assert check is not None
     assert (run.job.num_attempts, check.state, check.decision) == (2, "ok", 0)
-    assert check.text.startswith("resumed at step 60, and the loss goes on from there: 1.999 against 2 ")
+    assert check.text.startswith("resumed at step 60: loss continues from there, 1.999 against 2 ")
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
@@ -594,7 +594,7 @@ def test_a_resume_that_is_a_little_off_at_first_is_shown_and_taints_nothing(mode
 
     check = run.job.rollback.check
     assert check is not None
-    assert check.text.startswith("resumed at step 60, and the loss does not go on from there")
+    assert check.text.startswith("resumed at step 60: loss does not continue from there")
     assert {entry.health for entry in run.job.rollback.ledger} == {"healthy", "unproven"}
     assert [entry.health for entry in run.job.rollback.ledger.checkpoints] == ["healthy"]
 

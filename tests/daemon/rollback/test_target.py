@@ -21,7 +21,7 @@ def test_the_newest_that_is_ready_on_every_rank_is_taken() -> None:
 
     assert target is not None
     assert target.step == 150, "200 is still in quarantine on rank 1"
-    assert line == "snapshot of step 150: the newest that is ready on all 3 ranks by step 400"
+    assert line == "snapshot of step 150: the newest ready on all 3 ranks by step 400"
 
 
 @pytest.mark.parametrize(("latest", "step"), [(150, 150), (149, 100)])
@@ -34,7 +34,7 @@ def test_it_is_not_younger_than_asked_for(latest: int, step: int) -> None:
 
 def test_none_is_taken_while_a_rank_has_not_told_what_it_holds() -> None:
     assert common({0: holdings(100)}, 2) == {}
-    assert choose({0: holdings(100)}, 3, latest=400) == (None, "ranks 1, 2 of 3 told of no snapshots")
+    assert choose({0: holdings(100)}, 3, latest=400) == (None, "ranks 1, 2 of 3 reported no snapshots")
 
 
 def test_ragged_holdings_without_a_common_one_are_shown() -> None:
@@ -60,7 +60,7 @@ def test_a_tainted_one_is_passed_over() -> None:
 
     nothing, line = choose({0: holdings(150)}, 1, latest=400, taint_of=lambda step: taint.get(step, ""))
     assert nothing is None
-    assert line.endswith("that of step 150: taken after step 140, where incident 1 began")
+    assert line.endswith("; step 150: taken after step 140, where incident 1 began")
 
 
 def test_after_one_that_did_not_help_an_older_one_is_taken() -> None:
@@ -68,7 +68,7 @@ def test_after_one_that_did_not_help_an_older_one_is_taken() -> None:
 
     assert target is not None
     assert target.step == 100
-    assert line == "snapshot of step 100: the newest on all 1 ranks before 150"
+    assert line == "snapshot of step 100: the newest ready on all 1 ranks before step 150"
 
 
 def test_where_no_older_one_is_held_it_is_the_oldest_that_was_not_tried() -> None:
@@ -76,7 +76,7 @@ def test_where_no_older_one_is_held_it_is_the_oldest_that_was_not_tried() -> Non
 
     assert target is not None
     assert target.step == 200
-    assert line == "snapshot of step 200: the oldest on all 1 ranks that was not tried"
+    assert line == "snapshot of step 200: the oldest untried one on all 1 ranks"
     nothing = choose({0: holdings(150)}, 1, latest=400, older_than=150, used={150})
     assert nothing == (None, "all snapshots at or before step 400 were tried; held: 150")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, look
+from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, update
 from caboose_daemon.rollback_state.triage import Losses, LossLevel
 from caboose_daemon.steps.columns import StepSummary
 
@@ -21,44 +21,44 @@ def losses(*values: float) -> Losses:
 
 
 def test_nothing_is_said_before_enough_losses_were_seen() -> None:
-    assert look(a_check(), losses(*[9.0] * (FIRST_STEPS - 1))).state == "checking"
-    assert look(a_check(), losses(*[9.0] * FIRST_STEPS)).state == "broken"
+    assert update(a_check(), losses(*[9.0] * (FIRST_STEPS - 1))).state == "checking"
+    assert update(a_check(), losses(*[9.0] * FIRST_STEPS)).state == "broken"
 
 
 @pytest.mark.parametrize(("loss", "state"), [(2.0, "ok"), (2.049, "ok"), (2.08, "broken"), (1.0, "ok")])
 def test_the_loss_goes_on_within_the_noise_it_had(loss: float, state: str) -> None:
-    check = look(a_check(), losses(*[loss] * FIRST_STEPS))
+    check = update(a_check(), losses(*[loss] * FIRST_STEPS))
 
     assert check.state == state
-    assert f"{loss:.4g} against 2 before it" in check.text
+    assert f"{loss:.4g} against 2 before," in check.text
 
 
 def test_a_little_above_is_fine_where_the_trouble_was_far_worse() -> None:
-    assert look(a_check(trouble=4.0), losses(*[2.39] * FIRST_STEPS)).state == "ok"
-    assert look(a_check(trouble=4.0), losses(*[2.41] * FIRST_STEPS)).state == "broken"
+    assert update(a_check(excess=4.0), losses(*[2.39] * FIRST_STEPS)).state == "ok"
+    assert update(a_check(excess=4.0), losses(*[2.41] * FIRST_STEPS)).state == "broken"
 
 
 def test_losses_that_are_not_finite_break_it_at_once() -> None:
-    assert look(a_check(), losses(2.0, *[float("nan")] * 3)).state == "broken"
-    assert look(a_check(), losses(2.0, *[float("nan")] * 2)).state == "checking"
+    assert update(a_check(), losses(2.0, *[float("nan")] * 3)).state == "broken"
+    assert update(a_check(), losses(2.0, *[float("nan")] * 2)).state == "checking"
 
 
 def test_what_is_broken_may_still_settle_and_what_is_ok_is_settled() -> None:
-    broken = look(a_check(), losses(*[9.0] * FIRST_STEPS))
+    broken = update(a_check(), losses(*[9.0] * FIRST_STEPS))
 
-    settled = look(broken, losses(*[9.0] * FIRST_STEPS, *[2.0] * FIRST_STEPS))
+    settled = update(broken, losses(*[9.0] * FIRST_STEPS, *[2.0] * FIRST_STEPS))
 
     assert settled.state == "ok"
-    assert look(settled, losses(*[9.0] * 40)) is settled
+    assert update(settled, losses(*[9.0] * 40)) is settled
 
 
 def test_it_says_which_way_the_run_came_there() -> None:
-    assert look(a_check(), losses(*[2.0] * 20)).text.startswith("rolled back to step 100, and the loss goes on")
-    assert look(a_check(decision=0), losses(*[2.0] * 20)).text.startswith("resumed at step 100, and the loss goes on")
+    assert update(a_check(), losses(*[2.0] * 20)).text.startswith("rolled back to step 100: loss continues")
+    assert update(a_check(decision=0), losses(*[2.0] * 20)).text.startswith("resumed at step 100: loss continues")
 
 
 def test_without_losses_from_before_nothing_can_be_said() -> None:
-    assert look(a_check(before=None), losses(*[2.0] * 20)).state == "unknown"
+    assert update(a_check(before=None), losses(*[2.0] * 20)).state == "unknown"
 
 
 def test_the_level_is_that_just_before_the_state_was_taken_by_whoever_took_the_step_last() -> None:

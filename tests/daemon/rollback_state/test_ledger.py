@@ -3,7 +3,7 @@
 from typing import Any
 
 from caboose_daemon.rollback.plan import MAX_PLANNED, make_plan
-from caboose_daemon.rollback_state.ledger import MAX_CHECKPOINTS, Ledger, Trouble
+from caboose_daemon.rollback_state.ledger import MAX_CHECKPOINTS, BadSpan, Ledger
 from caboose_wire import Event, Held
 
 
@@ -20,8 +20,8 @@ def validated(ledger: Ledger, **losses: float) -> None:
         )
 
 
-def judge(ledger: Ledger, step: int, *troubles: Trouble) -> dict[str, str]:
-    ledger.judge(troubles, step, margin=10, quiet=100)
+def judge(ledger: Ledger, step: int, *spans: BadSpan) -> dict[str, str]:
+    ledger.judge(spans, step, margin=10, quiet=100)
     return {entry.name.removeprefix("/ckpt/step-"): entry.health for entry in ledger}
 
 
@@ -37,25 +37,25 @@ def test_nothing_is_proven_while_something_is_wrong() -> None:
     ledger = Ledger()
     saved(ledger, 100)
 
-    assert judge(ledger, 400, Trouble(1, 1, 300, None)) == {"100": "unproven"}
-    assert judge(ledger, 400, Trouble(1, 1, 300, 350)) == {"100": "healthy"}
+    assert judge(ledger, 400, BadSpan(1, 1, 300, None)) == {"100": "unproven"}
+    assert judge(ledger, 400, BadSpan(1, 1, 300, 350)) == {"100": "healthy"}
 
 
 def test_steps_in_trouble_prove_nothing() -> None:
     ledger = Ledger()
     saved(ledger, 109)
 
-    assert judge(ledger, 220, Trouble(1, 1, 120, 219)) == {"109": "unproven"}
-    assert judge(ledger, 318, Trouble(1, 1, 120, 219)) == {"109": "unproven"}
-    assert judge(ledger, 319, Trouble(1, 1, 120, 219)) == {"109": "healthy"}
+    assert judge(ledger, 220, BadSpan(1, 1, 120, 219)) == {"109": "unproven"}
+    assert judge(ledger, 318, BadSpan(1, 1, 120, 219)) == {"109": "unproven"}
+    assert judge(ledger, 319, BadSpan(1, 1, 120, 219)) == {"109": "healthy"}
 
 
 def test_a_course_that_was_left_is_never_proven() -> None:
     ledger = Ledger()
     saved(ledger, 90, 109)
-    ledger.go_on_from(100)
+    ledger.continue_from(100)
 
-    assert judge(ledger, 400, Trouble(1, 1, 120, 150)) == {"109": "unproven", "90": "healthy"}
+    assert judge(ledger, 400, BadSpan(1, 1, 120, 150)) == {"109": "unproven", "90": "healthy"}
 
 
 def test_an_onset_that_turns_out_to_lie_before_taints_what_was_thought_healthy() -> None:
@@ -63,25 +63,25 @@ def test_an_onset_that_turns_out_to_lie_before_taints_what_was_thought_healthy()
     saved(ledger, 100, 200)
     assert judge(ledger, 300) == {"200": "healthy", "100": "healthy"}
 
-    health = judge(ledger, 310, Trouble(7, 1, 150, None))
+    health = judge(ledger, 310, BadSpan(7, 1, 150, None))
 
     assert health == {"200": "tainted", "100": "healthy"}
-    assert ledger.checkpoints[0].reason == "taken after step 150, where incident 7 began"
+    assert ledger.checkpoints[0].reason == "saved after step 150, where incident 7 began"
 
 
 def test_what_lies_within_the_margin_before_an_onset_is_tainted_and_what_lies_before_that_is_not() -> None:
     ledger = Ledger()
     saved(ledger, 140, 141)
 
-    assert judge(ledger, 160, Trouble(1, 1, 150, None)) == {"141": "tainted", "140": "unproven"}
-    assert ledger.checkpoints[0].reason == "taken just before step 150, where incident 1 began"
+    assert judge(ledger, 160, BadSpan(1, 1, 150, None)) == {"141": "tainted", "140": "unproven"}
+    assert ledger.checkpoints[0].reason == "saved just before step 150, where incident 1 began"
 
 
 def test_what_is_saved_after_it_healed_is_clean_and_what_is_tainted_stays_so() -> None:
     ledger = Ledger()
     saved(ledger, 155, 170)
 
-    assert judge(ledger, 300, Trouble(1, 1, 150, 160)) == {"170": "healthy", "155": "tainted"}
+    assert judge(ledger, 300, BadSpan(1, 1, 150, 160)) == {"170": "healthy", "155": "tainted"}
     assert judge(ledger, 900) == {"170": "healthy", "155": "tainted"}
 
 
@@ -89,7 +89,7 @@ def test_trouble_in_a_later_attempt_taints_nothing_of_an_earlier_one() -> None:
     ledger = Ledger()
     saved(ledger, 500, attempt=1)
 
-    assert judge(ledger, 600, Trouble(1, 2, 400, 450)) == {"500": "healthy"}
+    assert judge(ledger, 600, BadSpan(1, 2, 400, 450)) == {"500": "healthy"}
 
 
 def test_snapshots_leave_when_no_rank_holds_them_and_the_journal_is_told() -> None:
@@ -117,10 +117,10 @@ def test_a_snapshot_that_is_told_of_again_keeps_its_health() -> None:
 def test_a_tainted_snapshot_is_known_by_its_step() -> None:
     ledger = Ledger()
     ledger.hold([Held(50, 50, 1.0), Held(100, 100, 2.0)], 1)
-    judge(ledger, 120, Trouble(3, 1, 90, None))
+    judge(ledger, 120, BadSpan(3, 1, 90, None))
 
     assert ledger.taint_of(50) == ""
-    assert ledger.taint_of(100) == "taken after step 90, where incident 3 began"
+    assert ledger.taint_of(100) == "saved after step 90, where incident 3 began"
 
 
 def test_the_best_by_validation_is_marked_and_a_tainted_one_is_not_it() -> None:
@@ -129,7 +129,7 @@ def test_the_best_by_validation_is_marked_and_a_tainted_one_is_not_it() -> None:
     validated(ledger, s100=2.0, s200=1.5, s300=1.2)
     assert [entry.step for entry in ledger if entry.is_best] == [300]
 
-    judge(ledger, 310, Trouble(1, 1, 290, None))
+    judge(ledger, 310, BadSpan(1, 1, 290, None))
 
     assert [(entry.step, entry.validation) for entry in ledger if entry.is_best] == [(200, 1.5)]
 
@@ -161,7 +161,7 @@ def test_events_that_name_no_path_or_no_number_are_no_entries() -> None:
 def test_a_checkpoint_saved_again_under_its_name_is_judged_anew() -> None:
     ledger = Ledger()
     saved(ledger, 100, path="/ckpt/last")
-    judge(ledger, 110, Trouble(1, 1, 95, 120))
+    judge(ledger, 110, BadSpan(1, 1, 95, 120))
 
     saved(ledger, 400, path="/ckpt/last")
 
@@ -183,9 +183,9 @@ def test_a_plan_names_the_newest_untainted_first_and_tainted_ones_last_with_thei
     ledger = Ledger()
     saved(ledger, 100, 200, 300, 400)
     judge(ledger, 250)
-    judge(ledger, 410, Trouble(2, 1, 390, None))
+    judge(ledger, 410, BadSpan(2, 1, 390, None))
 
-    plan = make_plan("train", ledger, [Trouble(2, 1, 390, 410)])
+    plan = make_plan("train", ledger, [BadSpan(2, 1, 390, 410)])
 
     assert [(c.step, c.health) for c in plan.checkpoints] == [
         (300, "unproven"),
@@ -193,7 +193,7 @@ def test_a_plan_names_the_newest_untainted_first_and_tainted_ones_last_with_thei
         (100, "healthy"),
         (400, "tainted"),
     ]
-    assert plan.checkpoints[-1].reason == "taken after step 390, where incident 2 began"
+    assert plan.checkpoints[-1].reason == "saved after step 390, where incident 2 began"
     assert plan.skip == ((385, 410),)
     assert plan.lr_scale == 1.0
     assert plan.reason == "the checkpoint of step 300 is unproven"
@@ -214,7 +214,7 @@ def test_bad_batches_are_told_for_every_checkpoint_and_ranges_that_meet_are_one(
     ledger = Ledger()
     saved(ledger, 50, 300)
 
-    plan = make_plan("train", ledger, [Trouble(1, 1, 100, 150), Trouble(2, 1, 302, 320), Trouble(3, 1, 324, 330)])
+    plan = make_plan("train", ledger, [BadSpan(1, 1, 100, 150), BadSpan(2, 1, 302, 320), BadSpan(3, 1, 324, 330)])
 
     assert plan.skip == ((95, 150), (297, 330)), "whoever finds that of step 300 gone resumes from that of step 50"
 
@@ -232,7 +232,7 @@ def test_each_checkpoint_has_the_scale_of_what_came_after_it() -> None:
 def test_what_was_dropped_in_process_is_not_seen_again_and_moves_what_came_after() -> None:
     ledger = Ledger()
     saved(ledger, 50)
-    bad = [Trouble(1, 1, 100, 120), Trouble(2, 2, 300, 310)]
+    bad = [BadSpan(1, 1, 100, 120), BadSpan(2, 2, 300, 310)]
 
     plan = make_plan("train", ledger, bad, drops=[(120, 40)])
 
@@ -242,7 +242,7 @@ def test_what_was_dropped_in_process_is_not_seen_again_and_moves_what_came_after
 
 
 def test_of_too_many_bad_stretches_the_last_are_told() -> None:
-    plan = make_plan("train", Ledger(), [Trouble(n, 1, 100 * n, 100 * n + 9) for n in range(1, 151)])
+    plan = make_plan("train", Ledger(), [BadSpan(n, 1, 100 * n, 100 * n + 9) for n in range(1, 151)])
 
     assert (len(plan.skip), plan.skip[-1]) == (MAX_PLANNED, (14_995, 15_009))
 
@@ -250,11 +250,11 @@ def test_of_too_many_bad_stretches_the_last_are_told() -> None:
 def test_a_job_without_checkpoints_has_an_empty_plan_that_says_so() -> None:
     plan = make_plan("train", Ledger(), [])
 
-    assert (plan.checkpoints, plan.reason) == ((), "no checkpoint of train is known here")
+    assert (plan.checkpoints, plan.reason) == ((), "this daemon knows no checkpoint of train")
 
 
 def test_another_world_size_is_mentioned() -> None:
     ledger = Ledger()
     saved(ledger, 100, world=8)
 
-    assert make_plan("train", ledger, [], world=4).reason.endswith("it was saved by 8 ranks, and 4 ask")
+    assert make_plan("train", ledger, [], world=4).reason.endswith("saved by 8 ranks, requested by 4")

@@ -15,8 +15,9 @@ from caboose_daemon.out.api.layer_map import layer_history, layer_map
 from caboose_daemon.steps.samples.stats import STATS
 from caboose_daemon.store import journal as journal_module
 from caboose_daemon.store import sample_retention
+from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.sample_history import SampleReader
-from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_LOOKS, NUM_NEWEST, superfluous
+from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_SAMPLES, NUM_NEWEST, superfluous
 from caboose_wire import Layer, Module
 from support.ranks import LAYERS
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
@@ -135,7 +136,7 @@ def test_the_last_looks_are_all_there_and_older_ones_are_even_from_the_first_on(
         rows.append((number, int(number == 1234), 1000))
         gone = set(superfluous(rows))
         rows = [row for row in rows if row[0] not in gone]
-        assert len(rows) <= MAX_LOOKS
+        assert len(rows) <= MAX_SAMPLES
         assert {row[0] for row in rows} >= set(range(max(1, number - NUM_NEWEST + 1), number + 1))
     numbers = [number for number, _, _ in rows]
 
@@ -158,7 +159,7 @@ def test_a_look_of_a_large_model_counts_by_its_bytes() -> None:
 def test_the_journal_stays_within_its_bounds_and_numbers_go_on_after_a_restart(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_retention, "MAX_LOOKS", 40)
+    monkeypatch.setattr(sample_retention, "MAX_SAMPLES", 40)
     monkeypatch.setattr(sample_retention, "NUM_NEWEST", 10)
     monkeypatch.setattr(sample_retention, "NUM_OLDER", 20)
     story = a_story(journaled(), about="none").sampled(120, weight_norm=[1.0] * 4)
@@ -218,6 +219,23 @@ def test_a_journal_without_the_history_is_read_and_reported_as_before(journaled:
     core.close()
     journaled()
     assert looked_at(tmp_path) == [], "and a daemon that starts on it adds the table"
+
+
+def test_the_samples_of_a_journal_of_schema_5_are_kept(journaled: Make, tmp_path: Path) -> None:
+    core = journaled()
+    a_story(core).healthy(30).sampled(weight_norm=[1.0] * 4).healthy(5)
+    kept = looked_at(tmp_path)
+    for new, old in (("samples", "looks"), ("latest_samples", "closeups")):
+        core.journal._connection.execute(f"ALTER TABLE {new} RENAME TO {old}")
+    core.journal._connection.execute("UPDATE meta SET value = '5' WHERE key = 'schema'")
+    core.close()
+
+    journaled()
+
+    assert kept
+    assert looked_at(tmp_path) == kept
+    with closing(HistoryReader(tmp_path / "journal.sqlite")) as reader:
+        assert reader.latest_sample("train") is not None
 
 
 def test_a_look_costs_no_more_than_its_numbers(journaled: Make, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""`caboose compare`: runs side by side, and what their differences are evidence for.
+"""`caboose compare`: runs side by side, and the evidence in their differences.
 
-Reading order: `measures` (each run in numbers), `settings` (what differs), `evidence` (what follows from it, and what
-does not), `descent` (validation against size), `comparison` (all of it together).
+Reading order: `measures` (each run in numbers), `settings` (differences), `evidence` (conclusions), `descent`
+(validation against model size), `comparison` (all together).
 """

@@ -1,4 +1,4 @@
-"""Several runs compared: their numbers, their settings, and what may be said."""
+"""Several runs compared: numbers, settings and conclusions."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs in the order they were named."""
+    """The runs, in the order given."""
 
     letters: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -28,10 +28,10 @@ class Comparison:
     statements: tuple[Statement, ...]
     descent: Descent | None
     are_repeats: bool = False
-    """Nothing that is known of them differs but their seed: none is best."""
+    """No known setting differs except the seed, so no run is called best."""
 
     def as_object(self) -> dict[str, Any]:
-        """For `--json`; numbers that are not finite are words, as in the API."""
+        """For `--json`; non-finite numbers are strings, as in the API."""
         rows = [
             {
                 "run": letter,
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """All that two runs or more say together."""
+    """The comparison of two or more runs."""
     letters = tuple(
         LETTERS[i] if len(runs) <= len(LETTERS) else f"{LETTERS[i % 26]}{i // 26}" for i in range(len(runs))
     )
@@ -68,12 +68,12 @@ def compare(runs: Sequence[Run]) -> Comparison:
     measures = tuple(measure(run, step, goal) for run in runs)
     settings = side_by_side(runs, measures)
     compared = Compared(letters, measures, settings, step, goal)
-    said = list(statements(compared))
+    found = list(statements(compared))
     turned = [over_time(letter, run) for letter, run in zip(letters, runs, strict=True)]
-    said += [Statement("result", text) for text in turned if text]
+    found += [Statement("result", text) for text in turned if text]
     descent = against_size(letters, runs, measures)
     are_repeats = compared.are_repeats(*range(len(runs)))
-    return Comparison(letters, tuple(runs), measures, settings, step, goal, tuple(said), descent, are_repeats)
+    return Comparison(letters, tuple(runs), measures, settings, step, goal, tuple(found), descent, are_repeats)
 
 
 def _plain(value: Any) -> Any:

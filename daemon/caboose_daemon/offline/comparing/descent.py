@@ -1,13 +1,13 @@
-"""Validation against the number of parameters: whether it falls, turns, or turns twice.
+"""Validation loss against the number of parameters: falling, rising, U-shaped, a bump, or double descent.
 
 Design
 ------
-Double descent is a strong word for a curve of few points, so it needs all of this: four sizes or more; a size in the
-middle that is clearly worse than a smaller and than a larger one; and a training loss that shows the larger models fit
-what the smaller ones could not, since the peak belongs where a model just begins to fit everything. Without the last,
-the bump is reported as a bump. Final validation losses are used: the best of a run would hide what stopping late shows.
-The same over the course of one run needs a rise and a second fall that both last, with no drop of the learning rate
-between: such a drop alone explains a fall.
+"Double descent" is a strong claim for a curve of few points, so it needs all of: four or more sizes; a middle size
+clearly worse than a smaller and than a larger one; and a training loss that shows the larger models fit what the
+smaller ones could not, since the peak belongs where a model just begins to fit everything. Without the last, it is
+called a bump. Final validation losses are used: the best of a run would hide the effect of stopping late. Double
+descent over the course of one run needs a rise and a second fall that both last, with no drop of the learning rate in
+between: such a drop explains a fall on its own.
 """
 
 import math
@@ -24,10 +24,10 @@ Verdict = Literal["too few", "falls", "rises", "u-shape", "bump", "double descen
 MIN_SIZES = 4
 LAST = 3
 FLOOR = 0.01
-"""Share of its level by which a validation loss is uncertain at least."""
+"""Minimum uncertainty of a validation loss, as a share of its level."""
 CLEAR = 2.0
 FITS = 0.25
-"""Share of the small models' training loss below which the large ones fit what those could not."""
+"""Maximum training loss of the large models, as a share of the small ones', to count as a better fit."""
 MIN_EVALUATIONS = 9
 MIN_RISE = 0.05
 
@@ -49,7 +49,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Descent:
-    """What validation does as models grow."""
+    """How validation depends on model size."""
 
     verdict: Verdict
     text: str
@@ -61,12 +61,14 @@ class Descent:
 
 
 def against_size(names: Sequence[str], runs: Sequence[Run], measures: Sequence[Measures]) -> Descent | None:
-    """The verdict; None where fewer than two sizes have a validation loss."""
+    """The verdict; None if fewer than two sizes have a validation loss."""
     sizes = _sizes(names, runs, measures)
     if len(sizes) < 2:
         return None
     if len(sizes) < MIN_SIZES:
-        return Descent("too few", f"{len(sizes)} sizes are too few for more than a direction", sizes)
+        return Descent(
+            "too few", f"{len(sizes)} sizes: at least {MIN_SIZES} are needed for more than a direction", sizes
+        )
     peak = _peak(sizes)
     if peak is not None:
         return _bump(sizes, *peak)
@@ -74,20 +76,16 @@ def against_size(names: Sequence[str], runs: Sequence[Run], measures: Sequence[M
     falls, rises = sizes[low].clearly_below(sizes[0]), sizes[low].clearly_below(sizes[-1])
     at = f"{sizes[low].num_parameters:,} parameters"
     if falls and rises:
-        return Descent(
-            "u-shape", f"validation loss is best at {at} and worse on both sides, without a second fall", sizes
-        )
+        return Descent("u-shape", f"validation is best at {at} and worse on both sides, with no second fall", sizes)
     if falls:
-        return Descent(
-            "falls", f"validation loss falls as the model grows, to {sizes[low].validation:.4g} at {at}", sizes
-        )
+        return Descent("falls", f"validation falls as the model grows, to {sizes[low].validation:.4g} at {at}", sizes)
     if rises:
-        return Descent("rises", f"validation loss rises as the model grows: the smallest is best, {at}", sizes)
-    return Descent("flat", "validation loss does not depend on size by more than noise", sizes)
+        return Descent("rises", f"validation rises as the model grows: the smallest are best, {at}", sizes)
+    return Descent("flat", "validation does not depend on size beyond noise", sizes)
 
 
 def over_time(name: str, run: Run) -> str | None:
-    """A sentence where validation turned twice in the course of one run; None where it did not."""
+    """A sentence if validation turned twice in one run, else None."""
     evaluations = [(step, value) for step, value, _ in run.validations if np.isfinite(value)]
     if len(evaluations) < MIN_EVALUATIONS:
         return None
@@ -101,22 +99,22 @@ def over_time(name: str, run: Run) -> str | None:
             continue
         if top - first < 2 or second - top < 2:
             continue
-        summary = (
-            f"validation loss of {name} turned twice: {smooth[first]:.3g} at step {evaluations[first][0]:,}, up to "
+        text = (
+            f"validation in {name} turned twice: {smooth[first]:.3g} at step {evaluations[first][0]:,}, up to "
             f"{smooth[top]:.3g} at {evaluations[top][0]:,}, down to {smooth[second]:.3g} at {evaluations[second][0]:,}"
         )
         steps, rates = run.curve("lr")
         between = rates[(steps >= evaluations[top][0]) & (steps <= evaluations[second][0])]
         if len(between) and between[-1] < 0.5 * between[0]:
-            return f"{summary}; the learning rate fell in between, which may explain it"
+            return f"{text}; the learning rate fell in between, which may explain it"
         if not len(rates):
-            return f"{summary}: double descent over time, or a drop of the learning rate, which was not logged"
-        return f"{summary}, without a drop of the learning rate: double descent over time"
+            return f"{text}: double descent over time, or a drop of the learning rate, which was not logged"
+        return f"{text}, with no drop of the learning rate: double descent over time"
     return None
 
 
 def _peak(sizes: tuple[Size, ...]) -> tuple[int, int, int] | None:
-    """The places of the best small model, the worst middle one and the best large one, if they are clearly apart."""
+    """Positions of the best small, the worst middle and the best large model, if clearly different."""
     for top in sorted(range(1, len(sizes) - 1), key=lambda i: -sizes[i].validation):
         left = min(range(top), key=lambda i: sizes[i].validation)
         right = min(range(top + 1, len(sizes)), key=lambda i: sizes[i].validation)
@@ -127,20 +125,20 @@ def _peak(sizes: tuple[Size, ...]) -> tuple[int, int, int] | None:
 
 def _bump(sizes: tuple[Size, ...], left: int, top: int, right: int) -> Descent:
     small, middle, large = sizes[left], sizes[top], sizes[right]
-    summary = (
-        f"validation loss goes from {small.validation:.4g} at {small.num_parameters:,} parameters up to "
+    facts = (
+        f"validation goes from {small.validation:.4g} at {small.num_parameters:,} parameters up to "
         f"{middle.validation:.4g} at {middle.num_parameters:,} and down to {large.validation:.4g} at "
         f"{large.num_parameters:,}"
     )
     if small.train is None or middle.train is None or large.train is None:
-        return Descent("bump", f"{summary}; without training losses it cannot be called double descent", sizes)
+        return Descent("bump", f"{facts}; not called double descent, since training losses are missing", sizes)
     fits = large.train <= FITS * small.train and large.train <= middle.train <= small.train
     if fits:
-        text = f"{summary}, while the training loss falls from {small.train:.3g} to {large.train:.3g}: double descent"
+        text = f"{facts}, while the training loss falls from {small.train:.3g} to {large.train:.3g}: double descent"
         return Descent("double descent", text, sizes)
     text = (
-        f"{summary}; the training loss ({small.train:.3g}, {middle.train:.3g}, {large.train:.3g}) does not show that "
-        "the larger models fit what the smaller could not: a bump, not double descent"
+        f"{facts}; the training loss ({small.train:.3g}, {middle.train:.3g}, {large.train:.3g}) does not show that the "
+        "larger models fit better: a bump, not double descent"
     )
     return Descent("bump", text, sizes)
 
@@ -164,6 +162,6 @@ def _sizes(names: Sequence[str], runs: Sequence[Run], measures: Sequence[Measure
 
 
 def _wander(run: Run) -> float:
-    """How far the last evaluations lie apart, in the middle."""
+    """Half the range of the last evaluations."""
     last = [value for _, value, _ in run.validations if np.isfinite(value)][-LAST:]
     return float(np.ptp(last)) / 2 if len(last) > 1 else 0.0

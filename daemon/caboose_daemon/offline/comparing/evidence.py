@@ -1,13 +1,13 @@
-"""What the differences of runs are evidence for, in sentences, and what they are not.
+"""Conclusions from the differences between runs, as sentences, with their limits.
 
 Design
 ------
-Two runs that differ in one setting alone are an experiment; two that differ in three are not, and it is said which
-three. Runs of equal settings tell how much chance does: they are not ranked, and no smaller difference is read after
-that. The error of a level is of the noise within one run, which says nothing about another seed. Where no such
-pairs exist, and five runs or more do, a rank correlation with a permutation test is given, at a level that accounts for
-the number of settings looked at. Losses are compared at the last step that all runs reached, never end against end. A
-run whose loss is not finite there, or in the end, ranks below all others, however low it was before.
+Two runs that differ in one setting only are an experiment; two that differ in three are not, and the three are named.
+Runs with equal settings show the effect of chance: they are not ranked, and no smaller difference is reported. The
+error of a level comes from the noise within one run and says nothing about another seed. Without such pairs, and with
+five or more runs, a rank correlation with a permutation test is given, at a level corrected for the number of settings
+tested. Losses are compared at the last step that all runs reached, never end against end. A run whose loss is not
+finite there, or at its end, ranks last, however low it was before.
 """
 
 import itertools
@@ -27,7 +27,7 @@ MAX_PERMUTATIONS = 5040
 SIGNIFICANT = 0.05
 MAX_NAMED = 3
 SAME_SPEED = 1.1
-"""Steps over steps below which two runs are equally fast."""
+"""Ratio of steps below which two runs count as equally fast."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the sentences are about: the runs' letters, numbers and settings."""
+    """The runs' letters, numbers and settings."""
 
     names: Sequence[str]
     measures: Sequence[Measures]
@@ -50,7 +50,7 @@ class Compared:
 
     @property
     def chance(self) -> float | None:
-        """How far runs of equal settings are apart at the common step; None where there are no two."""
+        """Largest difference of two runs with equal settings at the common step; None if there are none."""
         gaps = [
             abs(a.value - b.value)
             for i, j in itertools.combinations(range(len(self.names)), 2)
@@ -60,14 +60,14 @@ class Compared:
         return max(gaps, default=None)
 
     def are_repeats(self, *runs: int) -> bool:
-        """Whether they differ in nothing that is known but their seed."""
+        """Whether no known setting differs except the seed."""
         tables = self.settings.tables
         return all(map(bool, (tables[i] for i in runs))) and not any(
             self.settings.apart(i, j) for i, j in itertools.combinations(runs, 2)
         )
 
     def order(self, one: int, other: int) -> int:
-        """-1 where the first run's loss is clearly lower at the common step, 1 where it is higher, 0 for neither."""
+        """-1 if the first run's loss is clearly lower at the common step, 1 if higher, else 0."""
         a, b = self.measures[one].at_common, self.measures[other].at_common
         broken = [self.measures[i].not_finite_since is not None for i in (one, other)]
         if any(broken):
@@ -78,7 +78,7 @@ class Compared:
 
 
 def statements(compared: Compared) -> Iterator[Statement]:
-    """All statements, cautions and results first."""
+    """All sentences, results first."""
     yield from _cautions(compared)
     yield from _broken(compared)
     yield from _lowest(compared)
@@ -95,14 +95,14 @@ def _cautions(c: Compared) -> Iterator[Statement]:
     if BATCH in c.settings.differing:
         yield Statement("caution", "batch sizes differ: a step is not the same amount of data in all runs")
     if c.chance is not None and c.settings.causes:
-        text = f"runs with equal settings differ by {c.chance:.3g}: a smaller difference does not count"
+        text = f"runs with equal settings differ by {c.chance:.3g}: smaller differences are ignored"
         yield Statement("caution", text)
 
 
 def _broken(c: Compared) -> Iterator[Statement]:
     for name, m in zip(c.names, c.measures, strict=True):
         if m.not_finite_since is not None:
-            text = f"the loss of {name} is not finite since step {m.not_finite_since:,}: it ranks last"
+            text = f"{name}: loss not finite since step {m.not_finite_since:,}; ranked last"
             yield Statement("result", text)
 
 
@@ -113,25 +113,21 @@ def _lowest(c: Compared) -> Iterator[Statement]:
     ranked = sorted(levels, key=lambda i: levels[i])
     first, second = ranked[0], ranked[1]
     a, b = c.measures[first].at_common, c.measures[second].at_common
-    assert a is not None, "only runs that have one are ranked"
-    assert b is not None, "and this is another of them"
+    assert a is not None, "only runs with a level are ranked"
+    assert b is not None, "only runs with a level are ranked"
     error = math.hypot(a.error, b.error)
     by = f"{b.value - a.value:.3g}" + (f" +- {error:.1g}" if math.isfinite(error) else "")
-    at = f"at step {c.step:,}, the last that all reached"
+    at = f"at step {c.step:,}, the last one all runs reached"
     if c.order(first, second) < 0:
-        more = (
-            "each run's own noise; one seed each"
-            if c.chance is None
-            else f"the {c.chance:.3g} between runs with equal settings"
-        )
+        more = "each run's noise (one seed each)" if c.chance is None else f"the {c.chance:.3g} between equal runs"
         text = f"{c.names[first]} has the lowest loss {at}: below {c.names[second]} by {by}, more than {more}"
     else:
         tied = [c.names[i] for i in sorted(ranked) if c.order(first, i) == 0]
-        why = "is within each run's own noise; one seed each"
+        why = "is within each run's noise (one seed each)"
         if c.are_repeats(first, second):
-            why = "is chance: they have equal settings"
+            why = "is chance, since their settings are equal"
         elif a.clearly_below(b):
-            why = f"is no more than the {c.chance:.3g} between runs with equal settings"
+            why = f"is within the {c.chance:.3g} between runs with equal settings"
         text = f"no clear difference between {_list(tied)} {at}: {by} between the first two {why}"
     yield Statement("result", text)
 
@@ -143,7 +139,7 @@ def _validation(c: Compared) -> Iterator[Statement]:
     best, i = min(seen)
     at = c.measures[i].validation_best_step
     if c.are_repeats(*(j for _, j in seen)):
-        text = f"the best validation losses of these repeats are {best:.4g} to {max(seen)[0]:.4g}"
+        text = f"best validation losses of these repeats: {best:.4g} to {max(seen)[0]:.4g}"
         yield Statement("result", text)
     else:
         yield Statement("result", f"{c.names[i]} has the best validation loss, {best:.4g} at step {at:,}")
@@ -153,7 +149,7 @@ def _validation(c: Compared) -> Iterator[Statement]:
         if m.validation_best and m.validation_final and m.validation_final > 1.05 * m.validation_best > 0
     ]
     if rose:
-        yield Statement("result", f"validation loss ended above its best in {_list(rose)}: keep the best checkpoint")
+        yield Statement("result", f"validation ended above its best in {_list(rose)}: keep the best checkpoint")
 
 
 def _fastest(c: Compared) -> Iterator[Statement]:
@@ -173,31 +169,31 @@ def _fastest(c: Compared) -> Iterator[Statement]:
             yield Statement("result", f"{goal} was reached at about the same step: {least:,} to {most:,}")
         samples = sorted((m.samples_to_common, i) for i, m in _sound(c) if m.samples_to_common is not None)
         if len(samples) == len(reached) and samples[0][1] != i and not c.are_repeats(samples[0][1], i):
-            text = f"in samples, {c.names[samples[0][1]]} was first: after {samples[0][0]:,.0f}"
+            text = f"counted in samples, {c.names[samples[0][1]]} was first: after {samples[0][0]:,.0f} of them"
             yield Statement("result", text)
     if never:
-        yield Statement("result", f"{_list(never)} never reached {c.goal:.4g}")
+        yield Statement("result", f"{_list(never)} never reached a loss of {c.goal:.4g}")
 
 
 def _calm(c: Compared) -> Iterator[Statement]:
     bad = [f"{n} ({m.num_bad} steps)" for n, m in zip(c.names, c.measures, strict=True) if m.num_bad]
     if bad:
-        yield Statement("result", f"not finite: {_list(bad)}")
+        yield Statement("result", f"non-finite numbers in {_list(bad)}")
     spiky = [(m.num_spikes, n) for n, m in zip(c.names, c.measures, strict=True) if m.num_spikes]
     if spiky and len(spiky) < len(c.names):
         named = [f"{n} ({num})" for num, n in sorted(spiky, reverse=True)]
-        yield Statement("result", f"the loss spiked in {_list(named)}, and in no other run")
+        yield Statement("result", f"loss spikes only in {_list(named)}")
 
 
 def _settings(c: Compared) -> Iterator[Statement]:
     causes = c.settings.causes
     silent = [name for name, table in zip(c.names, c.settings.tables, strict=True) if not set(table) - {RATE}]
     if silent:
-        text = f"no settings known for {_list(silent)}: their differences cannot be attributed"
+        text = f"no settings known for {_list(silent)}: the reason for a difference cannot be determined"
         yield Statement("caution", text)
     if not causes:
         if len(silent) < len(c.names) and c.settings.num_equal:
-            yield Statement("setting", "no known setting differs: the difference is chance, data or code")
+            yield Statement("setting", "no known setting differs: differences are due to chance, data or code")
         return
     for name in causes:
         yield from _pairs(c, name)
@@ -207,12 +203,12 @@ def _settings(c: Compared) -> Iterator[Statement]:
     lone = {n for i, j in itertools.combinations(range(len(c.names)), 2) for n in _only(c.settings.apart(i, j))}
     mixed = [name for name in causes if name not in lone]
     if len(mixed) > 1:
-        text = f"{_list(mixed)} never differ alone: these runs cannot separate their effects"
+        text = f"{_list(mixed)} never differ alone: these runs cannot show which one has the effect"
         yield Statement("setting", text)
 
 
 def _pairs(c: Compared, name: str) -> Iterator[Statement]:
-    """Runs that differ in this setting and nothing else."""
+    """Pairs of runs that differ only in this setting."""
     found, lower_wins, higher_wins, spikes = [], 0, 0, []
     for i, j in itertools.combinations(range(len(c.names)), 2):
         if c.settings.apart(i, j) != [name]:
@@ -222,7 +218,7 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
         winner = f"{shown(one if order < 0 else other)} is better" if order else "no clear difference"
         broken = [c.names[k] for k in (i, j) if c.measures[k].not_finite_since is not None]
         if broken:
-            winner = f"{winner}, as {broken[0]} is not finite" if order else "neither is finite"
+            winner = f"{winner}, since {broken[0]} is not finite" if order else "neither is finite"
         found.append(f"{c.names[i]} ({shown(one)}) and {c.names[j]} ({shown(other)}): {winner}")
         if order and isinstance(one, int | float) and isinstance(other, int | float):
             is_lower = (one < other) == (order < 0)
@@ -232,18 +228,18 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
             spikes.append(shown(one if more > 0 else other))
     if not found:
         return
-    head = f"{name} differs alone in {len(found)} pair{'s' if len(found) > 1 else ''}"
+    head = f"{name} is the only difference in {len(found)} pair{'s' if len(found) > 1 else ''}"
     if lower_wins + higher_wins > 1 and not (lower_wins and higher_wins):
-        head += f", {'lower' if lower_wins else 'higher'} was better each time"
+        head += f", and {'lower' if lower_wins else 'higher'} was better each time"
     elif lower_wins and higher_wins:
-        head += ", without a common direction"
+        head += ", without a consistent direction"
     text = f"{head}: {'; '.join(found[:MAX_NAMED])}"
     if len(found) > MAX_NAMED:
         text += f"; and {len(found) - MAX_NAMED} more"
     if spikes and len(set(spikes)) == 1:
         text += f". More spikes with {spikes[0]}"
     if len(found) == 1 and c.chance is None:
-        text += ". One pair, and no repeated run: another seed may differ"
+        text += ". One pair and no repeated run: another seed may give another result"
     yield Statement("setting", text)
 
 
@@ -264,7 +260,7 @@ def _correlation(c: Compared, name: str, num_tested: int) -> Iterator[Statement]
 
 
 def _rank_correlation(rows: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> tuple[float, float]:
-    """Spearman's, and how often a shuffle gives one as large."""
+    """Spearman's coefficient and its permutation p-value."""
     x, y = (_ranks(column) for column in rows.T)
     rho = float(np.corrcoef(x, y)[0, 1])
     if len(x) <= 7:
@@ -282,7 +278,7 @@ def _ranks(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarra
 
 
 def _sound(c: Compared) -> list[tuple[int, Measures]]:
-    """The runs whose loss is finite, by place."""
+    """The runs whose loss is finite, by position."""
     return [(i, m) for i, m in enumerate(c.measures) if m.not_finite_since is None]
 
 
@@ -295,7 +291,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A setting as a reader writes it."""
+    """A setting as text."""
     if value is None:
         return "unknown"
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -1,12 +1,12 @@
-"""Where a noisy curve lies, with an honest error, and its course in buckets.
+"""The level of a noisy curve with its error, and the curve in buckets.
 
 Design
 ------
-Neighbouring losses resemble each other, so the error of a mean over n of them is more than their scatter over the root
-of n. The stretch is cut into batches, and the scatter of the batches' means counts: it holds for correlated noise, and
-a slope within the stretch makes it larger, which is right. Buckets are medians, so that a spike is not a level.
+Neighbouring losses are correlated, so the error of a mean over n of them is larger than their scatter over sqrt(n). The
+range is cut into batches and the scatter of the batches' means is used: it is valid for correlated noise, and a slope
+within the range increases it, as it should. Buckets are medians, so a spike is not a level.
 
-Where most of a stretch is not finite, or nothing finite follows, there is no level: what came before is not it.
+If most of a range is not finite, or nothing finite follows, there is no level; earlier values are not used.
 """
 
 import math
@@ -23,9 +23,9 @@ NUM_BATCHES = 8
 MAX_BUCKETS = 200
 MIN_PER_BUCKET = 5
 CLEAR_ERRORS = 3.0
-"""Errors by which two levels differ clearly."""
+"""Standard errors at which two levels differ clearly."""
 MIN_SHARE = 0.005
-"""Share of the level below which no difference is worth a word."""
+"""Differences below this share of the level are ignored."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Level:
     error: float
 
     def clearly_below(self, other: "Level") -> bool:
-        """Whether it lies below the other by more than noise."""
+        """Whether it is below the other by more than noise."""
         apart = other.value - self.value
         least = MIN_SHARE * max(abs(self.value), abs(other.value))
         return apart > max(least, CLEAR_ERRORS * math.hypot(self.error, other.error))
 
 
 def level_at(steps: Steps, values: Floats, step: int) -> Level | None:
-    """The level of the last twentieth of the way to a step, of `MIN_ROWS` rows at least; None where there is none."""
+    """The level over the last 5 % of the steps up to `step`, at least `MIN_ROWS` rows; None if there is none."""
     if broken_since(steps, values, step) is not None:
         return None
     part = values[_before(steps, step)]
@@ -56,14 +56,14 @@ def level_at(steps: Steps, values: Floats, step: int) -> Level | None:
 
 
 def broken_since(steps: Steps, values: Floats, step: int) -> int | None:
-    """Where the stretch began in which the curve is mostly not finite at a step, or ends so; None where it is not."""
+    """The step from which the curve is mostly not finite, up to `step` or to its end; None if finite."""
     part = _before(steps, step)
     if part.stop <= part.start:
         return None
     is_bad = ~np.isfinite(values)
     if is_bad[part].mean() <= 0.5 and not is_bad[part.stop - 1 :].all():
         return None
-    surplus = np.cumsum(np.where(is_bad[: part.stop], 1, -1)[::-1])[::-1]  # of bad rows over good ones, from each on
+    surplus = np.cumsum(np.where(is_bad[: part.stop], 1, -1)[::-1])[::-1]  # bad minus good rows, from each row on
     return int(steps[surplus.argmax()])
 
 

@@ -1,4 +1,4 @@
-"""One run in numbers: how low, how fast, how calm, and at which rates."""
+"""One run in numbers: loss, speed, incidents, learning rate."""
 
 import math
 from collections import Counter
@@ -12,26 +12,26 @@ from caboose_daemon.offline.comparing.levels import Level, broken_since, course,
 from caboose_daemon.offline.runs.run import Run
 
 LEARNS = 0.95
-"""A run whose best loss is not below this share of its first has learned nothing, and sets no common goal."""
+"""A run whose best loss is above this share of its first loss did not learn and sets no common goal."""
 WARM = 0.99
 
 
 @dataclass(frozen=True)
 class Measures:
-    """None where the run does not show it."""
+    """A field is None if the run does not have it."""
 
     last_step: int
     num_attempts: int
     num_retaken: int
-    """Steps that were taken again after a restart; what they showed the first time is left out."""
+    """Steps repeated after a restart; their first values are ignored."""
     first: float | None
     best: float | None
     best_step: int | None
     final: Level | None
     at_common: Level | None
-    """At the last step that all runs reached."""
+    """At the last step all runs reached."""
     not_finite_since: int | None
-    """The step since which the loss is not finite, at the last step that all runs reached or at its own end."""
+    """The step since which the loss is not finite, at the common step or at the run's end."""
     validation_best: float | None
     validation_best_step: int | None
     validation_final: float | None
@@ -50,18 +50,17 @@ class Measures:
     samples_per_step: float | None = None
     step_seconds: float | None = None
     shape: tuple[float, ...] = ()
-    """The loss in up to forty medians, for a picture."""
+    """The loss in up to 40 medians, for a sparkline."""
 
     @property
     def standing(self) -> float | None:
-        """What it is ranked by: its level at the common step, and below all others where its loss is not finite."""
+        """The value used for ranking: its level at the common step; infinity if its loss is not finite."""
         if self.not_finite_since is not None:
             return math.inf
         return None if self.at_common is None else self.at_common.value
 
     @property
     def num_incidents(self) -> int:
-        """All incidents."""
         return sum(self.rules.values())
 
     def as_object(self) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def common_step(runs: Sequence[Run]) -> int:
 
 
 def common_loss(runs: Sequence[Run]) -> float | None:
-    """The lowest loss that all runs that learn at all, and stay finite, have reached; None where fewer than two do."""
+    """The lowest loss reached by all runs that learn and stay finite; None if fewer than two do."""
     step = common_step(runs)
     sound = [run for run in runs if _broken(run, step) is None]
     bests = [best for run in sound for first, best, _ in [_extremes(run)] if best is not None and _learns(first, best)]
@@ -88,7 +87,7 @@ def common_loss(runs: Sequence[Run]) -> float | None:
 
 
 def measure(run: Run, step: int, goal: float | None) -> Measures:
-    """The run in numbers; `step` and `goal` are what it has in common with the others."""
+    """The run in numbers; `step` and `goal` are common to all runs."""
     losses, values = run.losses(), run.curve("loss")[1]
     first, best, best_step = _extremes(run)
     reached = _reached(run, goal)

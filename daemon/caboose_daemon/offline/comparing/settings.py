@@ -2,10 +2,10 @@
 
 Design
 ------
-A setting that only some runs tell is not a difference, it is unknown, and said apart. What follows from others (batches
-from batch size, trained parameters from all of them) or changes no result (device, wrapper) is shown but never taken
-for a cause. The batch counts as a whole: 8 ranks of 32, 4 of 64, and 4 of 32 whose gradients are accumulated twice are
-one batch size.
+A setting that only some runs report is unknown, not different, and is listed separately. Settings that follow from
+others (batches from batch size, trained parameters from all parameters) or change no result (device, wrapper) are shown
+but never taken for a cause. The batch is compared as a whole: 8 ranks of 32, 4 of 64, and 4 of 32 with gradients
+accumulated twice are one batch size.
 """
 
 import math
@@ -21,9 +21,9 @@ FOLLOWS = frozenset(
     {"world", "wrapper", "device", "num_batches", "num_trainable", "num_workers", "batch_size", "seed", "job", "name"}
     | {"per_device_train_batch_size", *ACCUMULATION}
 )
-"""Shown where they differ, but no reason for a difference of results (the batch as a whole is)."""
+"""Shown if they differ, but not a cause of different results (the batch as a whole is)."""
 SCALE = frozenset({"num_classes", "vocab_size", "dataset", "dataset_name", "loss", "criterion", "tokenizer", "task"})
-"""Settings after which losses may no longer be of one kind."""
+"""Settings that change the scale of the loss."""
 BATCH, RATE = "batch of all ranks", "peak lr"
 
 
@@ -35,27 +35,27 @@ class RunSettings:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every setting that any run tells."""
+        """Every setting that any run reports."""
         return list(dict.fromkeys(name for table in self.tables for name in table))
 
     @cached_property
     def differing(self) -> list[str]:
-        """Those with two values or more among the runs that tell them."""
+        """Those with two or more values among the runs that report them."""
         return [name for name in self.names if self._num_values(name) > 1]
 
     @cached_property
     def causes(self) -> list[str]:
-        """Those that could be the reason for a difference of results."""
+        """Those that may cause different results."""
         return [name for name in self.differing if name not in FOLLOWS]
 
     @cached_property
     def unknown(self) -> list[str]:
-        """Those that some runs do not tell."""
+        """Those that some runs do not report."""
         return [name for name in self.names if any(name not in table for table in self.tables)]
 
     @property
     def num_equal(self) -> int:
-        """Those that all runs tell alike."""
+        """Number with the same value in all runs."""
         return len(self.names) - len({*self.differing, *self.unknown})
 
     def apart(self, one: int, other: int) -> list[str]:
@@ -68,7 +68,7 @@ class RunSettings:
 
 
 def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> RunSettings:
-    """The runs' settings, with what their curves tell of batch and learning rate."""
+    """The runs' settings, with batch and learning rate from their curves."""
     tables = []
     for run, numbers in zip(runs, measures, strict=True):
         table = {name: value for name, value in run.settings.items() if value is not None}
@@ -83,7 +83,7 @@ def side_by_side(runs: Sequence[Run], measures: Sequence[Measures]) -> RunSettin
 
 
 def same(one: Scalar, other: Scalar) -> bool:
-    """Whether two settings are equal, as far as a reader would say."""
+    """Whether two settings are equal, within rounding."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):

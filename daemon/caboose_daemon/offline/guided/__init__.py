@@ -1,5 +1,5 @@
-"""`caboose diagnose --guided`: a symptom in the user's words, what is known already, a few questions, ranked causes.
+"""`caboose diagnose --guided`: a symptom, the facts known from the run, a few questions, ranked causes.
 
-Reading order: `symptoms`, `questions` (what may be asked, and what an answer means), `known` (what a run tells by
-itself), `interview` (who asks what, and in which order).
+Reading order: `symptoms`, `questions` (and the meaning of answers), `known` (facts from the run), `interview` (the
+conversation).
 """

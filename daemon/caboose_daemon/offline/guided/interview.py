@@ -1,10 +1,10 @@
-"""Asks, and diagnoses: the symptom, what is known of it, what is not, and the causes that follow.
+"""The guided conversation: the symptom, the known facts, the open questions, and the resulting causes.
 
 Design
 ------
-Who is asked and where the words go are parameters, so that a terminal, a pipe and a test are alike. Every question can
-be left unanswered. What was told counts as a finding of the incident or as a setting of the run, and the diagnosis is
-the same that judges runs which nobody was asked about.
+Input and output are parameters, so that a terminal, a pipe and a test work alike. Every question may be left
+unanswered. An answer becomes a finding of the incident or a setting of the run, and the diagnosis is the same one that
+judges runs without questions.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ from caboose_wire import Group
 from caboose_wire.fields import Scalar
 
 Ask = Callable[[str], str]
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 SHOWN = ("optimizer", "lr", "weight_decay", "batch_size", "dataset_length", "num_classes", "num_trainable", "precision")
 
 
 @dataclass
 class Interview:
-    """One guided diagnosis."""
+    """One conversation."""
 
     ask: Ask
-    tell: Tell
+    show: Show
     run: Run | None = None
     answers: dict[str, Answer] = field(default_factory=dict)
     symptom: Symptom | None = None
@@ -44,18 +44,18 @@ class Interview:
     """Whether the run itself shows the symptom."""
 
     def hold(self) -> dict[str, Any]:
-        """Asks all questions; returns the answer of `caboose diagnose`, with the questions and answers."""
+        """Runs the conversation; returns the answer of `caboose diagnose` plus the questions and answers."""
         symptom = self.symptom = self._which()
         incident = fitting(self.run, symptom)
         self.is_seen = incident is not None
         if incident is None:
-            incident = self._declared_incident(symptom)
+            incident = self._declared(symptom)
         else:
-            self.tell(f"The run shows it: {incident.rule} from step {incident.onset_step:,}: {incident.summary}")
+            self.show(f"Found in the run: {incident.rule} from step {incident.onset_step:,}: {incident.summary}")
         case = case_of(self.run, incident)
         known = dict(_known(case))
         if known:
-            self.tell("Known already: " + ", ".join(f"{name} {value}" for name, value in known.items()))
+            self.show("Known from the run: " + ", ".join(f"{name} {value}" for name, value in known.items()))
         case = self._filled(case, symptom)
         diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case))
         return {
@@ -69,30 +69,30 @@ class Interview:
         }
 
     def _which(self) -> Symptom:
-        self.tell("What is wrong?")
+        self.show("What is wrong?")
         for number, symptom in enumerate(SYMPTOMS, 1):
-            self.tell(f"  {number:2d}  {symptom.text}")
+            self.show(f"  {number:2d}  {symptom.text}")
         while True:
             found = find(self.ask(f"Number, 1 to {len(SYMPTOMS)}"))
             if found is not None:
                 return found
-            self.tell(f"  Type a number, or one of {', '.join(s.name for s in SYMPTOMS)}.")
+            self.show(f"  Please give one of the numbers, or one of {', '.join(s.name for s in SYMPTOMS)}.")
 
-    def _declared_incident(self, symptom: Symptom) -> Incident:
+    def _declared(self, symptom: Symptom) -> Incident:
         name, last = (self.run.name, self.run.last_step) if self.run is not None else ("this run", 0)
         if self.run is not None:
-            self.tell(f"The rules find no such incident in {name}: the diagnosis rests on your answers.")
+            self.show(f"No rule found this in {name}: the diagnosis relies on your answers.")
         question = Question("At which step did it begin?", "number", ())
         step = self._answer(question)
         return declared(symptom, last if step is None else int(float(step)), name)
 
     def _filled(self, case: Case, symptom: Symptom) -> Case:
-        """The case with the answers in it."""
+        """The case with the answers added."""
         asked = [
             question for question in QUESTIONS if symptom.name in question.symptoms and not question.is_known(case)
         ]
         if asked:
-            self.tell(f"{len(asked)} question{'s' if len(asked) > 1 else ''}; press Enter if you do not know:")
+            self.show(f"{len(asked)} question{'s' if len(asked) > 1 else ''}; press return if you do not know:")
         for number, question in enumerate(asked, 1):
             answer = self._answer(question)
             if answer is not None:
@@ -108,7 +108,7 @@ class Interview:
             try:
                 return question.parse(text)
             except ValueError as error:
-                self.tell(f"  Type {error}.")
+                self.show(f"  Please give {error}.")
 
 
 def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
@@ -117,9 +117,9 @@ def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
     if not question.rule:
         return _with_setting(case, question.setting, answer)
     if question.amend is not None:
-        members = tuple(_amended(m, question, answer) for m in case.incident.episodes)
-        return dataclasses.replace(case, incident=msgspec.structs.replace(case.incident, episodes=members))
-    if answer in (False, 0.0):  # the user checked: counts as a quiet rule
+        episodes = tuple(_amended(m, question, answer) for m in case.incident.episodes)
+        return dataclasses.replace(case, incident=msgspec.structs.replace(case.incident, episodes=episodes))
+    if answer in (False, 0.0):  # a checked "no" counts like a quiet rule
         return dataclasses.replace(
             case, abstaining={rule: why for rule, why in case.abstaining.items() if rule != question.rule}
         )

@@ -1,4 +1,4 @@
-"""A case for the diagnosis from what a run tells by itself; an empty one where there is no run to look at."""
+"""A case for the diagnosis, from the facts of a run; an empty one without a run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ OF_CURVES = frozenset(
     {"loss_spike", "divergence", "not_learning", "plateau", "oscillation", "overfitting", "underfitting", "non_finite"}
     | {"gradient_explosion", "lr_schedule", "metric_divergence", "data_starved", "throughput_regression"}
 )
-"""Rules that can judge a log; the others have nothing to look at there, whatever they say they need."""
-TOLD_POINTS = 20
-"""Points of a level that was told: enough to have one, too few for a trend."""
+"""Rules that can judge a log; all others lack data there."""
+ANSWER_POINTS = 20
+"""Points of a level given as an answer: enough for a level, too few for a trend."""
 FIRST_ID = 1_000_000
-"""Of the findings that are answers: beyond any that a run has."""
+"""First id of findings from answers; above all ids of a run."""
 
 
 def fitting(run: Run | None, symptom: Symptom) -> Incident | None:
-    """The incident of the run that shows the symptom: an open one before a past one, the last before earlier ones."""
+    """The run's incident with this symptom: open before closed, later before earlier."""
     shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.reportable} & symptom.rules]
     return max(shown, key=lambda i: (i.is_open, i.number), default=None)
 
 
 def declared(symptom: Symptom, step: int, name: str) -> Incident:
-    """An incident on the user's word alone."""
+    """An incident from the user's description only."""
     member = sign(symptom.rule, step, f"reported by you: {symptom.text}", number=0)
     return Incident(
         job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, episodes=(member,)
@@ -46,7 +46,7 @@ def declared(symptom: Symptom, step: int, name: str) -> Incident:
 def sign(
     rule: str, step: int, text: str, *, number: int, values: Mapping[str, float] | None = None, phase: str = ""
 ) -> Episode:
-    """A finding that somebody else made."""
+    """An episode with one finding from an answer."""
     finding = Finding(
         rule=rule,
         severity=Severity.WARNING,
@@ -72,7 +72,7 @@ def sign(
 
 
 def case_of(run: Run | None, incident: Incident) -> Case:
-    """Everything the run tells around the incident."""
+    """The facts of the run around the incident."""
     rules = Config().rules
     if run is None:
         return Case(incident=incident, recent=(), is_live=False, abstaining=dict.fromkeys(rules, ("a run",)))
@@ -105,10 +105,10 @@ def case_of(run: Run | None, incident: Incident) -> Case:
 
 
 def level(step: int, loss: float) -> list[StepSummary]:
-    """A curve on somebody's word: some points at one loss, from the onset on."""
+    """A curve from an answer: some points at one loss, from the onset on."""
     return [
         StepSummary(1, step + i, float(i), loss, loss, loss, None, None, None, None, None, 1)
-        for i in range(TOLD_POINTS)
+        for i in range(ANSWER_POINTS)
     ]
 
 

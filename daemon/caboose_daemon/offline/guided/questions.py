@@ -1,11 +1,11 @@
-"""What may be asked, for which symptoms, when it need not be asked, and what an answer means to a diagnosis.
+"""The questions, their symptoms, when they are skipped, and the meaning of an answer.
 
 Design
 ------
-An answer becomes what the causes already weigh: a setting of the run, a sign, which is a finding of the rule that would
-have seen it, or a number or place that the symptom's own finding lacks (`amend`). So a guided diagnosis has no causes
-and no weights of its own. A question is left out where the run tells the answer: the setting is known, or the rule
-could judge and found it, or found nothing.
+An answer becomes something the causes already weigh: a setting of the run, a sign (a finding of the rule that would
+have detected it), or a number or place missing in the symptom's finding (`amend`). So a guided diagnosis has no causes
+or weights of its own. A question is skipped if the run has the answer: the setting is known, or the rule could judge
+and found it, or found nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,18 +23,18 @@ NAN, SPIKE, DIVERGES = "nan", "spike", "diverges"
 STILL = ("stuck", "plateau", "underfits")
 BREAKING = (NAN, SPIKE, DIVERGES)
 LEVEL = "level"
-"""Where the loss lies: no setting, but asked for as one."""
+"""The level of the loss: asked like a setting, but not one."""
 ASKED = frozenset(
     {"bad_inputs", "was_looked_into", "loss_is_infinite", "amplitude", "correlation"}
     | {"best", "validation_loss", "train_at_best", "train"}
 )
-"""Numbers that answers give a finding; any other is a rule's own, which knows better."""
+"""Numbers that answers may set; all others come from the rule, which is more reliable."""
 LOSSES = (*BREAKING, *STILL, "swings", "overfits", "metric")
 
 
 @dataclass(frozen=True)
 class Question:
-    """`setting` or `rule` says what an answer becomes."""
+    """A question; its answer becomes a `setting` or a finding of `rule`."""
 
     text: str
     kind: Kind
@@ -42,24 +42,23 @@ class Question:
     setting: str = ""
     rule: str = ""
     says: str = ""
-    """The finding's summary where it is a sign; {} is the answer."""
+    """The finding's summary; {} is the answer."""
     values: Callable[[Answer], Mapping[str, float]] = field(default=lambda answer: {})
     """The finding's numbers."""
     phase: str = ""
     amend: Callable[[Finding, Answer], Finding] | None = None
-    """Changes the symptom's own finding, where it is no sign of its own."""
+    """Changes the symptom's finding instead of adding one."""
     name: str = ""
-    """Among the answers, where neither setting nor rule names it."""
+    """Key among the answers; default: setting or rule."""
     words: tuple[str, ...] = ()
-    """The answers that are understood, where it is a word; anything goes where there are none."""
+    """Accepted answers of a word question; empty for any."""
 
     @property
     def key(self) -> str:
-        """Its name among the answers."""
         return self.name or self.setting or self.rule
 
     def is_known(self, case: Case) -> bool:
-        """Whether the run tells it already."""
+        """Whether the run has the answer."""
         if self.amend is not None:
             finding = case.finding(self.rule)
             return finding is None or bool(finding.phase) or bool(finding.values.keys() - ASKED)
@@ -74,20 +73,20 @@ class Question:
         return case.setting(self.setting) is not None or bool(case.fact(self.setting)) or _is_hyper(case, self.setting)
 
     def parse(self, text: str) -> Answer:
-        """The answer; ValueError, with what was expected, where it is none."""
+        """The answer; ValueError with the expected form if invalid."""
         text = text.strip()
         if self.kind == "yes":
             if text.lower() in ("y", "yes", "n", "no"):
                 return text.lower().startswith("y")
-            raise ValueError("y, n, or press Enter if you do not know")
+            raise ValueError("y or n, or leave it empty if you do not know")
         if self.kind == "word":
             if self.words and text not in self.words:
-                raise ValueError(f"one of {', '.join(self.words)}, or press Enter if you do not know")
+                raise ValueError(f"one of {', '.join(self.words)}, or leave it empty if you do not know")
             return text
         try:
             value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            raise ValueError("a number, or press Enter if you do not know") from None
+            raise ValueError("a number, or leave it empty if you do not know") from None
         if not value >= 0 or value == float("inf") or (self.kind == "share" and value > 1):
             raise ValueError("0 to 1, or a percentage" if self.kind == "share" else "a number of 0 or more")
         return value
@@ -131,7 +130,7 @@ def _of_turn(finding: Finding, answer: Answer) -> Finding:
 
 QUESTIONS: tuple[Question, ...] = (
     Question(
-        "Does the batch of that step hold NaN or infinity?",
+        "Does the batch of that step contain NaN or infinity?",
         "yes",
         (NAN,),
         rule="non_finite",
@@ -155,7 +154,7 @@ QUESTIONS: tuple[Question, ...] = (
         name="infinite",
     ),
     Question(
-        "After how many steps was the loss back at its level? (Enter if it is not)",
+        "After how many steps was the loss back at its level? (leave empty if it is not)",
         "number",
         (SPIKE,),
         rule="loss_spike",
@@ -163,11 +162,11 @@ QUESTIONS: tuple[Question, ...] = (
         name="num_steps_up",
     ),
     Question(
-        "Does the batch of that step hold unusual values?",
+        "Does the batch of that step contain unusual values?",
         "yes",
         (SPIKE, DIVERGES),
         rule="bad_batch",
-        says="its batch holds unusual values",
+        says="its batch contains unusual values",
         phase="input",
     ),
     Question(
@@ -175,17 +174,17 @@ QUESTIONS: tuple[Question, ...] = (
         "yes",
         BREAKING,
         rule="gradient_explosion",
-        says="the gradient norm grew before",
+        says="the gradient norm grew before it",
     ),
     Question(
-        "In which precision does it train?",
+        "Which precision is used for training?",
         "word",
         (NAN, DIVERGES),
         setting="precision",
         words=("float32", "bfloat16", "float16"),
     ),
     Question(
-        "With a GradScaler: what is its scale now?",
+        "If a GradScaler is used: what is its scale now?",
         "number",
         (NAN,),
         rule="loss_scale_collapse",
@@ -193,7 +192,7 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"scale": float(answer)},
     ),
     Question(
-        "By which share of its level does the loss oscillate?",
+        "By what share of its level does the loss swing?",
         "share",
         ("swings",),
         rule="oscillation",
@@ -208,7 +207,7 @@ QUESTIONS: tuple[Question, ...] = (
         amend=_of_turn,
         name="alternates",
     ),
-    Question("At which loss does it stay?", "number", ("stuck", "plateau", "underfits"), setting=LEVEL),
+    Question("At which value does the loss stay?", "number", ("stuck", "plateau", "underfits"), setting=LEVEL),
     Question(
         "What was the best validation loss?",
         "number",
@@ -242,7 +241,7 @@ QUESTIONS: tuple[Question, ...] = (
         name="train",
     ),
     Question("Which optimizer?", "word", LOSSES, setting="optimizer"),
-    Question("Which learning rate, at that time?", "number", LOSSES, setting="lr"),
+    Question("Which learning rate at that time?", "number", LOSSES, setting="lr"),
     Question(
         "Was the model in eval mode while it trained (model.training is False)?",
         "yes",
@@ -259,7 +258,7 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"without_gradient": float(answer)},
     ),
     Question(
-        "Which share of the ReLU units is dead (zero for every sample)?",
+        "What share of the ReLU units is dead (zero for every sample)?",
         "share",
         STILL,
         rule="dead_units",
@@ -267,7 +266,7 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"share": float(answer)},
     ),
     Question(
-        "How many classes are there? (Enter if it is not a classifier)",
+        "How many classes are there? (leave empty if it is not a classifier)",
         "number",
         (*STILL, "metric"),
         setting="num_classes",
@@ -282,7 +281,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question("How many training samples are there?", "number", ("overfits", "underfits"), setting="dataset_length"),
     Question("How many parameters are trained?", "number", ("overfits", "underfits"), setting="num_trainable"),
     Question(
-        "Which share of a step is spent waiting for data?",
+        "What share of a step is spent waiting for data?",
         "share",
         ("slow", "hangs"),
         rule="data_starved",
@@ -299,11 +298,11 @@ QUESTIONS: tuple[Question, ...] = (
         values=lambda answer: {"num_slow": 1.0},
     ),
     Question(
-        "How many ranks are gone without an error?",
+        "How many ranks disappeared without an error?",
         "number",
         ("hangs",),
         rule="rank_silent",
-        says="{} ranks are gone",
+        says="{} ranks disappeared",
         values=lambda answer: {"silent_ranks": float(answer)},
     ),
 )

@@ -1,10 +1,10 @@
-"""The HTML report as one file that opens offline: text, numbers, style and plotly's own script, all inside.
+"""The HTML report as one file that works offline: text, numbers, style and plotly's script.
 
 Design
 ------
-The text is written here, so that it can be read, searched and printed where no script runs; only the charts need one.
-Numbers travel as JSON in a block that no browser runs, with `<` escaped, since layers, hosts and errors are named by
-whoever trains. The policy at its head lets the file load nothing from anywhere.
+The text is rendered here, so that it can be read, searched and printed without a script; only the charts need one.
+Numbers are JSON in a block that no browser runs, with `<` escaped, since names of layers and hosts and error texts come
+from the training run. The content policy in its head forbids loading anything.
 """
 
 import json
@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 
 def _charts(run: Run) -> Iterator[tuple[str, str]]:
-    """The small charts that have something to show, with their headings."""
+    """The small charts with data, and their headings."""
     if "grad_norm" in run.curves:
         yield "grad_norm", "gradient norm"
     if "lr" in run.curves:
@@ -34,7 +34,7 @@ def _charts(run: Run) -> Iterator[tuple[str, str]]:
             break
     if "step_seconds" in run.curves:
         has_phases = any(phase in run.curves for phase in PHASES)
-        yield "step_seconds", "time of a step, by phase, mean over ranks" if has_phases else "time of a step"
+        yield "step_seconds", "step time by phase, mean over ranks" if has_phases else "step time"
 
 
 def render(run: Run, now: float | None = None) -> str:
@@ -63,7 +63,7 @@ def render(run: Run, now: float | None = None) -> str:
         passages.ranks(run),
         f"<section class='card' id='settings'><h2>Configuration</h2>{passages.settings(run)}</section>",
         passages.events(run),
-        f"<section class='card' id='blind'><h2>What could not be seen</h2>{passages.blindness(run)}</section>",
+        f"<section class='card' id='blind'><h2>Not monitored</h2>{passages.blindness(run)}</section>",
     ]
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
@@ -72,9 +72,9 @@ def render(run: Run, now: float | None = None) -> str:
         "<meta name='color-scheme' content='light dark'>"
         f"<title>{escape(run.name)}: Caboose report</title><style>{style}</style></head><body>"
         "<nav><b>Caboose</b><a href='#curves'>Loss</a><a href='#incidents'>Incidents</a><a href='#layers'>Layers</a>"
-        "<a href='#settings'>Configuration</a><a href='#blind'>Not seen</a>"
+        "<a href='#settings'>Configuration</a><a href='#blind'>Not monitored</a>"
         "<button id='theme' type='button'>light or dark</button></nav>"
-        f"<main>{''.join(body)}</main><footer>Caboose {__version__}. This file needs no network.</footer>"
+        f"<main>{''.join(body)}</main><footer>Caboose {__version__}. This file works offline.</footer>"
         "<noscript><p class='empty'>The charts need JavaScript; the text does not.</p></noscript>"
         f"<script type='application/json' id='data'>{data}</script><script>{plotly}</script><script>{script}</script>"
         "</body></html>\n"

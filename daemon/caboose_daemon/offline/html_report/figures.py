@@ -1,4 +1,4 @@
-"""The numbers of the HTML report's charts: curves in a bounded number of buckets, and what happened along them."""
+"""The numbers of the HTML report's charts: curves in a bounded number of buckets, and marks."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from caboose_daemon.offline.runs.run import RATES, Floats, Run
 MAX_BUCKETS = 1500
 MAX_MARKS = 200
 EXTREMES = ("loss", "grad_norm", "step_seconds", *RATES)
-"""Curves that are drawn with the lowest and highest value of each bucket, so that one step of thousands is seen."""
+"""Curves drawn with each bucket's minimum and maximum, so that a single outlier is visible."""
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Curves, validations and marks, ready for JSON: None where nothing was seen."""
+    """Curves, validations and marks, ready for JSON; None for unknown."""
     buckets = _buckets(run)
     curves = {name: _column(name, values, buckets) for name, values in run.curves.items()}
     for name in EXTREMES:
@@ -35,7 +35,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 def _buckets(run: Run) -> list[Any]:
-    """Rows of each bucket; no bucket holds rows of two attempts."""
+    """Rows of each bucket; no bucket has rows of two attempts."""
     rows = np.arange(len(run.steps))
     parts = [rows[run.attempts == number] for number in dict.fromkeys(run.attempts.tolist())]
     size = max(1, -(-len(rows) // MAX_BUCKETS))
@@ -43,7 +43,7 @@ def _buckets(run: Run) -> list[Any]:
 
 
 def _column(name: str, values: Floats, buckets: list[Any]) -> list[float | None]:
-    """Names tell how: the highest of `_max` and of the learning rate, the lowest of `_min`, the mean of all others."""
+    """The maximum of `_max` and of the learning rate, the minimum of `_min`, the mean of all others."""
     highest = name.endswith("_max") or name == "lr"
     return _reduced(values, buckets, np.nanmax if highest else np.nanmin if name.endswith("_min") else np.nanmean)
 

@@ -1,4 +1,4 @@
-"""The text of the HTML report, passage by passage: everything a reader sees without a script running."""
+"""The text of the HTML report: everything visible without a script."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ HEALTH = {"critical": "critical", "warning": "warning", "info": "info", "ok": "o
 
 
 def health(run: Run) -> str:
-    """The worst open severity; of a log, the worst of all incidents."""
+    """The worst open severity; for a log, the worst of all incidents."""
     if run.detail is not None:
         return HEALTH.get(run.detail["health"], "ok")
     order = {"info": 0, "warning": 1, "critical": 2}
@@ -30,33 +30,33 @@ def headline(run: Run, now: float) -> str:
     """Name, state and one sentence."""
     num_open = sum(incident["is_open"] for incident in run.incidents)
     worst = health(run)
-    said = "no open incident" if not num_open else f"{_count(num_open, 'incident')} open"
+    text = "no open incident" if not num_open else f"{_count(num_open, 'incident')} open"
     if run.source == "log":
-        said = f"{_count(len(run.incidents), 'incident')} found" if run.incidents else "no incident found"
+        text = f"{_count(len(run.incidents), 'incident')} found" if run.incidents else "no incident found"
     elif len(run.incidents) > num_open:
-        said += f", {len(run.incidents) - num_open} closed"
+        text += f", {len(run.incidents) - num_open} closed"
     state = {"log": "replayed from a log", "known": "from the journal"}.get(run.state, run.state)
     return (
         f'<header class="card headline" data-health="{worst}"><div><h1>{escape(run.name)}</h1>'
-        f'<p><b class="badge" data-kind="{worst}">{worst}</b> {escape(state)}, step {run.last_step:,}: {said}</p></div>'
+        f'<p><b class="badge" data-kind="{worst}">{worst}</b> {escape(state)}, step {run.last_step:,}: {text}</p></div>'
         f"<dl><div><dt>written</dt><dd>{_time(now)}</dd></div>"
         f"<div><dt>from</dt><dd>{escape(run.where)}</dd></div></dl></header>"
     )
 
 
 def tiles(run: Run, numbers: Measures) -> str:
-    """The few numbers everybody asks for."""
+    """The key numbers."""
     detail = run.detail or {}
     agent = detail.get("agent_share")
     cells = [
-        ("loss at the end", *_end(numbers)),
+        ("final loss", *_end(numbers)),
         ("best loss", _number(numbers.best), _at(numbers.best_step)),
         ("best validation", _number(numbers.validation_best), _at(numbers.validation_best_step)),
         ("steps", f"{numbers.last_step:,}", _count(numbers.num_attempts, "attempt")),
         ("step time", _seconds(numbers.step_seconds), _count(detail["world"], "rank") if detail.get("world") else ""),
         ("learning rate", _number(numbers.lr_final), f"peak {numbers.lr_peak:.3g}" if numbers.lr_peak else ""),
-        ("not finite", f"{numbers.num_bad}", "steps with NaN or infinity"),
-        ("the agent's cost", f"{100 * agent:.2g} %" if isinstance(agent, float) else "", "of a step"),
+        ("non-finite steps", f"{numbers.num_bad}", "NaN or infinity"),
+        ("agent overhead", f"{100 * agent:.2g} %" if isinstance(agent, float) else "", "of a step"),
     ]
     body = "".join(
         f"<div><dt>{label}</dt><dd>{escape(value)}</dd><small>{escape(more)}</small></div>"
@@ -67,31 +67,31 @@ def tiles(run: Run, numbers: Measures) -> str:
 
 
 def incidents(run: Run) -> str:
-    """Every incident with its diagnosis; the open and the worst ones unfolded."""
+    """Every incident with its diagnosis; open and severe ones expanded."""
     if not run.incidents:
-        return "<p class='empty'>No incident: no rule that could judge this run found one.</p>"
+        return "<p class='empty'>No incidents.</p>"
     latest = sorted(run.incidents, key=lambda i: (not i["is_open"], i["worst"] != "critical", -i["opened_step"]))
-    return "".join(_incident(incident, is_unfolded=place < 3) for place, incident in enumerate(latest))
+    return "".join(_incident(incident, is_expanded=place < 3) for place, incident in enumerate(latest))
 
 
-def _incident(incident: Json, *, is_unfolded: bool) -> str:
+def _incident(incident: Json, *, is_expanded: bool) -> str:
     state = escape(incident["state"] + (f": {incident['reason']}" if incident["reason"] else ""))
     facts = [("began", f"at step {incident['onset_step']:,}, detected at step {incident['opened_step']:,}")]
     if incident["witness"] is not None:
         facts.append(("first seen", witness(incident["witness"])))
     others = {m["rule"]: m["onset_step"] for m in incident["members"] if m["rule"] != incident["rule"]}
     if others:
-        facts.append(("with it", ", ".join(f"{rule} (step {step:,})" for rule, step in others.items())))
+        facts.append(("also", ", ".join(f"{rule} (step {step:,})" for rule, step in others.items())))
     ack = incident["acknowledged"]
     if ack is not None:
-        facts.append(("acknowledged", f"{ack['by'] or 'unknown user'}: {ack['reason']}"))
+        facts.append(("acknowledged", f"{ack['by'] or 'unknown'}: {ack['reason']}"))
     elif (was := incident.get("outgrown")) is not None:
-        facts.append(("was acknowledged", f"{was['by'] or 'unknown user'}, before it got worse: {was['reason']}"))
+        facts.append(("acknowledgement expired", f"{was['by'] or 'unknown'}: {was['reason']}; it got worse since"))
     diagnosis = incident["diagnosis"]
     causes = "" if diagnosis is None else "".join(_diagnosis(diagnosis))
     return (
         f'<details class="incident" id="incident-{incident["number"]}" data-kind="{escape(incident["worst"])}"'
-        f"{' open' if is_unfolded else ''}><summary><b class='badge' data-kind='{escape(incident['worst'])}'>"
+        f"{' open' if is_expanded else ''}><summary><b class='badge' data-kind='{escape(incident['worst'])}'>"
         f"{escape(incident['worst'])}</b> <b>{escape(incident['rule'])}</b> <span>{_prose(incident['summary'])}</span>"
         f"<small>#{incident['number']}, {state}</small></summary>{_pairs(facts)}{causes}</details>"
     )
@@ -114,9 +114,9 @@ def _diagnosis(diagnosis: Json) -> Iterator[str]:
             f"<ul class='evidence'>{evidence}</ul>{_pairs(lines)}{code}</div></li>"
         )
     yield f"<li class='unknown'>{_bar(diagnosis['unknown'])}<div>unknown</div></li></ol>"
-    refused = [(f"{r['advice']}: unlikely to help", r["why"]) for r in diagnosis["refusals"]]
-    told = [("missing data", text) for text in diagnosis["missing"]]
-    yield _pairs(refused + told)
+    refused = [(f"unlikely to help: {r['advice']}", r["why"]) for r in diagnosis["refusals"]]
+    missing = [("missing data", text) for text in diagnosis["missing"]]
+    yield _pairs(refused + missing)
 
 
 def _bar(share: float) -> str:
@@ -124,7 +124,7 @@ def _bar(share: float) -> str:
 
 
 def _belief(share: float) -> str:
-    """In whole per cent; what is not certain never reads as if it were."""
+    """In whole percent; never 0 or 100 unless exact."""
     rounded = round(100 * share)
     if share > 0 and not rounded:
         return "&lt;1"
@@ -132,7 +132,7 @@ def _belief(share: float) -> str:
 
 
 def decisions(run: Run) -> str:
-    """What was decided about the run, why, and what became of it; and what it could go back to."""
+    """The rollback decisions with reasons and outcome, and the saved states."""
     if run.source == "log":
         return ""
     rows = "".join(
@@ -148,21 +148,21 @@ def decisions(run: Run) -> str:
     )
     head = "<thead><tr><th>saved</th><th>step</th><th>health</th><th>why</th><th>where</th></tr></thead>"
     table = f"<table>{head}{saved}</table>"
-    body = rows or "<p class='empty'>No decision: no rollback was advised, requested or done.</p>"
+    body = rows or "<p class='empty'>No rollback decisions.</p>"
     return _section("rollback", "Rollback", body + (table if saved else ""))
 
 
 def layers(run: Run) -> str:
-    """The place of the charts of layers, or why there are none."""
+    """The placeholders of the layer charts, or the reason for none."""
     if run.latest_sample is None:
-        why = "a log holds no layers" if run.source == "log" else "no sample was taken, or it was not kept"
-        return f"<p class='empty'>Nothing to show: {why}.</p>"
+        why = "a log has no layer statistics" if run.source == "log" else "no sample was taken, or it was not kept"
+        return f"<p class='empty'>No layer statistics: {why}.</p>"
     step, num = run.latest_sample["step"], run.latest_sample["num_layers"]
     return (
-        f"<p class='about'>{num:,} parameter tensors from input to output, at sampled step {step:,}. "
-        "Point at one for its name.</p>"
+        f"<p class='about'>{num:,} parameter tensors from input to output, sampled at step {step:,}. "
+        "Hover over a point for its name.</p>"
         "<div class='pair'><div><h3>gradient norm</h3><div class='chart' data-chart='layer:grad_norm'></div></div>"
-        "<div><h3>update over weight, in a step</h3><div class='chart' data-chart='layer:update_ratio'></div></div>"
+        "<div><h3>update / weight per step</h3><div class='chart' data-chart='layer:update_ratio'></div></div>"
         "<div><h3>weight norm</h3><div class='chart' data-chart='layer:weight_norm'></div></div>"
         "<div><h3><i class='key' data-kind='critical'></i>dead and <i class='key' data-kind='warning'></i>saturated "
         "units, by module</h3><div class='chart' data-chart='modules'></div></div></div>"
@@ -170,50 +170,51 @@ def layers(run: Run) -> str:
 
 
 def settings(run: Run) -> str:
-    """The configuration."""
     if not run.settings:
-        return "<p class='empty'>No settings are known.</p>"
+        return "<p class='empty'>The run reported no settings.</p>"
     return _pairs(((name, shown(value)) for name, value in run.settings.items()), kind="wide")
 
 
 def ranks(run: Run) -> str:
-    """The ranks as they were last heard of."""
-    told = (run.detail or {}).get("ranks", [])
-    if not told:
+    """The ranks in their last known state."""
+    known = (run.detail or {}).get("ranks", [])
+    if not known:
         return ""
-    odd = sorted(told, key=lambda r: (r["state"] in ("live", "left"), r["rank"]))[:MAX_RANKS]
+    listed = sorted(known, key=lambda r: (r["state"] in ("live", "left"), r["rank"]))[:MAX_RANKS]
     rows = "".join(
         f"<tr><td class='number'>{r['rank']}</td><td>{escape(r['host'])}</td><td>{escape(r['state'])}</td>"
         f"<td class='number'>{r['step']:,}</td><td>{escape(r['error'] or '')}</td></tr>"
-        for r in odd
+        for r in listed
     )
-    more = f"<p class='about'>{len(told) - len(odd)} more ranks are not shown.</p>" if len(told) > len(odd) else ""
+    more = (
+        f"<p class='about'>{len(known) - len(listed)} more ranks are not shown.</p>" if len(known) > len(listed) else ""
+    )
     head = "<thead><tr><th>rank</th><th>host</th><th>state</th><th>step</th><th>error</th></tr></thead>"
     return _section("ranks", "Ranks", f"<table>{head}{rows}</table>{more}")
 
 
 def events(run: Run) -> str:
-    """What was declared, but for validations, which the curve shows."""
-    told = [event for event in (run.detail or {}).get("events", []) if event["kind"] != "validation"]
-    if not told:
+    """Declared events, except validations, which are in the chart."""
+    declared = [event for event in (run.detail or {}).get("events", []) if event["kind"] != "validation"]
+    if not declared:
         return ""
     rows = "".join(
         f"<tr><td class='number'>{event['step']:,}</td><td>{escape(event['kind'])}</td>"
         f"<td>{escape(', '.join(f'{k} = {shown(v)}' for k, v in event['fields'].items()))}</td>"
         f"<td>{_time(event['time'])}</td></tr>"
-        for event in told[-MAX_EVENTS:]
+        for event in declared[-MAX_EVENTS:]
     )
-    return _section("events", "Declared", f"<table><tbody>{rows}</tbody></table>")
+    return _section("events", "Events", f"<table><tbody>{rows}</tbody></table>")
 
 
 def blindness(run: Run) -> str:
-    """What could not be seen."""
-    told = list(run.cannot_see)
+    """What was not monitored."""
+    missing = list(run.cannot_see)
     if run.steps_per_row > 1:
-        told.append(f"single steps: the curves were read in buckets of up to {run.steps_per_row} steps")
-    if not told:
-        return "<p class='empty'>No known gap.</p>"
-    return f"<ul>{_items(told)}</ul>"
+        missing.append(f"single steps: the curves were read in buckets of up to {run.steps_per_row} steps")
+    if not missing:
+        return "<p class='empty'>Everything available was monitored.</p>"
+    return f"<ul>{_items(missing)}</ul>"
 
 
 def _section(name: str, title: str, body: str) -> str:
@@ -226,7 +227,7 @@ def _pairs(rows: Iterable[tuple[str, str]], kind: str = "") -> str:
 
 
 def _prose(text: str) -> str:
-    """As HTML; a number and its per cent sign stay on one line."""
+    """As HTML; a number and its percent sign stay on one line."""
     return re.sub(r"(\d) %", "\\1&nbsp;%", escape(text))
 
 
@@ -243,7 +244,7 @@ def _number(value: float | None) -> str:
 
 
 def _end(numbers: Measures) -> tuple[str, str]:
-    """The last level, or \"not finite\"; and a note."""
+    """The final level, or that it is not finite, and a note."""
     if numbers.final is None and numbers.not_finite_since is not None:
         return "not finite", f"since step {numbers.not_finite_since:,}"
     began = "" if numbers.first is None else f"began at {numbers.first:.4g}"

@@ -1,10 +1,10 @@
-"""The HTML report as a PNG, by a Chromium that is installed.
+"""The HTML report as a PNG, made by an installed Chromium.
 
 Design
 ------
-plotly's own way to pictures (kaleido) drives a Chrome as well, and would give the charts without the text; so the
-browser is started here, twice: once to ask how high the page is, once to take its picture. It runs headless, with a
-profile of its own that is removed, and the file's own policy keeps it from the network.
+plotly's image export (kaleido) also runs a Chrome, but gives the charts without the text. So the browser is started
+here, twice: once for the page's height, once for the screenshot. It runs headless, with a temporary profile, and the
+file's content policy keeps it off the network.
 """
 
 import os
@@ -22,13 +22,13 @@ QUIETLY = (
     *("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--disable-extensions", "--disable-default-apps"),
 )
-"""It draws one page, and does nothing else that a browser does when it is started."""
+"""Disables everything a browser does at start besides showing one page."""
 SETTLE_MS = 2000
-"""Of the page's own time, in which its charts are drawn."""
+"""Virtual time for the charts to be drawn."""
 
 
 class PictureError(Exception):
-    """No picture; the message says why and the way out."""
+    """No picture could be made; the message names the reason and the fix."""
 
 
 def find_browser() -> str:
@@ -37,23 +37,23 @@ def find_browser() -> str:
     found = shutil.which(named) if named else next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         missing = f"CABOOSE_CHROMIUM={named}: no such program" if named else "no Chromium or Chrome on PATH"
-        raise PictureError(f"{missing}; install one, or name it in CABOOSE_CHROMIUM. The HTML report needs none")
+        raise PictureError(f"{missing}; install one, or name it in CABOOSE_CHROMIUM. The HTML report needs no browser")
     return found
 
 
 def take_picture(page: Path, target: Path) -> None:
-    """Writes the page's picture, from its top to its bottom."""
+    """Writes a screenshot of the whole page."""
     browser = find_browser()
     with tempfile.TemporaryDirectory(prefix="caboose-picture-") as profile:
         shown = _run(browser, profile, f"--window-size={WIDTH},2000", "--dump-dom", page.resolve().as_uri())
         height = re.search(r'<html[^>]* data-height="(\d+)"', shown)
         if height is None:
-            raise PictureError(f"{browser}: the page was not drawn; open {page} in it to see why")
+            raise PictureError(f"{browser}: the page was not drawn; open {page} in this browser to see why")
         size = f"--window-size={WIDTH},{min(MAX_HEIGHT, int(height[1]) + 40)}"
         picture = Path(profile) / "report.png"
         _run(browser, profile, size, "--hide-scrollbars", f"--screenshot={picture}", page.resolve().as_uri())
         if not picture.is_file():
-            raise PictureError(f"{browser}: it took no picture; try another one, named in CABOOSE_CHROMIUM")
+            raise PictureError(f"{browser}: no screenshot was written; try another browser with CABOOSE_CHROMIUM")
         try:
             shutil.copyfile(picture, target)
         except OSError as error:
@@ -64,7 +64,7 @@ def _run(browser: str, profile: str, *arguments: str) -> str:
     command = [browser, "--headless", *QUIETLY, f"--user-data-dir={profile}/profile"]
     command.append(f"--virtual-time-budget={SETTLE_MS}")
     if os.geteuid() == 0:
-        command.append("--no-sandbox")  # root has no user namespace to build one in
+        command.append("--no-sandbox")  # the sandbox does not work as root
     try:
         done = subprocess.run(  # noqa: S603 - a program the user installed, on a file of our own
             [*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False

@@ -1,1 +1,1 @@
-"""Whether a declared change made a run better: before and after, compared with a test that may say it cannot tell."""
+"""Whether a declared change improved a run: a test of before against after that may be inconclusive."""

@@ -1,14 +1,14 @@
-"""One quantity before and after a change: better, worse, the same, or no telling.
+"""One quantity before and after a change: better, worse, the same, or inconclusive.
 
 Design
 ------
-Nobody knows where the run would be without the change. Two guesses bracket it: the curve stayed where it stood (the
-level of the last third before the change), or it went on along its line. A loss that falls ever more slowly, as they
-do, would have come to lie between the two, and so would one whose divergence has ended. So a change is given credit, or
-blame, only for what lies beyond both, by more than chance explains; and "the same" is only said where everything that
-is still possible lies within `margin`. All else is "cannot tell", with what is possible.
+Where the run would be without the change is unknown. Two estimates bracket it: the curve stayed at its level (the last
+third before the change), or it continued along its line. A loss that falls ever more slowly, as losses do, would end
+between the two, and so would one whose divergence has ended. So a change counts as an improvement or a regression only
+beyond both estimates, by more than chance; and "same" is reported only if every remaining possibility is within
+`margin`. Everything else is inconclusive, with the possible range.
 
-A line is trusted no further ahead than it is long: the caller cuts the stretch after the change to that.
+A line is extrapolated no further than its own length: the caller cuts the range after the change to that.
 """
 
 import math
@@ -23,57 +23,56 @@ from caboose_daemon.offline.verifying.stretch import Floats, Stretch, measure, s
 
 Change = Literal["lower", "higher", "same", "unknown"]
 CONFIDENCE = 0.99
-"""Of one comparison. A verdict rests on five of them, so about one harmless change in twenty is judged anything."""
+"""Of one comparison. A verdict uses five of them, so about one harmless change in twenty gets a verdict."""
 LEAST_STEPS = 30
 LEAST_INDEPENDENT = 20.0
-"""Independent values each side must have before anything is said: a curve that wanders without end seems to have up to
-17, however long it is."""
+"""Independent values needed on each side: a random walk appears to have up to 17, however long it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityChange:
-    """What became of one quantity; relative numbers are shares of where it would have been."""
+    """The change of one quantity; relative numbers are shares of the expected value."""
 
     change: Change
     before: float | None
     """Its level just before the change."""
     after: float | None
     lowest: float | None
-    """What the change may have done to it at the least..."""
+    """Lower bound of the change."""
     highest: float | None
-    """...and at the most."""
+    """Upper bound of the change."""
     why: str = ""
-    """Why it is undecided."""
+    """Why it is inconclusive."""
     more_steps: int = 0
-    """About as many more steps would tell; 0 where that is not known."""
+    """About how many more steps are needed; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two stretches, once there is enough of both."""
+    """The two sides, both long enough to compare."""
 
     before: Stretch
     after: Stretch
 
     @property
     def reach(self) -> float:
-        """How many errors an interval spans."""
+        """Half width of the interval, in standard errors."""
         return student(CONFIDENCE, min(self.before.num_independent, self.after.num_independent) - 2)
 
 
 def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | QuantityChange:
-    """Both sides as (steps, values), or why they cannot be compared."""
+    """Both sides from (steps, values), or the reason they cannot be compared."""
     for (steps, _), side in ((before, "before"), (after, "after")):
         if len(steps) < LEAST_STEPS:
             more = LEAST_STEPS - len(steps) if side == "after" else 0
-            return unknown(f"only {len(steps)} steps {side} the change; at least {LEAST_STEPS} are needed", more)
+            return unknown(f"only {len(steps)} steps {side} the change; {LEAST_STEPS} are needed", more)
     first, second = measure(*before), measure(*after)
-    memory = max(first.memory, second.memory)  # the shorter or calmer side may not have shown it
+    memory = max(first.memory, second.memory)  # the shorter or calmer side may not show it
     found = Pair(first.remembering(memory), second.remembering(memory))
     for stretch, side in ((found.before, "before"), (found.after, "after")):
         if stretch.num_independent < LEAST_INDEPENDENT:
             more = math.ceil(LEAST_INDEPENDENT * stretch.memory) - stretch.num if side == "after" else 0
-            seen = f"{side} the change it drifts: {stretch.num} steps count as"
+            seen = f"strongly correlated {side} the change: {stretch.num} steps count as"
             return unknown(
                 f"{seen} {stretch.num_independent:.0f} independent ones; {LEAST_INDEPENDENT:.0f} are needed",
                 max(more, 0),
@@ -82,12 +81,12 @@ def pair(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Pair | 
 
 
 def unknown(why: str, more_steps: int = 0) -> QuantityChange:
-    """Undecided, with the reason."""
+    """An inconclusive result."""
     return QuantityChange("unknown", None, None, None, None, why, more_steps)
 
 
 def compare_levels(both: Pair | QuantityChange, margin: float, *, is_log: bool = False) -> QuantityChange:
-    """Where the quantity lies; `is_log` where the values are logarithms, whose differences are shares by themselves."""
+    """Compares levels; `is_log` for logarithms, whose differences are relative changes."""
     if isinstance(both, QuantityChange):
         return both
     before, after = both.before, both.after
@@ -114,20 +113,20 @@ def compare_levels(both: Pair | QuantityChange, margin: float, *, is_log: bool =
     if -margin <= lowest and highest <= margin:
         change = "same"
     is_between = min(gap for gap, _ in gaps) < 0 < max(gap for gap, _ in gaps)
-    chance = "the trend alone may explain it" if is_between else "chance alone may explain it"
+    chance = "it may be there without the change" if is_between else "within chance"
     return QuantityChange(change, *shown, lowest, highest, chance if change == "unknown" else "")
 
 
 def compare_slopes(both: Pair | QuantityChange) -> QuantityChange:
-    """Where the quantity goes, per 1,000 steps and as shares of its level.
+    """Compares slopes, per 1,000 steps and as shares of the level.
 
-    A curve that falls ever more slowly does so by itself: that is no harm. One that falls faster than before, or rises
-    where it did not, does not do so by itself.
+    Every curve falls more slowly over time: that is no regression. Falling faster than before, or rising for the first
+    time, is an effect.
     """
     if isinstance(both, QuantityChange):
         return both
     before, after = both.before, both.after
-    # A slope is made by the slowest part of the noise, and of that a stretch holds little.
+    # A slope depends on the slowest part of the noise, of which a range has few independent values.
     reach = student(CONFIDENCE, min(before.num_independent, after.num_independent) / 4 - 2)
     error = reach * math.hypot(before.slope_error, after.slope_error)
     gap = after.slope - before.slope
@@ -142,7 +141,7 @@ def compare_slopes(both: Pair | QuantityChange) -> QuantityChange:
     else:
         change = "unknown"
         slower = gap - error > 0
-        why = "it falls more slowly, which is normal" if slower else "both slopes are within their errors"
+        why = "it falls more slowly, as every curve does over time" if slower else "both slopes are within their errors"
     if gap - error > 0 and rises and before.slope <= 0:
         change, why = "higher", ""
     return QuantityChange(
@@ -151,22 +150,22 @@ def compare_slopes(both: Pair | QuantityChange) -> QuantityChange:
 
 
 def compare_rates(num_before: int, steps_before: int, num_after: int, steps_after: int) -> QuantityChange:
-    """How often something happens, per 1,000 steps: the exact test of two counts, given their sum."""
+    """Compares rates per 1,000 steps: the exact test of two counts, given their sum."""
     if not steps_before or not steps_after:
         return unknown("no steps on one side of the change", 1)
     total = num_before + num_after
     change: Change = _test_of_counts(num_before, steps_before, num_after, steps_after) if total else "same"
-    why = "too few to exclude chance" if change == "unknown" else "" if total else "none"
+    why = "too few to exclude chance" if change == "unknown" else "" if total else "there were none"
     rates = 1000 * num_before / steps_before, 1000 * num_after / steps_after
     return QuantityChange(change, *rates, None, None, why)
 
 
 def compare_states(before: Sequence[bool], after: Sequence[bool]) -> QuantityChange:
-    """How often a run is in a state, of which each step tells whether it is in it; as rates per 1,000 steps.
+    """Compares how often a run is in a state, given for each step; as rates per 1,000 steps.
 
-    Neighbouring steps share one reason, so bursts are counted and not steps. A burst of `LEAST_STEPS` does not end by
-    itself: one that lasted until the change and did not outlive it ended with it, and a run that is still in one at
-    the end has it for good.
+    Neighbouring steps share one reason, so bursts are counted, not steps. A burst of `LEAST_STEPS` does not end without
+    a reason: one that lasted until the change and stopped there was ended by it, and one that lasts at the end of the
+    run counts as permanent.
     """
     if not before or not after:
         return unknown("no steps on one side of the change", 1)
@@ -178,7 +177,7 @@ def compare_states(before: Sequence[bool], after: Sequence[bool]) -> QuantityCha
     change: Change = _test_of_counts(first, len(before), second, len(after)) if first + second else "same"
     if lasts and change == "lower":
         change = "unknown"
-    why = "" if first + second else "none"
+    why = "" if first + second else "there were none"
     if change == "unknown":
         why = f"{first} {'burst' if first == 1 else 'bursts'} before, {second} after: too few to exclude chance"
     return QuantityChange(change, *rates, None, None, why)
@@ -193,7 +192,7 @@ def _bursts(states: Sequence[bool]) -> int:
 
 
 def _test_of_counts(num_before: int, steps_before: int, num_after: int, steps_after: int) -> Change:
-    """The binomial test, by logarithms: the coefficients of a thousand are beyond what a float can hold."""
+    """The binomial test, with logarithms: the coefficients of a thousand overflow a float."""
     total, share = num_before + num_after, steps_after / (steps_before + steps_after)
     up, down = math.log(share), math.log1p(-share)
     chances = [
@@ -207,6 +206,6 @@ def _test_of_counts(num_before: int, steps_before: int, num_after: int, steps_af
 
 
 def finite(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """What can be computed with."""
+    """The finite values with their steps."""
     is_finite = np.isfinite(values)
     return steps[is_finite], values[is_finite]

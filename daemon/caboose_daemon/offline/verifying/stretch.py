@@ -1,17 +1,17 @@
-"""A stretch of a curve: a robust line through it, how much it scatters, and how long its noise remembers.
+"""A range of a curve: a robust line through it, its scatter, and the correlation time of its noise.
 
 Design
 ------
-A training curve breaks each assumption of the textbook's comparison of two means: it has a trend, single steps lie far
-off, and neighbouring steps are alike, so that a thousand of them say as much as fifty independent ones. So:
+A training curve breaks every assumption of the textbook comparison of two means: it has a trend, it has outliers, and
+neighbouring steps are correlated, so a thousand of them may count as fifty independent ones. So:
 
-- The line is Theil and Sen's (the median of all slopes) over at most `MAX_POINTS` short averages. A quarter of the
-  values may be anywhere without moving it far.
-- Values further than `CLIP` scales from it are pulled in to there before anything is averaged.
-- Noise is what is left beside a cubic curve, since a loss that bends does not wander.
-- The integrated autocorrelation time says how many steps count for one: the likeness of values at all distances, summed
-  in pairs until one is not positive (Geyer's rule). A fit hides the slowest part of it, so it is never taken for
-  less than what the likeness of neighbours alone calls for, corrected for the fit as Kendall does.
+- The line is the Theil-Sen estimator (the median of all slopes) over at most `MAX_POINTS` short averages. A quarter of
+  the values may be outliers without moving it far.
+- Values further than `CLIP` scales from it are clipped before averaging.
+- Noise is the residual of a cubic fit, since a bend is not noise.
+- The integrated autocorrelation time is the number of steps that count as one: autocorrelations summed in pairs until a
+  pair is not positive (Geyer's rule). A fit hides its slowest part, so it is at least what the first autocorrelation
+  alone implies, with Kendall's correction for the fit.
 
 Every error below is that of `num / memory` independent values, with as many degrees of freedom for Student's t.
 """
@@ -30,9 +30,9 @@ CLIP = 4.0
 TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 FITTED = 4
-"""Parameters of the cubic curve that is taken out before the noise is measured."""
+"""Parameters of the cubic fit that is subtracted before measuring noise."""
 LEAST = 1e-9
-"""Of the level: a curve that is smoother than this has no noise to speak of."""
+"""Noise below this share of the level counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +41,51 @@ class Stretch:
 
     num: int
     memory: float
-    """Steps that count for one; 1 where each says something new."""
+    """Correlation time: steps that count as one; 1 if independent."""
     scatter: float
-    """Standard deviation of the noise, outliers pulled in."""
+    """Standard deviation of the noise, outliers clipped."""
     middle: float
     """The mean step."""
     spread: float
     """The sum of squared distances of the steps from it."""
     level: float
-    """The mean of the values, outliers pulled in."""
+    """The mean of the values, outliers clipped."""
     slope: float
     """Per step."""
     last_level: float
-    """The mean of the last third: where the curve stood at the end, if it went no further."""
+    """The mean of the last third."""
 
     @property
     def num_independent(self) -> float:
-        """As many independent values would say as much."""
+        """Equivalent number of independent values."""
         return self.num / self.memory
 
     def remembering(self, memory: float) -> "Stretch":
-        """The same with noise of this memory."""
+        """The same with this correlation time."""
         return replace(self, memory=memory)
 
     @property
     def slope_error(self) -> float:
-        """Standard error of the slope."""
         return self.scatter * math.sqrt(self.memory / self.spread)
 
     @property
     def level_error(self) -> float:
-        """Standard error of the level."""
         return self.scatter / math.sqrt(self.num_independent)
 
     @property
     def last_error(self) -> float:
-        """Standard error of the level of the last third."""
         return self.scatter / math.sqrt(self.num_independent / 3)
 
     def at(self, step: float) -> float:
-        """Where the line leads at a step."""
+        """The line's value at a step."""
         return self.level + self.slope * (step - self.middle)
 
     def error_at(self, step: float) -> float:
-        """Standard error of the line at a step."""
         return math.hypot(self.level_error, self.slope_error * (step - self.middle))
 
 
 def measure(steps: Floats, values: Floats) -> Stretch:
-    """The stretch that these values make; all are finite, and there are at least ten."""
+    """Measures these values; all are finite, and there are at least ten."""
     slope, offset = _line(steps, values)
     rest = values - offset - slope * steps
     least = LEAST * float(np.median(np.abs(values))) + sys.float_info.min
@@ -127,7 +123,7 @@ def _line(steps: Floats, values: Floats) -> tuple[float, float]:
 
 
 def _noise(steps: Floats, values: Floats) -> Floats:
-    """What is left of the values beside a cubic curve: a curve that bends is not one that wanders."""
+    """Residuals of a cubic fit."""
     scaled = steps / max(float(np.abs(steps).max()), 1.0)
     terms = np.vander(scaled, FITTED)
     found, *_ = np.linalg.lstsq(terms, values, rcond=None)
@@ -142,19 +138,19 @@ def _memory(left: Floats) -> float:
     products = np.fft.irfft(power, size)[:num]
     if products[0] <= 0:
         return 1.0
-    likeness = products / products[0] * num / np.arange(num, 0, -1)
+    correlation = products / products[0] * num / np.arange(num, 0, -1)
     time = 1.0
     for lag in range(1, num // 2 - 1, 2):
-        two = float(likeness[lag] + likeness[lag + 1])
+        two = float(correlation[lag] + correlation[lag + 1])
         if two <= 0:
             break
         time += 2 * two
-    first = min(float(likeness[1]) + (1 + (FITTED + 2) * max(float(likeness[1]), 0.0)) / num, 0.999)
+    first = min(float(correlation[1]) + (1 + (FITTED + 2) * max(float(correlation[1]), 0.0)) / num, 0.999)
     return min(max(time, (1 + first) / (1 - first), 1.0), num)
 
 
 def student(confidence: float, freedom: float) -> float:
-    """How many errors a two-sided interval reaches, by Cornish and Fisher's expansion; within 1 % from 5 degrees on."""
+    """Student's t quantile of a two-sided interval (Cornish-Fisher expansion); within 1 % from 5 degrees of freedom."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     nu = max(freedom, 3.0)
     terms = (

@@ -1,13 +1,13 @@
-"""Whether a change helped: every quantity compared, what else changed at the time, and one verdict.
+"""Whether a change helped: every quantity compared, other changes at the time, and one verdict.
 
 Design
 ------
-The verdict is made of what is better or worse in itself: the loss's level and slope, steps without a finite loss,
-incidents, and the time of a step. The gradient norm is shown and does not count: neither a small nor a large one is
-good in itself. Helped needs one of them better and none worse, beyond chance, and that one is not the time of a step:
-steps that merely became shorter are `faster`, which says nothing about learning. `same` needs a loss that surely moved
-by less than `MARGINS`. Whatever else changed at the same moment (an attempt, a rate, the ranks, another declared
-event, a loss that was already on its way back) is listed as a caveat: no test of before and after tells them apart.
+The verdict uses quantities that are better or worse in themselves: the loss's level and slope, steps without a finite
+loss, incidents, and step time. The gradient norm is shown but does not count: neither a small nor a large one is good
+in itself. `helped` needs one of them better and none worse, beyond chance, and not only step time: shorter steps alone
+are `faster`, which says nothing about learning. `same` needs a loss that moved by less than `MARGINS`. Anything else
+that changed at the same moment (an attempt, a learning rate, the ranks, another declared event, a loss that was already
+recovering) is listed as a caveat: a before-and-after test cannot separate them.
 """
 
 import math
@@ -34,9 +34,9 @@ Json = dict[str, Any]
 Meaning = Literal["better", "worse", "same", "unknown", "noted"]
 Overall = Literal["helped", "hurt", "mixed", "faster", "same", "unknown"]
 MARGINS = {"loss": 0.02, "grad_norm": 0.1, "step_seconds": 0.05}
-"""Changes smaller than these shares are no change."""
+"""Relative changes smaller than these count as no change."""
 SETTLING_STEPS = 20
-"""Steps right after a change that count for neither side: an optimizer's averages take that long to follow."""
+"""Steps right after a change that are ignored: an optimizer's averages need that long to adapt."""
 QUIET_EVENTS = ("validation", "checkpoint", "checkpoint_saved", "fix", "note")
 RATE_CHANGE = 0.02
 STEP_TIME = "step time"
@@ -44,7 +44,7 @@ STEP_TIME = "step time"
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One quantity and what its change means."""
+    """One quantity and the meaning of its change."""
 
     name: str
     unit: str
@@ -54,16 +54,16 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is said of a change."""
+    """The verdict on a change."""
 
     overall: Overall
     quantities: tuple[Quantity, ...]
     caveats: tuple[str, ...]
     num_before: int
-    """Steps that were compared."""
+    """Steps compared."""
     num_after: int
     more_steps: int
-    """About as many more steps would tell, where that is known; 0 otherwise."""
+    """About how many more steps are needed; 0 if unknown."""
 
     def as_object(self) -> Json:
         """For programs."""
@@ -94,7 +94,7 @@ class Verification:
 def judge(
     around: Json, change: Json, events: Sequence[Json], incidents: Sequence[Json], *, settling: int
 ) -> Verification:
-    """The verdict on a declared change; all arguments as the API has them."""
+    """The verdict on a declared change; all arguments in the API's shapes."""
     before, after = around["before"], around["after"][settling:]
     after = after[: max(len(before), 1)]
     losses = pair(finite(*_column(before, "loss")), finite(*_column(after, "loss")))
@@ -168,36 +168,36 @@ def _caveats(
     events: Sequence[Json],
     incidents: Sequence[Json],
 ) -> list[str]:
-    """What else may explain a difference."""
-    said: list[str] = []
+    """Other possible explanations of a difference."""
+    found: list[str] = []
     if not before or not after:
-        return said
+        return found
     for attempt in sorted({row["attempt"] for row in (*before, *after)} - {before[0]["attempt"]}):
-        said.append(f"attempt {attempt} began in between: the difference includes the effect of the restart")
+        found.append(f"attempt {attempt} began in this range: the difference includes the effect of the restart")
     first, last = (before[0]["attempt"], before[0]["step"]), (after[-1]["attempt"], after[-1]["step"])
     for event in events:
         if event["kind"] not in QUIET_EVENTS and first <= (event["attempt"], event["step"]) <= last:
-            said.append(f"{event['kind']} was declared at step {event['step']}")
+            found.append(f"{event['kind']} was declared at step {event['step']}")
     others = {
         (event["attempt"], event["step"])
         for event in events
         if event["kind"] in ("fix", "note") and first <= (event["attempt"], event["step"]) <= last
     } - {moment}
     if others:
-        said.append(f"another change was declared at step {', '.join(str(step) for _, step in sorted(others))}")
+        found.append(f"another change was declared at step {', '.join(str(step) for _, step in sorted(others))}")
     old, new = _middle(before[-50:], "lr"), _middle(after, "lr")
     if abs(new - old) > RATE_CHANGE * abs(old) and "lr" not in change["fields"]:
-        said.append(f"the learning rate went from {old:.3g} to {new:.3g}")
+        found.append(f"the learning rate changed from {old:.3g} to {new:.3g}")
     ranks = before[-1]["num_ranks"], after[-1]["num_ranks"]
     if ranks[0] != ranks[1]:
-        said.append(f"{ranks[0]} ranks reported before, {ranks[1]} after: batch size and speed change with them")
+        found.append(f"{ranks[0]} ranks reported before, {ranks[1]} after: batch size and speed changed")
     for incident in incidents:
         began = (incident["attempt"], incident["onset_step"])
         ended = incident["closed_step"]
         was_open = began <= moment and (ended is None or (incident["attempt"], ended) >= moment)
         if was_open and ({m["rule"] for m in incident["members"]} & set(LOSS_RULES)):
-            said.append(f"{incident['id']} ({incident['rule']}) was open then: the loss may recover without the change")
-    return said
+            found.append(f"{incident['id']} ({incident['rule']}) was open then: the loss may have recovered anyway")
+    return found
 
 
 def _middle(rows: Sequence[Json], name: str) -> float:

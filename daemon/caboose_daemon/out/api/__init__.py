@@ -1,1 +1,1 @@
-"""The JSON shapes of the API, the live stream's broker, and the client of that API."""
+"""The API's JSON shapes, the live stream's broker, and the API's client."""

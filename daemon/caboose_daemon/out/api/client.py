@@ -1,4 +1,4 @@
-"""The HTTP client of every command: asks a daemon, or Prometheus and Alertmanager beside it."""
+"""The HTTP client of all commands, for a daemon, Prometheus or Alertmanager."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from caboose_wire.endpoints import split_http
 
 TIMEOUT_SECONDS = 3.0
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would connect to its own loopback
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would use its own loopback
 
 
 class ClientError(RuntimeError):
@@ -19,9 +19,9 @@ class ClientError(RuntimeError):
 
 
 class Client:
-    """A server at an address: `host:port`, as `--http` has it, or a URL.
+    """A server at an address: `host:port`, as in `--http`, or a URL.
 
-    `server` is its name in error messages, `timeout` the seconds that one request may take.
+    `server` is its name in error messages, `timeout` the maximum seconds of one request.
     """
 
     def __init__(self, address: str, *, server: str = "daemon", timeout: float = TIMEOUT_SECONDS) -> None:
@@ -31,21 +31,21 @@ class Client:
             self.url = address.rstrip("/")
             parts = urllib.parse.urlsplit(self.url)
             if parts.scheme not in ("http", "https") or not parts.netloc:
-                raise ValueError(f"{address!r} is not of the form http://host:port")
+                raise ValueError(f"{address!r} is not a URL of the form http://host:port")
         else:
             host, port = split_http(address)
             host = "127.0.0.1" if host in ANYWHERE else host
             self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def get(self, path: str) -> Any:
-        """The JSON answer of a path; ClientError for a status that is no success."""
+        """The JSON answer of a path; ClientError for an error status."""
         status, answer = self._ask(path)
         if status >= 400:
             raise ClientError(_error(answer) or self._unexpected(path, status))
         return answer
 
     def post(self, path: str, body: Any, token: str) -> tuple[int, Any]:
-        """The status and the JSON answer of a write; a refusal is an answer too."""
+        """The status and the JSON answer of a write, also for an error status."""
         request = urllib.request.Request(  # noqa: S310 - __init__ checked the scheme
             self.url + path,
             data=json.dumps(body).encode(),
@@ -90,5 +90,5 @@ def job_path(job: str, tail: str = "") -> str:
 
 
 def _error(answer: Any) -> str:
-    """The daemon's error message; empty where there is none."""
+    """The daemon's error message; empty if none."""
     return str(answer.get("error", "")) if isinstance(answer, dict) else ""

@@ -1,7 +1,7 @@
-"""What was declared of a run, as the journal has it: each thing once, however many ranks said it.
+"""Declared events of a run, read from the journal: each once, however many ranks declared it.
 
-A daemon's memory holds the last events of a run, which validations may fill within the hour; a change that somebody
-declared a week ago is wanted all the same.
+The daemon's memory keeps only a run's last events, which validations may fill within an hour. The journal also has a
+change declared a week ago.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ MAX_EVENTS = 500
 
 
 def declared(connection: sqlite3.Connection, job: str) -> list[dict[str, Any]]:
-    """The last events but for validations, oldest first."""
+    """The last events except validations, oldest first."""
     rows = connection.execute(
         "SELECT attempt, step, min(time), kind, fields, max(events.id) AS last FROM events "
         "JOIN jobs ON jobs.id = job WHERE name = ? AND kind != 'validation' "

@@ -1,7 +1,7 @@
-"""The JSON shapes of the API and of the live stream, in one place.
+"""The JSON shapes of the API and the live stream.
 
-JSON has no NaN. A number that is not finite is given as one of the texts "NaN", "Infinity" and "-Infinity", never as
-null: null means that nothing was reported.
+JSON has no NaN. A non-finite number is one of the strings "NaN", "Infinity" and "-Infinity", never null: null means
+not reported.
 """
 
 import itertools
@@ -26,29 +26,27 @@ from caboose_wire import Event
 
 Json = dict[str, Any]
 NUM_LAST_STEPS = 50
-"""Over which a job's step time is taken."""
+"""Steps over which a job's step time is averaged."""
 
 
 def number(value: float | None) -> float | str | None:
-    """A number as JSON can carry it."""
+    """A number, or its name if not finite."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def settings(values: Mapping[str, object]) -> Json:
-    """Settings that came from a run, whatever they hold."""
+    """Settings reported by a run."""
     return {name: number(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def step(summary: StepSummary) -> Json:
-    """One step of the curves."""
     row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
     return row | {name: getattr(summary, name) for name in RATES}
 
 
 def finding(item: Finding) -> Json:
-    """One verdict."""
     return {
         "step": item.step,
         "severity": str(item.severity),
@@ -62,7 +60,6 @@ def finding(item: Finding) -> Json:
 
 
 def episode(item: Episode) -> Json:
-    """A condition from its first finding to its last."""
     return {
         "id": item.id,
         "rule": item.rule,
@@ -82,7 +79,6 @@ def episode(item: Episode) -> Json:
 
 
 def incident(item: Incident) -> Json:
-    """Findings with one cause, and what that may be."""
     witness, ack, outgrown = item.witness, item.acknowledged, item.outgrown
     return {
         "id": item.id,
@@ -115,7 +111,7 @@ def incident(item: Incident) -> Json:
 
 
 def member(item: Episode) -> Json:
-    """One rule's part in an incident."""
+    """One episode of an incident."""
     return {
         "episode": item.id,
         "rule": item.rule,
@@ -145,7 +141,6 @@ def diagnosis(item: Diagnosis) -> Json:
 
 
 def cause(item: RankedCause) -> Json:
-    """One possible cause."""
     return {
         "id": item.id,
         "title": item.title,
@@ -160,7 +155,7 @@ def cause(item: RankedCause) -> Json:
 
 
 def decision(item: Decision) -> Json:
-    """What was proposed for a run, why, and what became of it."""
+    """A decision with its reasons and outcome."""
     cost = item.cost
     return {
         "id": item.id,
@@ -200,7 +195,6 @@ def decision(item: Decision) -> Json:
 
 
 def triage(item: Triage) -> Json:
-    """What is becoming of a loss that left its level."""
     return {
         "verdict": item.verdict,
         "step": item.step,
@@ -215,7 +209,7 @@ def triage(item: Triage) -> Json:
 
 
 def rollback(job: Job, budget: int, now: float) -> Json:
-    """How rollback stands in one job."""
+    """The rollback state of one job."""
     record = job.rollback
     check = record.check
     return {
@@ -243,7 +237,6 @@ def entry(item: LedgerEntry) -> Json:
 
 
 def event(item: Event) -> Json:
-    """Something that was declared."""
     return {
         "attempt": item.attempt,
         "step": item.step,
@@ -254,7 +247,6 @@ def event(item: Event) -> Json:
 
 
 def rank(member: Member, now: float) -> Json:
-    """One rank now."""
     return {
         "rank": member.hello.rank,
         "host": member.hello.host,
@@ -276,7 +268,7 @@ def rank_numbers(numbers: RankNumbers) -> Json:
 
 
 def column(item: Column) -> Json:
-    """What a number is called and counted in."""
+    """A column's name, label and unit."""
     return {"name": item.name, "scope": item.scope, "label": item.label, "unit": item.unit, "worst": item.worst}
 
 
@@ -304,19 +296,19 @@ def job_row(job: Job, now: float) -> Json:
 
 
 def mean_step_seconds(job: Job) -> float | None:
-    """Of the last steps; None where nobody timed them."""
+    """Over the last steps; None if they have no times."""
     seconds = [s.step_seconds for s in itertools.islice(reversed(job.recent), NUM_LAST_STEPS) if s.step_seconds]
     return sum(seconds) / len(seconds) if seconds else None
 
 
 def job_detail(job: Job, now: float, budget: int) -> Json:
-    """Everything about one job but its curves; `budget` is of rollbacks in a day."""
+    """Everything about one job except its curves; `budget` is the rollbacks per day."""
     members = sorted(job.attempt.members.items()) if job.attempt else []
     return {**job_facts(job, now, budget), "ranks": [rank(member, now) for _, member in members]}
 
 
 def job_facts(job: Job, now: float, budget: int) -> Json:
-    """Everything about one job but its curves and its ranks."""
+    """Everything about one job except its curves and ranks."""
     attempt = job.attempt
     last = itertools.islice(reversed(job.recent), NUM_LAST_STEPS)
     agent = [s.agent_seconds for s in last if s.agent_seconds is not None]
@@ -346,7 +338,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
 
 
 def agent_facts(job: Job) -> Json | None:
-    """Versions, cadences and the batch of the lowest rank; None before the first rank."""
+    """Versions, intervals and batch shape of the lowest rank; None before the first rank."""
     members = job.attempt.members if job.attempt else {}
     if not members:
         return None
@@ -367,7 +359,7 @@ MAX_DIAGNOSED = 20
 
 
 def job_diagnosis(job: Job) -> Json:
-    """The incidents that are open, or else the last ones, with their causes."""
+    """The open incidents, or else the last ones, with their causes."""
     incidents = job.incidents.open or list(itertools.islice(job.incidents, MAX_DIAGNOSED))
     return {
         "job": job.name,

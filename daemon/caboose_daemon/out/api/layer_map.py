@@ -35,13 +35,13 @@ def layer_map(
     keep: Keep = "largest",
     has_names: bool = False,
 ) -> Json:
-    """At most `rows` x `points` cells of one statistic; `has_names`: with every name that a row stands for."""
+    """At most `rows` x `points` cells of one statistic; `has_names`: with all names of each row."""
     model = reader.model
     order = list(range(len(model.names("layer")))) if stat.of == "layer" else reader.execution_order()
     samples = reader.samples([stat.name], first, last)
     matrix = np.array([sample.columns[stat.name] for sample in samples]) if samples else np.empty((0, len(order)))
     if stat.of == "module":
-        shown: NDArray[np.bool_] = np.any(~(matrix < 0), axis=0)  # most modules are of no kind that can die or saturate
+        shown: NDArray[np.bool_] = np.any(~(matrix < 0), axis=0)  # most modules cannot die or saturate
         order = [row for row in order if shown[row]]
     lots = _columns_of(samples, points)
     num_left_out = max(0, len(lots) - points)
@@ -80,7 +80,7 @@ def layer_map(
 
 
 def layer_history(reader: SampleReader, layer: int | None, module: int | None, first: int, last: int) -> Json:
-    """Every look at one layer and at one module."""
+    """Every sample of one layer and one module."""
     stats = [stat for stat in STATS.values() if (layer if stat.of == "layer" else module) is not None]
     samples = reader.samples([stat.name for stat in stats], first, last)
     places = {"layer": layer, "module": module}
@@ -98,7 +98,7 @@ def layer_history(reader: SampleReader, layer: int | None, module: int | None, f
 
 
 def _columns_of(samples: Sequence[SampleRow], points: int) -> list[list[int]]:
-    """Positions of the samples of each column: as few together as will do, never of two attempts."""
+    """Positions of each column's samples: as few as possible per column, never of two attempts."""
     attempts = [list(lot) for _, lot in groupby(range(len(samples)), lambda i: samples[i].attempt)]
     width = 1
     while True:
@@ -109,7 +109,7 @@ def _columns_of(samples: Sequence[SampleRow], points: int) -> list[list[int]]:
 
 
 def _reduced(matrix: Float64, lots: list[list[int]], starts: NDArray[np.intp], keep: Keep) -> list[list[Any]]:
-    """One cell for each row and column; a NaN hides what it stands with, an infinity all but that."""
+    """One cell per row and column; NaN wins over infinity, infinity over finite values."""
     if not lots or not len(starts):
         return [[] for _ in starts]
     begins = np.array([lot[0] for lot in lots]) - lots[0][0]
@@ -118,9 +118,9 @@ def _reduced(matrix: Float64, lots: list[list[int]], starts: NDArray[np.intp], k
     is_shown = matrix >= 0
     is_shown |= ~np.isfinite(matrix)
     blank = np.where(is_shown, matrix, -worst)
-    over = np.maximum if keep == "largest" else np.minimum  # both pass NaN on
+    over = np.maximum if keep == "largest" else np.minimum  # both propagate NaN
     if keep == "smallest":
-        blank = np.where(np.isposinf(matrix), worst, blank)  # the worst there is, whatever one looks for
+        blank = np.where(np.isposinf(matrix), worst, blank)  # infinity is always the worst
     with np.errstate(invalid="ignore"):
         reduced = over.reduceat(over.reduceat(blank, begins, axis=0), starts, axis=1).T
     is_any = np.logical_or.reduceat(np.logical_or.reduceat(is_shown, begins, axis=0), starts, axis=1).T
@@ -137,7 +137,7 @@ def _at(column: Float64 | None, row: int | None) -> float:
 
 
 def _cell(value: float, digits: int = 4) -> float | str | None:
-    """A number with the digits that can be seen; texts where it is not finite, None where nothing was shown."""
+    """A rounded number; its name if not finite, None if unknown."""
     if value < 0:
         return None
     if math.isfinite(value):

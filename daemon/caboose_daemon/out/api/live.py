@@ -1,10 +1,9 @@
-"""Fans live updates out from the loop's thread to the pages that listen, each within bounds.
+"""Sends live updates from the loop's thread to the listening pages, each with a bounded queue.
 
 Design
 ------
-The pipeline's results of one turn are collected and handed over to the HTTP thread's event loop once, not step by
-step. Each listener has a bounded queue; one that falls behind loses its backlog and is told to load again, rather
-than slowing anyone down.
+The updates of one turn are collected and passed to the HTTP thread's event loop once. Each listener has a bounded
+queue; a listener that falls behind loses its backlog and is asked to reload, so it slows down no other.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ MAX_LISTENERS = 256
 
 
 class Listener:
-    """One open page; `kinds` are the updates it wants, None for all of them."""
+    """One open stream; `kinds` are the updates it wants, None for all."""
 
     def __init__(self, job: str | None, kinds: Collection[str] | None = None) -> None:
         self.job = job
@@ -24,11 +23,10 @@ class Listener:
         self.queue: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue(maxsize=MAX_BACKLOG)
 
     def wants(self, job: str, kind: str) -> bool:
-        """Whether an update is for it."""
         return (self.job is None or self.job == job) and (self.kinds is None or kind in self.kinds)
 
-    def offer(self, kind: str, data: Any) -> None:
-        """Queues an update, or replaces a full backlog by a request to load again."""
+    def put(self, kind: str, data: Any) -> None:
+        """Queues an update, or replaces a full backlog by a reload request."""
         if self.queue.full():
             while not self.queue.empty():
                 self.queue.get_nowait()
@@ -37,7 +35,7 @@ class Listener:
 
 
 class Broker:
-    """Knows the listeners; `post` may be called from any thread."""
+    """Delivers updates to listeners; `post` may be called from any thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,11 +48,10 @@ class Broker:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anyone would hear."""
         return bool(self._listeners)
 
     def post(self, updates: list[tuple[str, str, Any]]) -> None:
-        """Hands over (job, kind, data) updates; called on the pipeline's thread."""
+        """Passes on (job, kind, data) updates; called on the pipeline's thread."""
         if updates and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver, updates)
 
@@ -62,10 +59,10 @@ class Broker:
         for listener in self._listeners:
             for job, kind, data in updates:
                 if listener.wants(job, kind):
-                    listener.offer(kind, {"job": job, **data})
+                    listener.put(kind, {"job": job, **data})
 
     def join(self, job: str | None, kinds: Collection[str] | None = None) -> Listener | None:
-        """A new listener; None when there are too many, or the daemon is ending."""
+        """A new listener; None if there are too many or the daemon is ending."""
         if self._is_closed or len(self._listeners) >= MAX_LISTENERS:
             return None
         listener = Listener(job, kinds)
@@ -73,7 +70,6 @@ class Broker:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """The page is gone."""
         self._listeners.discard(listener)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The JSON shapes of rules: how each is configured, what it did, and how it stands in a job."""
+"""The JSON shapes of rules: configuration, statistics, and state in each job."""
 
 from collections.abc import Mapping
 
@@ -10,17 +10,16 @@ from caboose_daemon.rules.parts.rule import RuleConfig
 
 
 def thresholds(config: RuleConfig, origins: Mapping[str, str]) -> Json:
-    """One rule's thresholds in force, each with who set it: default, file or posted."""
+    """One rule's thresholds in force, each with its origin: default, file or posted."""
     return {key: {"value": setting(value), "from": origins[key]} for key, value in vars(config).items()}
 
 
 def setting(value: object) -> object:
-    """A threshold as JSON can carry it."""
+    """A threshold as JSON."""
     return number(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
 
 
 def rule(about: Description, config: RuleConfig, origins: Mapping[str, str]) -> Json:
-    """One rule as it is configured."""
     in_force = thresholds(config, origins)
     return {
         "rule": about.name,
@@ -39,7 +38,7 @@ def rule(about: Description, config: RuleConfig, origins: Mapping[str, str]) -> 
 
 
 def stats(of: RuleStats) -> Json:
-    """What one rule did and cost, over all jobs."""
+    """Runs, time and failures of one rule over all jobs."""
     return {
         "runs": of.runs,
         "mean_seconds": of.seconds / of.runs if of.runs else None,
@@ -48,7 +47,7 @@ def stats(of: RuleStats) -> Json:
 
 
 def states(job: Job, configs: Mapping[str, RuleConfig]) -> dict[str, Json]:
-    """Each rule in one job: off, abstaining (with what it misses), open (how bad, since when) or quiet."""
+    """Each rule in one job: off, abstaining (with the missing data), open (with severity and onset) or quiet."""
     missing = job.attempt.engine.abstaining(job.visible) if job.attempt is not None else {}
     found = {episode.rule: episode for episode in job.episodes.open}
     found_states: dict[str, Json] = {}

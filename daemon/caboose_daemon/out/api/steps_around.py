@@ -1,4 +1,4 @@
-"""The steps of a run around one moment, as the journal has them."""
+"""The steps of a run around one step, from the journal."""
 
 import sqlite3
 from typing import Any
@@ -7,13 +7,13 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.store.step_table import SELECTED, to_summary
 
 MAX_STEPS = 5000
-"""On each side."""
+"""Maximum on each side."""
 
 
 def steps_around(
     connection: sqlite3.Connection, job: str, attempt: int, step: int, before: int, after: int
 ) -> dict[str, Any]:
-    """The last steps up to (attempt, step) and the first ones beyond, oldest first, and how many there are in all."""
+    """The steps before and after (attempt, step), oldest first, and the total number on each side."""
     columns = f"SELECT {SELECTED} FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "  # noqa: S608 - constants
     counted = "SELECT count(*) FROM steps JOIN jobs ON jobs.id = job WHERE name = ? AND "
     where = (job, attempt, step)

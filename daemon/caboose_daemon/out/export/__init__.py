@@ -1,1 +1,1 @@
-"""What the daemon hands to others while it runs: annotations to Grafana, curves to TensorBoard and W&B."""
+"""Exports of a running daemon: annotations to Grafana, curves to TensorBoard and W&B."""

@@ -1,10 +1,10 @@
-"""Passes the pipeline's results to Grafana and the mirrors that are configured.
+"""Passes the pipeline's results to Grafana and the mirrors, as configured.
 
 Design
 ------
-Called on the loop's thread with the state's lock held, so it only selects items and puts them into outboxes; the items
-are immutable. Without configuration there are no outboxes, and a step costs one check of an empty list. Libraries are
-imported when configured; a missing one ends the start with the command that installs it.
+Called on the loop's thread with the state's lock held, so it only selects items and puts them into outboxes; items are
+frozen. Without configuration there are no outboxes, and a step costs one check of an empty list. Libraries are imported
+only if configured; a missing one stops the start with the command that installs it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ DAEMON_EXTRA = "pip install 'caboose[daemon]'"
 
 
 class ExportError(ValueError):
-    """A configured export is not possible; the message is one line."""
+    """An export cannot work as configured; the message is one line."""
 
 
 class Exports:
@@ -48,12 +48,11 @@ class Exports:
         self._curves = curves or Curves()
 
     def start(self) -> None:
-        """Starts delivery."""
         for outbox in self._all:
             outbox.start()
 
     def close(self, patience: float = CLOSE_SECONDS) -> None:
-        """Delivers what is queued, within `patience` seconds."""
+        """Delivers queued items within `patience` seconds."""
         deadline = time.monotonic() + patience
         for outbox in self._all:
             outbox.close(max(0.0, deadline - time.monotonic()))
@@ -63,14 +62,14 @@ class Exports:
         return self._mirrors if self._poster is None else (self._poster, *self._mirrors)
 
     def attempt_began(self, job: Job) -> None:
-        """To Grafana, except for the first attempt: a restart or a rollback."""
+        """Posts restarts and rollbacks to Grafana; the first attempt is not posted."""
         if self._poster is not None and job.attempt is not None and job.num_attempts > 1:
             from caboose_daemon.out.grafana.annotations import of_attempt
 
             self._poster.put(of_attempt(job.name, job.num_attempts, job.attempt.began))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        """To the mirrors, every n-th step as configured."""
+        """To the mirrors, every Nth step as configured."""
         if self._mirrors:
             item = self._curves.pick(job, summary)
             if item is not None:
@@ -83,7 +82,7 @@ class Exports:
             self._mirror(incident)
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
-        """Rollbacks, done or failed, to all targets; other decisions to none."""
+        """Only committed and failed rollbacks are exported."""
         if decision.kind != "rollback" or decision.state not in ("committed", "failed"):
             return
         if self._poster is not None:
@@ -95,7 +94,7 @@ class Exports:
             self._mirror(decision)
 
     def event_declared(self, job: Job, event: Event) -> None:
-        """Validation results go to the mirrors."""
+        """Validation results to the mirrors."""
         item = pick(job, event) if self._mirrors else None
         if item is not None:
             self._mirror(item)
@@ -106,7 +105,7 @@ class Exports:
 
 
 def make_exports(config: Config, state: State, data_dir: Path) -> Exports:
-    """The configured exports, not started; ExportError if one is not possible."""
+    """The configured exports, not started; ExportError if one cannot work."""
     poster = _poster(config.grafana, state)
     mirrors = _mirrors(config.export, state, data_dir)
     export = config.export
@@ -164,10 +163,10 @@ def _need(module: str, key: str, library: str, install: str) -> None:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """Hides torch: tensorboardX imports it if present, which costs seconds and hundreds of megabytes."""
+    """tensorboardX imports torch if installed, which takes seconds and hundreds of megabytes without use."""
     is_hidden = "torch" not in sys.modules
     if is_hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to make an import fail
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes the import fail
     try:
         yield
     finally:

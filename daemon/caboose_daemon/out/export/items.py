@@ -1,10 +1,10 @@
-"""The items of a mirror: steps and validations; selected on the loop's thread, converted to names and numbers later.
+"""Items for the mirrors: steps and validations, selected on the loop's thread, converted to names and numbers later.
 
 Design
 ------
-A step is a few numbers, and thousands may wait in a queue. All ranks' histograms of a sampled step may be hundreds of
-megabytes, so they are only lent: the newest eight that wait stay available, whatever the queue lengths, and older ones
-are withdrawn. They are merged on the mirror's thread.
+A step is a handful of numbers, and thousands may wait in a queue. All ranks' histograms of a sampled step may take
+hundreds of megabytes, so a queued item only references them: of the items still waiting, the newest eight keep theirs,
+and older ones lose them. They are merged on the mirror's thread.
 """
 
 import math
@@ -25,9 +25,9 @@ from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
 
 MAX_GROUPS = 8
 MAX_METRICS = 32
-MAX_LENT = 8
+MAX_PENDING = 8
 MAX_TIMES = 1000
-"""Jobs of which the time of the last histograms is remembered."""
+"""Maximum jobs whose last histogram time is kept."""
 MAX_LAYERS = 32
 """Layers (and modules) with a histogram, evenly spread over the depth."""
 SAMPLED_ELEMENTS = 512.0
@@ -35,7 +35,7 @@ SAMPLED_ELEMENTS = 512.0
 NUM_BINS = HISTOGRAM_BINS - 1
 """Bins of a mirrored histogram: zeros, then the powers of two."""
 EDGES = np.arange(HISTOGRAM_LOWEST - 1, HISTOGRAM_LOWEST + NUM_BINS, dtype=np.float64)
-"""Of the bins, in powers of two; exact zeros are below the lowest."""
+"""Edges of the bins, in powers of two; exact zeros are below the lowest."""
 Floats = NDArray[np.float64]
 LAYER_STATISTICS = {
     "weight_norm": "weight_norm",
@@ -44,11 +44,11 @@ LAYER_STATISTICS = {
     "activation_dead": "dead_units_ratio",
     "activation_saturated": "saturated_units_ratio",
 }
-"""A sample's statistics and their metric names."""
+"""Sample statistics and their names in the metrics."""
 
 
-class Lent:
-    """The histograms of a sampled step, until they are withdrawn."""
+class PendingHistograms:
+    """The histograms of a sampled step; `step` is None once they are dropped."""
 
     def __init__(self, step: AlignedStep, layers: tuple[Layer, ...], modules: tuple[Module, ...]) -> None:
         self.step: AlignedStep | None = step
@@ -58,12 +58,12 @@ class Lent:
 
 @dataclass(frozen=True)
 class MirroredSample:
-    """The layers at a sampled step."""
+    """A sample of the layers."""
 
     layer_grad_norm: Masked
     latest: LatestSample | None
-    histograms: Lent | None
-    """None if not wanted for this step."""
+    histograms: PendingHistograms | None
+    """None if not mirrored for this step."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class MirroredStep:
     num_open: int
     noise_ratio: float | None = None
     replicas: tuple[int, int] | None = None
-    """How many were compared last, and how many of them differ; None without a comparison."""
+    """Number compared last, and number that differ; None if not compared."""
     sample: MirroredSample | None = None
     rewound_at: int | None = None
-    """The step before the rollback that this attempt began with; None for other attempts."""
+    """The boundary of the rollback that started this attempt, if any."""
 
     @property
     def values(self) -> dict[str, float]:
-        """Every known number, by its name in a mirror."""
+        """All known numbers, by their name in a mirror."""
         summary = self.summary
         known: dict[str, float | None] = {
             **{column.mirror: getattr(summary, column.name) for column in STEP_COLUMNS if column.mirror},
@@ -114,21 +114,21 @@ class Declared:
 
 
 class Curves:
-    """Selects the steps to mirror, and the samples that become histograms."""
+    """Selects the steps to mirror, and the samples to mirror as histograms."""
 
     def __init__(self, every_steps: int = 1, histogram_seconds: float | None = None) -> None:
         self._every = every_steps
         self._seconds = histogram_seconds
         self._histogram_times: dict[str, float] = {}
-        self._lent: deque[Lent] = deque()
+        self._pending: deque[PendingHistograms] = deque()
 
     def pick(self, job: Job, summary: StepSummary) -> MirroredStep | None:
-        """The step as a mirror item; None if it is not mirrored."""
+        """The step for the mirrors; None if it is not mirrored."""
         step = job.last
         if step is None or step.step != summary.step:
             return None
-        is_odd = summary.loss is not None and not math.isfinite(summary.loss)
-        if summary.step % self._every and not step.is_sampled and not is_odd:
+        is_non_finite = summary.loss is not None and not math.isfinite(summary.loss)
+        if summary.step % self._every and not step.is_sampled and not is_non_finite:
             return None
         names = [group.name for group in job.groups] or ["0"]
         attempt = job.attempt
@@ -150,17 +150,17 @@ class Curves:
         is_due = (
             self._seconds is not None and step.time - self._histogram_times.get(job.name, -math.inf) >= self._seconds
         )
-        lent = None
+        pending = None
         if is_due:
             self._histogram_times.pop(job.name, None)
             self._histogram_times[job.name] = step.time
             if len(self._histogram_times) > MAX_TIMES:
                 del self._histogram_times[next(iter(self._histogram_times))]
-            lent = Lent(step, job.layers, job.modules)
-            self._lent.append(lent)
-            if len(self._lent) > MAX_LENT:
-                self._lent.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.latest, lent)
+            pending = PendingHistograms(step, job.layers, job.modules)
+            self._pending.append(pending)
+            if len(self._pending) > MAX_PENDING:
+                self._pending.popleft().step = None
+        return MirroredSample(step.layer_grad_norm, job.meters.latest, pending)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -173,7 +173,7 @@ def pick(job: Job, event: Event) -> Declared | None:
 
 
 def layer_values(sample: MirroredSample) -> dict[str, float]:
-    """Minimum, median and maximum over all layers, of every statistic per layer."""
+    """Minimum, median and maximum over all layers of each per-layer statistic."""
     values: dict[str, float] = {}
     known: dict[str, Masked] = {"gradient_norm": sample.layer_grad_norm}
     if sample.latest is not None:
@@ -188,12 +188,12 @@ def layer_values(sample: MirroredSample) -> dict[str, float]:
     return values
 
 
-def histograms(lent: Lent) -> dict[str, Floats] | None:
-    """By name, the element counts in the bins of EDGES; None if withdrawn."""
-    step = lent.step
+def histograms(pending: PendingHistograms) -> dict[str, Floats] | None:
+    """Elements in each bin of EDGES, by name; None if they were dropped."""
+    step = pending.step
     if step is None:
         return None
-    return {**dict(_of_layers(step, lent.layers)), **dict(_of_modules(step, lent.modules))}
+    return {**dict(_of_layers(step, pending.layers)), **dict(_of_modules(step, pending.modules))}
 
 
 def _of_layers(step: AlignedStep, layers: tuple[Layer, ...]) -> Iterator[tuple[str, Floats]]:
@@ -224,7 +224,7 @@ def _rows(kind: str, names: list[str], found: Masked, sizes: Floats) -> Iterator
 
 
 def _first(step: AlignedStep, name: str) -> Masked | None:
-    """The values of the lowest rank that has them: activations differ between ranks only by their data."""
+    """The values of the lowest rank that sampled: activations differ between ranks only by their data."""
     for rank in sorted(step.reports):
         values = step.reports[rank].arrays.get(name)
         if values is not None and values.ndim == 2 and len(values):

@@ -1,10 +1,10 @@
-"""Writes jobs' steps, histograms and incidents as runs of another tool: the common part of all mirrors.
+"""Writes jobs' steps, histograms and incidents as runs of another tool's format: the common part of all mirrors.
 
 Design
 ------
-The target of an outbox. It keeps track of each job's open run, converts items to names and numbers and passes them to
-a `MirrorWriter`. A writer that raised is closed and opened again with the next item; of many jobs only the most recent
-have an open writer.
+The target of an outbox. It tracks each job's open run, converts items to names and numbers and passes them to a
+`MirrorWriter`. A writer that raised is closed and opened again with the next item; only the writers of the most recent
+jobs stay open.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from caboose_daemon.rollback_state.decision import Decision
 
 MAX_OPEN = 64
 MAX_BOOKS = 256
-"""Jobs whose run number is kept in memory; bounded, as names come from the network."""
+"""Maximum jobs whose run is kept in memory; job names come from the network."""
 MAX_EARLY = 100
 
 
 class MirrorWriter(Protocol):
-    """One run in a mirror's own format."""
+    """One run in a mirror's format."""
 
     def scalars(self, step: int, time: float, values: Mapping[str, float]) -> None:
         """Numbers of one step."""
@@ -35,10 +35,10 @@ class MirrorWriter(Protocol):
         """Counts in the bins of `items.EDGES`."""
 
     def text(self, step: int, time: float, name: str, text: str) -> None:
-        """Text."""
+        """A text for people."""
 
     def flush(self) -> None:
-        """Writes out buffered data."""
+        """Writes buffered data."""
 
     def close(self) -> None:
         """Ends the run."""
@@ -57,13 +57,12 @@ class Mirror:
         self._directory = directory
         self._open_writer = open_writer
         self._books: OrderedDict[str, RunBook] = OrderedDict()
-        """Of the most recent jobs; the others' are on disk."""
+        """Of the most recent jobs; others are on disk."""
         self._writers: OrderedDict[str, tuple[MirrorRun, MirrorWriter]] = OrderedDict()
         self._early: dict[str, deque[Declared]] = {}
-        """Validations of steps that are not aligned yet: some formats need increasing steps."""
+        """Validations of steps not yet aligned; held back because some formats need steps in order."""
 
     def take(self, item: Item) -> None:
-        """Writes one item."""
         book = self._book(item.job)
         run = book.at(item.summary.step, item.rewound_at) if isinstance(item, MirroredStep) else book.last
         if isinstance(item, Declared) and item.step > run.last_step:
@@ -76,7 +75,7 @@ class Mirror:
             while early and early[0].step <= run.last_step:
                 self._write(writer, early.popleft())
         except BaseException:
-            self._put_away(item.job)
+            self._close_writer(item.job)
             raise
 
     def _book(self, job: str) -> RunBook:
@@ -84,7 +83,7 @@ class Mirror:
         if book is None:
             if len(self._books) >= MAX_BOOKS:
                 oldest, closed = self._books.popitem(last=False)
-                self._put_away(oldest)
+                self._close_writer(oldest)
                 self._early.pop(oldest, None)
                 closed.save()
             book = self._books[job] = RunBook(self._directory, job)
@@ -117,30 +116,29 @@ class Mirror:
         if opened is not None and opened[0].number == run.number:
             self._writers.move_to_end(run.job)
             return opened[1]
-        self._put_away(run.job)
+        self._close_writer(run.job)
         if len(self._writers) >= MAX_OPEN:
-            self._put_away(next(iter(self._writers)))
+            self._close_writer(next(iter(self._writers)))
         directory = book.directory / run.name
         directory.mkdir(parents=True, exist_ok=True)
         writer = self._open_writer(directory, run)
         self._writers[run.job] = (run, writer)
         return writer
 
-    def _put_away(self, job: str) -> None:
+    def _close_writer(self, job: str) -> None:
         opened = self._writers.pop(job, None)
         if opened is not None:
-            with contextlib.suppress(Exception):  # it failed, or is replaced
+            with contextlib.suppress(Exception):  # closed because it failed or was replaced
                 opened[1].close()
 
-    def rest(self) -> None:
-        """Writes out buffered data, then the run books."""
+    def flush(self) -> None:
+        """Flushes every writer, then saves each run's position."""
         for _, writer in self._writers.values():
             writer.flush()
         for book in self._books.values():
             book.save()
 
     def close(self) -> None:
-        """Closes every run."""
         for book in self._books.values():
             book.save()
         for job in list(self._writers):

@@ -1,12 +1,12 @@
-"""Which run of a job a mirror writes to: the same while steps increase, a new one when steps or weights go back.
+"""Which run of a job a mirror writes to: the same while steps advance, a new one when steps or weights go back.
 
 Design
 ------
-A job that restarts from a checkpoint repeats steps. In one curve they would go backwards, so they begin a new run:
-`<job>/run-2`. So does a rollback, after which the steps continue with old weights: one curve would look like a recovery
-without cause. A restart that continues after the last step stays in its run. The last step is kept in a small file
-beside the runs, for a restarted daemon; each job has its own file, because daemons of several jobs may share the
-directory.
+A job restarted from a checkpoint repeats steps. In one curve that would run backwards, so repeated steps start a new
+run: `<job>/run-2`. So does a rollback, after which steps advance with older weights: one curve through both would look
+as if the run had recovered without help. A restart that continues where the last one ended stays in its run. The
+position is kept in a small file beside the runs, for a restarted daemon; one file per job, because daemons of several
+jobs may share the directory.
 """
 
 import json
@@ -27,11 +27,11 @@ class MirrorRun:
     number: int
     last_step: int
     nonce: str
-    """Distinguishes it from another daemon's run of the same name."""
+    """Distinguishes it from another run of the same name."""
 
     @property
     def name(self) -> str:
-        """Its directory."""
+        """Name of its directory."""
         return f"run-{self.number}"
 
 
@@ -46,14 +46,14 @@ class RunBook:
 
     @property
     def last(self) -> MirrorRun:
-        """The run written last; the first run if there is none."""
+        """The run written last; a new one if there is none."""
         self._run = self._run or self._next(-1)
         return self._run
 
     def at(self, step: int, rewound_at: int | None = None) -> MirrorRun:
-        """The run of this step: a new one if the step is repeated, or is the first after a rollback.
+        """The run of this step: a new one if the step was written before, or is the first after a rollback.
 
-        `rewound_at` is the last step before the rollback that this step's attempt began with.
+        `rewound_at` is the boundary of the rollback that started this step's attempt.
         """
         is_rewound = rewound_at is not None and self._run is not None and self._run.last_step <= rewound_at
         if self._run is None or step <= self._run.last_step or is_rewound:
@@ -63,7 +63,7 @@ class RunBook:
         return self._run
 
     def save(self) -> None:
-        """Saves the run and its last step."""
+        """Saves the position."""
         if self._run is None or self._run == self._written:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,10 @@ class RunBook:
                 str(content["job"]), int(content["number"]), int(content["last_step"]), str(content["nonce"])
             )
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # none yet, or unreadable: a new run is always right
+            return None  # missing or damaged: a new run is always correct
         return run if run.job == self._job else None
 
 
 def folder_name(job: str) -> str:
-    """A job's name as a folder name: without leading dots or slashes, which could leave the parent."""
+    """A job's name as a folder name that cannot leave its parent (no leading dots)."""
     return re.sub(r"[^A-Za-z0-9_.:@-]", "_", re.sub(r"^\.+", lambda dots: "_" * len(dots.group()), job))

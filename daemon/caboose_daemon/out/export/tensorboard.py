@@ -1,7 +1,7 @@
 """A run as a TensorBoard event file.
 
-Written with tensorboardX's synchronous writer: its `SummaryWriter` has its own thread and queue, which hide errors such
-as a full disk.
+Written with tensorboardX's synchronous writer: its `SummaryWriter` uses a thread and a queue, which hide a
+full disk.
 """
 
 import itertools
@@ -22,10 +22,10 @@ _numbers = itertools.count(1)
 
 
 class EventFile:
-    """One event file in a run's directory; a run that is opened again gets a second one, as TensorBoard expects."""
+    """One event file in a run's directory; a reopened run gets a second one, as TensorBoard expects."""
 
     def __init__(self, directory: Path, run: MirrorRun) -> None:
-        # Two writers in one second and directory must not share a file; files are read in name order.
+        # Two writers in one second need different files, which are read in name order.
         suffix = f".{next(_numbers):08}.{os.getpid()}"
         self._file = EventsWriter(str(directory / "events"), filename_suffix=suffix)
 
@@ -51,14 +51,13 @@ class EventFile:
             self._write(step, time, made)
 
     def text(self, step: int, time: float, name: str, text: str) -> None:
-        """Markdown, under TEXT."""
+        """Markdown, in the TEXT tab."""
         self._write(step, time, summary.text(name, text))
 
     def flush(self) -> None:
         self._file.flush()
 
     def close(self) -> None:
-        """Ends the file."""
         self._file.close()
 
     def _write(self, step: int, time: float, made: Summary) -> None:

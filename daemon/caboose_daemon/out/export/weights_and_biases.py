@@ -1,7 +1,7 @@
 """A run in Weights & Biases, offline or online.
 
-W&B takes a run's steps in order only: a validation older than the newest step is logged with the newest step, and
-incidents are in the run's summary.
+W&B accepts steps in order only: a validation older than the newest step is logged with that step, and incidents go
+to the run's summary.
 """
 
 import re
@@ -17,7 +17,7 @@ from caboose_daemon.out.export.runs import MirrorRun
 
 MAX_ID = 64
 FINISH_SECONDS = 4.0
-"""Limit for the upload at the end of a run."""
+"""Maximum wait for the network at the end of a run."""
 Mode = Literal["offline", "online"]
 
 
@@ -37,14 +37,13 @@ class WandbRun:
         self._log(step, {name: wandb.Histogram(np_histogram=(c, EDGES)) for name, c in counts.items()})
 
     def text(self, step: int, time: float, name: str, text: str) -> None:
-        """A line of the summary."""
+        """A field of the summary."""
         self._run.summary[name] = text
 
     def flush(self) -> None:
-        """W&B's process writes continuously."""
+        """Nothing to do: W&B's process writes continuously."""
 
     def close(self) -> None:
-        """Ends the run."""
         self._run.finish()
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Annotations in Grafana: when something was found, and when the run was rolled back."""
+"""Grafana annotations for incidents, rollbacks and new attempts."""

@@ -40,7 +40,7 @@ class Poster:
         if len(self._posted) > MAX_REMEMBERED:
             self._posted.popitem(last=False)
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         """Nothing is buffered."""
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The daemon's HTTP side: metrics, health, the JSON API, the live stream and the page."""
+"""The HTTP server: metrics, health, the JSON API, the live stream and the page."""

@@ -30,8 +30,8 @@ from caboose_daemon.version import __version__
 from caboose_wire import Event
 
 MAX_ERROR = 500
-"""Characters of an error that repeats the request."""
-LASTS = "posted values last until the daemon restarts; put them into caboose.toml to keep them"
+"""Maximum characters of an error that quotes the request."""
+UNTIL_RESTART = "posted values apply until the daemon restarts; put them into caboose.toml to keep them"
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -51,7 +51,7 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Api:
-    """The endpoints; each reads the state under its lock."""
+    """The endpoints; each reads the state under its lock and answers at once."""
 
     def __init__(self, context: Context, registry: CollectorRegistry) -> None:
         self._context = context
@@ -81,7 +81,7 @@ class Api:
         ]
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus exposition, classic or OpenMetrics; the next scrape reports how long this one took."""
+        """Prometheus exposition, classic or OpenMetrics by Accept; the next scrape reports the duration of this one."""
         began = time.perf_counter()
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         body = await run_in_threadpool(encoder, self._registry)
@@ -101,13 +101,13 @@ class Api:
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def readyz(self, request: Request) -> Response:
-        """The daemon does its work: it receives, and the journal can be written."""
+        """The daemon receives reports and can write its journal."""
         problems = self._context.problems()
         status = {"status": "not ready" if problems else "ready", "problems": problems}
         return JSONResponse(status, status_code=503 if problems else 200)
 
     async def jobs(self, request: Request) -> Response:
-        """Every job, the most recently heard first."""
+        """Every job, the most recently seen first."""
         state, now = self._context.state, self._context.clock()
         with state.lock:
             jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
@@ -115,7 +115,7 @@ class Api:
         return JSONResponse({"jobs": rows})
 
     async def job(self, request: Request) -> Response:
-        """One job with its ranks, settings and blind spots."""
+        """One job with its ranks, settings and unavailable statistics."""
         return job_reply(
             self._context.state,
             request,
@@ -123,7 +123,7 @@ class Api:
         )
 
     async def findings(self, request: Request) -> Response:
-        """The findings of one job, newest first."""
+        """The episodes of one job, newest first."""
         return job_reply(
             self._context.state,
             request,
@@ -139,17 +139,17 @@ class Api:
         )
 
     async def diagnosis(self, request: Request) -> Response:
-        """The open incidents of one job with their diagnosis; the last ones if none is open."""
+        """The open incidents of one job with their causes; the last closed ones if none is open."""
         return job_reply(self._context.state, request, json_shapes.job_diagnosis)
 
     async def acknowledge(self, request: Request) -> Response:
-        """Acknowledges an incident; with `"undo": true`, withdraws that."""
+        """Acknowledges an incident; with `"undo": true`, withdraws the acknowledgement."""
         try:
             body = msgspec.json.decode(await request.body(), type=AckBody)
         except msgspec.MsgspecError as problem:
             return error(400, f'expected {{"reason": ..., "by": ...}}: {problem}')
         if not body.undo and not body.reason.strip():
-            return error(400, "reason is missing: the next reader needs to know why")
+            return error(400, "reason is empty: give the reason for the acknowledgement")
         number = request.path_params["number"]
 
         def answer(job: Job) -> Response:
@@ -163,7 +163,7 @@ class Api:
         return job_reply(self._context.state, request, answer)
 
     async def latest_sample(self, request: Request) -> Response:
-        """The layers of one job at its last sampled step."""
+        """The last sample of one job's layers."""
         name = request.path_params["job"]
         unknown = unknown_job(self._context.state, name)
         if unknown is not None:
@@ -171,13 +171,13 @@ class Api:
         return JSONResponse({"job": name, "sample": await run_in_threadpool(self._context.latest_sample, name)})
 
     async def declare(self, request: Request) -> Response:
-        """Declares an event from outside the run, as `monitor.event` does from inside."""
+        """Declares an event from outside the run, like `monitor.event` inside it."""
         try:
             body = msgspec.json.decode(await request.body(), type=EventBody)
         except msgspec.MsgspecError as problem:
             return error(400, f'expected {{"kind": ..., "fields": {{...}}}}: {problem}')
         if not 1 <= len(body.kind) <= 64 or len(body.fields) > 64:
-            return error(400, "kind has 1 to 64 characters, fields at most 64 entries")
+            return error(400, "kind must have 1 to 64 characters, fields at most 64 entries")
 
         def answer(job: Job) -> Response:
             event = Event(
@@ -193,11 +193,11 @@ class Api:
         return job_reply(self._context.state, request, answer)
 
     async def columns(self, request: Request) -> Response:
-        """The columns of a step and of a rank, with their units."""
+        """The columns of a step and of a rank, with label and unit."""
         return JSONResponse({"columns": [json_shapes.column(each) for each in (*STEP_COLUMNS, *RANK_COLUMNS)]})
 
     async def rules(self, request: Request) -> Response:
-        """Every rule: its thresholds, inputs, and state in each job."""
+        """Every rule: thresholds, required data, state in each job."""
         about = await run_in_threadpool(lambda: [describe(rule) for rule in RULES])  # reads their sources, once
         state, force = self._context.state, self._context.thresholds
         with state.lock:
@@ -214,7 +214,7 @@ class Api:
         return JSONResponse({"file": force.file or None, "rules": rows})
 
     async def config(self, request: Request) -> Response:
-        """The thresholds in force, and where each comes from."""
+        """The thresholds in force, and the origin of each."""
         return JSONResponse(self._config())
 
     async def configure(self, request: Request) -> Response:
@@ -231,4 +231,4 @@ class Api:
         force = self._context.thresholds
         with self._context.state.lock:
             rules = {name: rule_shapes.thresholds(rule, force.origins(name)) for name, rule in force.in_force.items()}
-            return {"file": force.file or None, "rules": rules, "note": LASTS}
+            return {"file": force.file or None, "rules": rules, "note": UNTIL_RESTART}

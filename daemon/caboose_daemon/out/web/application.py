@@ -38,7 +38,7 @@ def make_application(context: Context, *, token: str, host: str, allowed_hosts: 
 
 
 async def not_found(request: Request, problem: Exception) -> Response:
-    return error(404, f"nothing at {request.url.path[:200]}; the API is under /api/v1/jobs")
+    return error(404, f"no such path: {request.url.path[:200]}; the API is under /api/v1/jobs")
 
 
 async def method_not_allowed(request: Request, problem: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The parts of a running daemon that the HTTP endpoints use."""
+"""The parts of a running daemon that the HTTP server uses."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.out.api.declared import declared
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.api.steps_around import steps_around
-from caboose_daemon.rollback.requests import ByHand
+from caboose_daemon.rollback.requests import Requests
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.sample_history import SampleReader
@@ -28,39 +28,39 @@ class Context:
     history: HistoryReader
     clock: Callable[[], float]
     is_receiving: Callable[[], bool]
-    by_hand: ByHand
+    requests: Requests
     rollback: RollbackConfig
     incident_seconds: float = 120.0
-    """The least time that an incident is exported."""
+    """Minimum time an incident is exported."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def series(self, job: str, points: int, first: int | None, last: int | None) -> list[dict[str, Any]]:
-        """A job's curves, or a window of them; one reader at a time on the journal's reading connection."""
+        """A job's curves, or a window of them; one reader at a time on the connection."""
         with self._history_lock:
             return self.history.series(job, points, first, last)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
-        """A job's layers at its last sampled step."""
+        """The last sample of a job's layers."""
         with self._history_lock:
             return self.history.latest_sample(job)
 
     def samples(self, job: str, question: Callable[[SampleReader], dict[str, Any]]) -> dict[str, Any]:
-        """The answer to a question about a job's samples."""
+        """The result of `question`, called with a reader of the job's samples."""
         with self._history_lock:
             return question(SampleReader(self.history.connection, job))
 
     def steps(self, job: str, attempt: int, step: int, before: int, after: int) -> dict[str, Any]:
-        """A job's steps around one step."""
+        """A job's steps around a step."""
         with self._history_lock:
             return steps_around(self.history.connection, job, attempt, step, before, after)
 
     def declared(self, job: str) -> list[dict[str, Any]]:
-        """A job's declared events, without validations."""
+        """A job's declared events, except validations."""
         with self._history_lock:
             return declared(self.history.connection, job)
 
     def problems(self) -> list[str]:
-        """Why the daemon is not ready; empty if it is."""
+        """Problems that make the daemon not ready."""
         problems = []
         if not self.is_receiving():
             problems.append("the receiving loop has stopped")

@@ -1,12 +1,12 @@
-"""The static files of the page: HTML, scripts, styles, and plotly's script.
+"""Static files of the page: HTML, scripts, styles, and plotly's script.
 
 Design
 ------
-The page's files change with every upgrade, so a browser revalidates them by ETag each time; there are many, so they are
-kept in memory, compressed. Plotly's script is nearly 5 MB and belongs to an installed version: its name contains that
-version, so a browser caches it for good. It is compressed once, at the first request, and not by the middleware for
-each request. The page's head preloads the modules, which import one another, and then plotly's script, which runs after
-text and numbers are on the screen.
+The page's own files change with every upgrade, so a browser revalidates them each time; there are many, so they are
+kept in memory, compressed. Plotly's script has nearly 5 MB and belongs to an installed version: under a name with that
+version a browser caches it for good. It is compressed once, when the page is first requested, and not by the middleware
+for each reader. The page's head lists everything it needs, so the browser discovers nothing late: the modules, which
+import one another, and plotly's script, which runs after text and numbers are on the screen.
 """
 
 import gzip
@@ -31,15 +31,15 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page needs nothing from anywhere else; plotly styles its own elements inline."""
-ASK_AGAIN = "no-cache"
-FOR_GOOD = "public, max-age=31536000, immutable"
+"""The page loads nothing from other sites; plotly uses inline styles."""
+REVALIDATE = "no-cache"
+IMMUTABLE = "public, max-age=31536000, immutable"
 HEAD_END = "</head>"
-GREAT_FUNCTION = b'} (typeof self !== "undefined" ? self : this, () => {'
+MAIN_FUNCTION = b'} (typeof self !== "undefined" ? self : this, () => {'
 
 
 class Files:
-    """Serves the static files."""
+    """Serves the page's files."""
 
     def __init__(self) -> None:
         self.plotly_name = f"plotly-{version('plotly')}.min.js"
@@ -60,7 +60,7 @@ class Files:
         body = self._page(shows_job="job" in request.query_params)
         headers = {
             "content-security-policy": CONTENT_POLICY,
-            "cache-control": ASK_AGAIN,
+            "cache-control": REVALIDATE,
             "etag": _etag(body),
         }
         if _is_known(request, headers["etag"]):
@@ -68,7 +68,7 @@ class Files:
         return Response(body, media_type="text/html", headers=headers, background=BackgroundTask(self._prepared))
 
     def _page(self, *, shows_job: bool) -> bytes:
-        """index.html with preloads in its head; the list of jobs only prefetches plotly."""
+        """index.html with preload links; plotly is only prefetched for the list of jobs."""
         text = (PAGE / "index.html").read_text(encoding="utf-8")
         modules = (f'<link rel="modulepreload" href="static/{html.escape(p.name)}">' for p in sorted(PAGE.glob("*.js")))
         relation = 'rel="preload" as="script"' if shows_job else 'rel="prefetch"'
@@ -76,12 +76,12 @@ class Files:
         return text.replace(HEAD_END, "\n".join([*modules, script, HEAD_END]), 1).encode()
 
     async def file(self, request: Request) -> Response:
-        """One of the page's files; revalidated each time, so that an upgrade is never partial."""
+        """One of the page's files, revalidated each time, so an upgrade is never partly visible."""
         file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
         file.refresh()
-        headers = {"cache-control": ASK_AGAIN, "etag": file.etag, "vary": "Accept-Encoding"}
+        headers = {"cache-control": REVALIDATE, "etag": file.etag, "vary": "Accept-Encoding"}
         if _is_known(request, file.etag):
             return Response(status_code=304, headers=headers)
         if not _takes_gzip(request):
@@ -90,14 +90,14 @@ class Files:
         return Response(file.compressed, media_type=file.media_type, headers=headers)
 
     async def favicon(self, request: Request) -> Response:
-        """The page's icon, at the path that browsers request by default."""
+        """The page's icon, at the path browsers request by default."""
         return RedirectResponse("/static/icon.svg")
 
     async def plotly(self, request: Request) -> Response:
         """Plotly's script, from the installed package."""
         is_versioned = request.url.path.endswith(self.plotly_name)
         headers = {
-            "cache-control": FOR_GOOD if is_versioned else ASK_AGAIN,
+            "cache-control": IMMUTABLE if is_versioned else REVALIDATE,
             "etag": f'"{self.plotly_name}"',
             "vary": "Accept-Encoding",
         }
@@ -109,7 +109,7 @@ class Files:
         return Response(await run_in_threadpool(gzip.decompress, body), media_type="text/javascript", headers=headers)
 
     def _prepared(self) -> bytes:
-        """Plotly's script, compressed once (0.25 s of one core)."""
+        """Plotly's script, compressed once (0.25 s)."""
         with self._lock:
             if not self._compressed:
                 self._compressed = gzip.compress(hinted(PLOTLY.read_bytes()), compresslevel=6, mtime=0)
@@ -117,18 +117,18 @@ class Files:
 
 
 def hinted(script: bytes) -> bytes:
-    """Plotly's script with its main function in brackets, a hint to the browser that it is called at once.
+    """Plotly's script with its main function in parentheses, a hint to the browser that it is called at once.
 
-    Chromium then compiles it in the background while it loads, and not again when it is called, which saves a third of
-    the script's time. A plotly version with another beginning or end is left unchanged.
+    Chromium then compiles it in the background while it downloads, and not again when it is called, which saves a third
+    of the script's time. A plotly version with a different start or end is left unchanged.
     """
-    if script.count(GREAT_FUNCTION) == 1 and script.endswith(b"}));"):
-        return script.replace(GREAT_FUNCTION, GREAT_FUNCTION.replace(b"() =>", b"(() =>"))[:-4] + b"})));"
+    if script.count(MAIN_FUNCTION) == 1 and script.endswith(b"}));"):
+        return script.replace(MAIN_FUNCTION, MAIN_FUNCTION.replace(b"() =>", b"(() =>"))[:-4] + b"})));"
     return script
 
 
 class PageFile:
-    """A file of the page in memory; read again when it changes on disk."""
+    """A file of the page in memory, reread when it changes on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -138,7 +138,7 @@ class PageFile:
         self.etag = ""
 
     def refresh(self) -> None:
-        """Reads the file if it has changed."""
+        """Rereads the file if it changed."""
         changed = self._path.stat().st_mtime_ns
         if changed != self._changed:
             self.body = self._path.read_bytes()
@@ -152,7 +152,7 @@ def _etag(body: bytes) -> str:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Whether the browser has this version; middleware may have made its ETag a weak one."""
+    """Whether the browser already has it; middleware may have made its validator weak."""
     return etag in (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
 
 

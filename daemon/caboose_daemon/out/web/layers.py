@@ -1,4 +1,4 @@
-"""The JSON API of layers over time: one statistic of all layers, or all statistics of one."""
+"""The JSON API of layers over time: one statistic of all layers, or all statistics of one layer."""
 
 from typing import Annotated, Any
 
@@ -23,10 +23,10 @@ Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 NEVER = {
     "dead": "no ReLU has a full window of 8 samples yet",
-    "saturated": "the model has no tanh or sigmoid that was sampled",
-    "activation_std": "no sample with activations yet",
+    "saturated": "no tanh or sigmoid was sampled",
+    "activation_std": "no sample has activations yet",
 }
-"""Why a statistic was not sampled, if the agent gives no reason and others were sampled."""
+"""Why a statistic has no sample, if the agent gives no reason and other statistics have samples."""
 
 
 class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -39,7 +39,7 @@ class MapQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "fro
     last: Step = LAST_STEP
     keep: Keep = "largest"
     names: bool = False
-    """Whether each row lists all layers that it merges."""
+    """Whether each row lists all its names."""
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -50,7 +50,7 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": 
 
 
 class LayersApi:
-    """The endpoints; reads only, from the journal."""
+    """The endpoints; they only read the journal."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class LayersApi:
         ]
 
     async def layers(self, request: Request) -> Response:
-        """One statistic of all layers over the sampled steps."""
+        """One statistic, layers by samples."""
         try:
             query = msgspec.convert(dict(request.query_params), MapQuery, strict=False)
         except msgspec.ValidationError as problem:
@@ -71,7 +71,7 @@ class LayersApi:
         if stat is None:
             return error(400, f"stat={query.stat[:64]!r}: choose one of {', '.join(STATS)}")
         if query.points * query.rows > MAX_CELLS:
-            return error(400, f"points x rows is at most {MAX_CELLS:,}; {query.points} x {query.rows} is more")
+            return error(400, f"{query.points} points x {query.rows} rows: give at most {MAX_CELLS:,} cells")
         name = request.path_params["job"]
         asked = self._about(name)
         if isinstance(asked, Response):
@@ -117,10 +117,10 @@ class LayersApi:
         answer = await run_in_threadpool(self._context.samples, name, ask)
         if answer:
             return JSONResponse(answer)
-        return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/sample has their names")
+        return error(404, f"no layer {wanted[:256]!r} in {name}; /api/v1/jobs/{name}/sample lists the names")
 
     def _about(self, name: str) -> Json | Response:
-        """The job's state beside what the journal has; the 404 reply for an unknown job."""
+        """The job's facts that only the state has, or 404."""
         state = self._context.state
         with state.lock:
             unknown = unknown_job(state, name)
@@ -131,22 +131,22 @@ class LayersApi:
 
 
 def _sample_every(job: Job) -> int | None:
-    """The present sampling interval in steps; None if unknown."""
+    """Current interval between samples in steps; None if unknown."""
     reports = job.last.reports.values() if job.last is not None else ()
     return max((report.sample_every for report in reports), default=0) or None
 
 
 def _availability(stat: Stat, counts: dict[str, int], blind: dict[str, str]) -> Json:
-    """How often a statistic was sampled, and if never, why."""
+    """The number of samples of a statistic, or the reason for none."""
     num, reason = counts[stat.name], None
     if not num:
-        other = NEVER.get(stat.name, "no sample with it yet") if any(counts.values()) else "no sample yet"
+        other = NEVER.get(stat.name, "no sample has it yet") if any(counts.values()) else "no sample yet"
         reason = blind.get(stat.needs) or other
     return {"stat": stat.name, "of": stat.of, "num_sampled": num, "reason": reason}
 
 
 def _find(reader: SampleReader, wanted: str) -> tuple[int | None, int | None]:
-    """Rows of a layer and of its module: by the layer's name, the module's, or the layer's number."""
+    """Rows of a layer and of its module, found by layer name, module name or layer number."""
     layers, modules = reader.model.names("layer"), reader.model.names("module")
     layer = layers.index(wanted) if wanted in layers else None
     if layer is None and wanted not in modules and wanted.isdecimal() and len(wanted) < 6 and int(wanted) < len(layers):

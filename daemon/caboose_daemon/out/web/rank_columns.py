@@ -1,13 +1,13 @@
-"""The ranks of a job in columns, and the changes between two states of them.
+"""The ranks of a job as columns, and the changes between two states of them.
 
 Design
 ------
-Thousands of ranks take a step at the same time: most numbers of most ranks change every second, and a field name
-repeated for each costs more than the number. So each field is one column. A value that all ranks share is sent once
-(`all`), a change in few ranks only for those (`at`, `to`), and an unchanged column not at all. Numbers are rounded to
-the digits that are shown, and a recently heard rank has no time, so that fewer columns change.
+Thousands of ranks finish a step at once: most numbers of most ranks are new every second, and repeating a field name
+for each of them costs more than the number. So each field is one column. A value shared by all ranks is sent once
+(`all`), a change in few ranks only for those (`at`, `to`), and an unchanged column is omitted. Numbers are rounded to
+the digits shown, and a recently seen rank has no time, so that unchanged values stay unchanged.
 
-Only `rows` runs under the state's lock: it copies references, about a microsecond per rank.
+Only `rows` runs under the state's lock: it copies references, about 1 us per rank.
 """
 
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ PLAIN = (
     "error",
 )
 NUMBERS = tuple(column.name for column in RANK_COLUMNS)
-"""These are rounded."""
+"""Rounded columns."""
 FIELDS = (*PLAIN, *NUMBERS, "heard")
 LATELY_SECONDS = 5
-"""A rank heard within this time has no `heard`, which would change all the time."""
+"""A rank seen within this time has no `heard`: it would change every second without use."""
 
 Row = tuple[Any, ...]
 
 
 def rows(attempt: Attempt | None) -> list[Row]:
-    """The fields of every rank, in rank order."""
+    """The fields of every rank, ordered by rank."""
     members = sorted(attempt.members.items()) if attempt is not None else []
     return [
         (
@@ -61,7 +61,7 @@ def rows(attempt: Attempt | None) -> list[Row]:
 
 
 class RankColumns:
-    """All ranks at one time, comparable with an earlier one."""
+    """All ranks at one moment, comparable with another moment."""
 
     def __init__(self, of: Sequence[Row], now: float) -> None:
         columns = list(zip(*of, strict=True)) or [()] * len(FIELDS)
@@ -75,7 +75,7 @@ class RankColumns:
         return {"is_whole": True, "columns": {name: _short(column) for name, column in columns}}
 
     def since(self, before: "RankColumns") -> Json:
-        """The columns that changed; all of them if the set of ranks changed."""
+        """The changed columns; all of them if the set of ranks changed."""
         if self.columns[0] != before.columns[0]:
             return self.whole()
         pairs = zip(FIELDS, before.columns, self.columns, strict=True)
@@ -83,7 +83,7 @@ class RankColumns:
 
 
 def _rounded(values: Sequence[float | None]) -> tuple[float | str | None, ...]:
-    """Rounded to the four digits that are shown."""
+    """To four digits, as shown."""
     return tuple(None if value is None else number(float(f"{value:.4g}")) for value in values)
 
 

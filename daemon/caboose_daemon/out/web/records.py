@@ -1,4 +1,4 @@
-"""The JSON API for commands: a run's steps one by one, its events, and the daemon's own status."""
+"""The JSON API for commands: single steps, declared events, and the daemon's own status."""
 
 import shutil
 from typing import Annotated
@@ -29,7 +29,7 @@ class StepsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RecordsApi:
-    """The endpoints; reads only."""
+    """The endpoints; read-only."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class RecordsApi:
         return JSONResponse(rows)
 
     async def events(self, request: Request) -> Response:
-        """The declared events of one job without validations, oldest first."""
+        """One job's declared events, except validations, oldest first."""
         name = request.path_params["job"]
         unknown = unknown_job(self._context.state, name)
         if unknown is not None:
@@ -65,7 +65,7 @@ class RecordsApi:
         return JSONResponse({"job": name, "events": await run_in_threadpool(self._context.declared, name)})
 
     async def daemon(self, request: Request) -> Response:
-        """Version, clock, journal, last scrape, refused messages, and the rollback mode of each run."""
+        """Version, clock, journal, last scrape, refused messages, and the rollback mode of each job."""
         context, state = self._context, self._context.state
         now = context.clock()
         with state.lock:

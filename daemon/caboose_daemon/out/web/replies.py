@@ -1,4 +1,4 @@
-"""The replies that the API's endpoints share: errors, one job's answer, and a job that does not exist."""
+"""Replies shared by the API's endpoints: errors, one job's answer, unknown job."""
 
 from collections.abc import Callable
 
@@ -10,18 +10,18 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.api.json_shapes import Json
 
 MAX_JOBS = 20
-"""Job names in an error."""
+"""Maximum job names in an error."""
 MAX_NAME = 128
-"""Characters of an error that repeats a name."""
+"""Maximum characters of a quoted name."""
 
 
 def error(status: int, text: str, **fields: str) -> JSONResponse:
-    """An error as the API gives it; `fields` are for programs, which do not read the text."""
+    """An error reply; `fields` are for programs, which do not parse the text."""
     return JSONResponse({"error": text, **fields}, status_code=status)
 
 
 def unknown_job(state: State, name: str) -> JSONResponse | None:
-    """404 with the names of the jobs there are; None for a job that exists."""
+    """404 with the names of known jobs; None if the job exists."""
     with state.lock:
         if name in state.jobs:
             return None
@@ -31,7 +31,7 @@ def unknown_job(state: State, name: str) -> JSONResponse | None:
 
 
 def job_reply(state: State, request: Request, shape: Callable[[Job], Json | Response]) -> Response:
-    """What `shape` makes of the job in the path, called with the state's lock held; 404 where there is none."""
+    """The result of `shape` for the job in the path, called with the state's lock held; 404 for an unknown job."""
     name = request.path_params["job"]
     with state.lock:
         unknown = unknown_job(state, name)

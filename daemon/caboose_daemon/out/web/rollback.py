@@ -1,4 +1,4 @@
-"""The JSON API of rollback: decisions, snapshots and checkpoints, and manual requests."""
+"""The JSON API of rollback: decisions, ledger, and manual requests."""
 
 import msgspec
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.replies import error, job_reply
 from caboose_daemon.rollback import requests
-from caboose_daemon.rollback.lr_suggestion import offer
+from caboose_daemon.rollback.lr_suggestion import suggest_lr_scale
 from caboose_wire.rollback import CommandKind
 
 MAX_NAME = 64
@@ -38,7 +38,7 @@ class CommandBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RollbackApi:
-    """The endpoints. A write answers at once with the decision; its outcome is in GET .../decisions."""
+    """The endpoints. A write returns the decision at once; its outcome is in GET .../decisions."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -58,7 +58,7 @@ class RollbackApi:
         def shape(job: Job) -> json_shapes.Json:
             rows = [json_shapes.decision(decision) for decision in reversed(job.rollback.decisions)]
             now_ = json_shapes.rollback(job, budget, now)
-            return {"job": job.name, **now_, "offer": offer(job), "decisions": rows}
+            return {"job": job.name, **now_, "offer": suggest_lr_scale(job), "decisions": rows}
 
         return job_reply(self._context.state, request, shape)
 
@@ -71,6 +71,7 @@ class RollbackApi:
         )
 
     async def rollback(self, request: Request) -> Response:
+        """Requests a rollback."""
         try:
             body = msgspec.json.decode(await request.body(), type=RollbackBody)
         except msgspec.MsgspecError as problem:
@@ -81,6 +82,7 @@ class RollbackApi:
         return self._ask(request, asked)
 
     async def command(self, request: Request) -> Response:
+        """Requests any other command."""
         try:
             body = msgspec.json.decode(await request.body(), type=CommandBody)
         except msgspec.MsgspecError as problem:
@@ -96,7 +98,7 @@ class RollbackApi:
             return error(400, problem)
 
         def answer(job: Job) -> Response:
-            decision = self._context.by_hand.ask(job, asked, self._context.clock())
+            decision = self._context.requests.ask(job, asked, self._context.clock())
             body = json_shapes.decision(decision)
             if decision.state == "refused":
                 return JSONResponse({"error": decision.outcome, **body}, status_code=409)

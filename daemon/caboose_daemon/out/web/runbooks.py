@@ -1,4 +1,4 @@
-"""The runbooks of the alerts as pages, one click from an incident."""
+"""The alerts' runbooks as pages, linked from each incident."""
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -46,13 +46,13 @@ class Runbooks:
         if file is None:
             raise HTTPException(404)
         tokens = self._markdown.parse(file.read_text(encoding="utf-8"))
-        body = self._markdown.renderer.render(_without_file_links(tokens), self._markdown.options, {})
+        body = self._markdown.renderer.render(_without_relative_links(tokens), self._markdown.options, {})
         headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
         return Response(PAGE.format(name=file.stem, body=body), media_type="text/html", headers=headers)
 
 
-def _without_file_links(tokens: list[Token]) -> list[Token]:
-    """Removes links to files of the source tree, which do not exist here; keeps their text."""
+def _without_relative_links(tokens: list[Token]) -> list[Token]:
+    """Removes links to files of the source tree, which do not work here; keeps their text."""
     for token in tokens:
         kept: list[Token] = []
         is_dropped = False

@@ -1,10 +1,10 @@
-"""Access control over HTTP.
+"""Access control for HTTP.
 
 Design
 ------
-Anyone who can reach the port may read; by default that is this machine only. But a page of any site in a local browser
-can send requests to loopback. So a request must address the daemon by a known host name (against DNS rebinding), and
-every write needs the token and a JSON body, on loopback too.
+Reading is open to anyone who can reach the port, by default only this machine. But a page of any site can make a local
+browser send requests to loopback. So a request must address the daemon by a known host name (no DNS rebinding), and
+every write needs the token and a JSON body, also on loopback.
 """
 
 import hmac
@@ -24,7 +24,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 def read_or_make_token(path: Path) -> str:
-    """The token in this file; created, readable for the owner only, if there is none."""
+    """The token in this file; if there is no file, one is made, readable only by its owner."""
     try:
         token = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -33,12 +33,12 @@ def read_or_make_token(path: Path) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(token + "\n")
     if len(token) < 16:
-        raise ValueError(f"{path}: the token is shorter than 16 characters")
+        raise ValueError(f"{path}: the token is too short; use at least 16 characters")
     return token
 
 
 class Gate:
-    """Middleware that rejects requests for other hosts, and writes without the token."""
+    """Middleware that refuses requests for unknown hosts and writes without the token."""
 
     def __init__(self, app: ASGIApp, *, token: str, host: str, allowed_hosts: Collection[str]) -> None:
         self._app = app
@@ -65,10 +65,10 @@ class Gate:
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return error(401, "a write needs the daemon's token: Authorization: Bearer <token>")
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return error(415, "a write is JSON: Content-Type: application/json")
+            return error(415, "a write must be JSON: Content-Type: application/json")
         length = headers.get("content-length", "")
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            return error(413, f"a write has a Content-Length of at most {MAX_BODY_BYTES}")
+            return error(413, f"a write needs a Content-Length of at most {MAX_BODY_BYTES} bytes")
         return None
 
     def _knows_host(self, header: str) -> bool:

@@ -1,4 +1,4 @@
-"""The JSON API of the curves: a job's steps, or a window of them, in buckets that keep their extremes."""
+"""The JSON API of curves: a job's steps, or a window of them, in buckets that keep their extremes."""
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -15,7 +15,7 @@ MAX_STEP = 2**53
 
 
 class BadQuery(ValueError):
-    """An invalid parameter; the message names it."""
+    """An invalid query parameter; the message names it."""
 
 
 class SeriesApi:
@@ -43,12 +43,12 @@ class SeriesApi:
         return await run_in_threadpool(self._answer, name, points, first, last)
 
     def _answer(self, name: str, points: int, first: int | None, last: int | None) -> Response:
-        rows = self._context.series(name, points, first, last)  # all finite: see `records.series`
+        rows = self._context.series(name, points, first, last)  # all finite: see `store.series`
         return Response(msgspec.json.encode({"job": name, "steps": rows}), media_type="application/json")
 
 
 def _whole(request: Request, name: str, least: int, most: int) -> int | None:
-    """A parameter as a whole number; None if not given."""
+    """A parameter as a whole number; None if missing."""
     text = request.query_params.get(name)
     if text is None:
         return None

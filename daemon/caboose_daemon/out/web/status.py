@@ -1,12 +1,12 @@
-"""The status that a stream sends once a second: everything to a new listener, then only the changes.
+"""The status that a stream sends once a second: everything at first, then only the changes.
 
 Design
 ------
-A job's status is taken at most once a second, for any number of listeners, and the change since the previous one is
-encoded once for all. A listener passes the version it has: if that is the previous one it gets the change, otherwise
-everything. So nothing is stored per listener, and a page that missed a change only drops its version.
+A job's status is built at most once a second, for any number of listeners, and the change since the previous one is
+encoded once for all of them. A listener states the version it has: if it is the previous one it gets the change,
+otherwise everything. So nothing is kept per listener, and a page that missed something only has to drop its version.
 
-All of it runs on the HTTP thread. The state's lock is held to copy, not to compare, round or encode.
+All of it runs on the HTTP thread. The state's lock is held for copying, not for comparing, rounding or encoding.
 """
 
 import itertools
@@ -25,19 +25,19 @@ from caboose_daemon.out.web.rank_columns import LATELY_SECONDS, RankColumns, row
 
 STATUS_SECONDS = 1.0
 FRESH_SECONDS = 0.95
-"""A younger status is not taken again."""
+"""A status younger than this is reused."""
 MAX_KEPT = 256
-"""Most jobs with a status in memory: as many as there may be listeners."""
+"""Maximum statuses in memory; the same as the maximum number of listeners."""
 
 
 @dataclass
 class Status:
-    """A job, or the list of jobs, at one time."""
+    """The status of a job, or of the list of jobs, at one moment."""
 
     version: int
     taken: float
     now: float
-    """By the daemon's clock, as all times here."""
+    """Time by the daemon's clock, like all other times."""
     facts: Mapping[str, Any]
     ranks: RankColumns | None = None
     before: "Status | None" = None
@@ -53,7 +53,7 @@ class Status:
     @cached_property
     def change(self) -> str:
         """What changed since the status before, as JSON."""
-        assert self.before is not None, "the first one is sent whole"
+        assert self.before is not None, "the first status is sent whole"
         body: dict[str, Any] = {"now": self.now}
         if self.ranks is None or self.before.ranks is None:
             return _json({**body, **_changed_jobs(self.before.facts["jobs"], self.facts["jobs"])})
@@ -63,7 +63,7 @@ class Status:
 
 
 class StatusBoard:
-    """The last status of each job that has listeners."""
+    """The last status of each requested job."""
 
     def __init__(
         self, state: State, clock: Callable[[], float], budget: int, timer: Callable[[], float] = time.monotonic
@@ -79,13 +79,13 @@ class StatusBoard:
         return len(self._kept)
 
     def message(self, job: str | None, known: int | None) -> tuple[int | None, str]:
-        """The version sent, and the JSON for a listener that has `known`; an unknown job has no version."""
+        """The version, and the JSON for a listener that has version `known`; an unknown job has no version."""
         status = self._latest(job)
         if status is None:
             return None, "{}"
         if status.before is not None and status.before.version == known:
             return status.version, status.change
-        if status.version == known:  # the listener is a little early
+        if status.version == known:  # asked a little early
             return known, _json({"now": status.now, **({"jobs": []} if job is None else {"job": job})})
         return status.version, status.whole
 
@@ -123,13 +123,13 @@ class StatusBoard:
 
 
 def _job(row: json_shapes.Json, now: float) -> json_shapes.Json:
-    """A job's row with the time it was last heard, unless recent, instead of its age, which always changes."""
+    """A job's row with the time it was last seen (None if recent) instead of the seconds since."""
     silent = row.pop("silent_seconds")
     return {**row, "heard": None if silent < LATELY_SECONDS else int(now - silent)}
 
 
 def _changed_jobs(before: list[json_shapes.Json], now: list[json_shapes.Json]) -> json_shapes.Json:
-    """The changed fields of each job, new jobs whole, and the names of removed jobs."""
+    """The changed fields of each job, all fields of new jobs, and the names of removed jobs."""
     known = {row["job"]: row for row in before}
     changed = []
     for row in now:

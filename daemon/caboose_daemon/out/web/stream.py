@@ -1,6 +1,6 @@
 """Server-sent events: steps, findings and rank states as they arrive.
 
-The first `status` holds everything, later ones the changes (see `status`); after a `reload` everything is sent again.
+The first `status` has everything, later ones the changes (see `status`); after a `reload` everything is sent again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from caboose_daemon.out.web.status import STATUS_SECONDS, StatusBoard
 
 
 class Stream:
-    """GET /api/v1/stream, for all jobs or for `?job=NAME`; with `?kinds=incident,event` these kinds and the status."""
+    """GET /api/v1/stream, for all jobs or for `?job=NAME`; with `?kinds=incident,event` only these, and the status."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -28,7 +28,7 @@ class Stream:
         return [Route("/api/v1/stream", self.open)]
 
     async def open(self, request: Request) -> Response:
-        """Streams until the page closes or the daemon ends."""
+        """Streams until the client disconnects or the daemon ends."""
         job = request.query_params.get("job")
         kinds = request.query_params.get("kinds")
         listener = self._context.broker.join(job, None if kinds is None else frozenset(kinds.split(",")))

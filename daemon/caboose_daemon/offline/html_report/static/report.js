@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts of the HTML report from the numbers in it; everything else on the page is text already.
+// Draws the charts of the HTML report from its embedded numbers; everything else on the page is static text.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
@@ -11,7 +11,7 @@ const SMOOTH = 0.9; // of the exponential average that `smooth` shows
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 const only = (values, keep) => values.map((value, i) => (keep(i) ? value : null));
 const PHASES = ["data", "forward", "backward", "optimizer"];
-/** Rows that no later attempt took again. */
+/** Rows not repeated by a later attempt. */
 const kept = new Set();
 for (let i = data.steps.length - 1, lowest = Infinity; i >= 0; i -= 1) {
   if (data.steps[i] < lowest) kept.add(i);
@@ -21,7 +21,7 @@ const isKept = (i) => kept.has(i);
 const seen = (name) => (curves[name] || []).some((value) => value !== null);
 
 function scale(values) {
-  // Logarithmic where that has something to show, with a line for each power of ten.
+  // Logarithmic if the range is wide, with a line for each power of ten.
   const known = values.filter((value) => value !== null && value > 0);
   const isWide = known.length > 0 && Math.max(...known) > 20 * Math.min(...known);
   return isWide ? { type: "log", dtick: 1 } : { type: "linear", rangemode: "tozero" };
@@ -83,7 +83,7 @@ function spans() {
 }
 
 function labels() {
-  // Numbers of incidents along the top; where two would overlap, the later one is left to its entry below.
+  // Incident numbers along the top; if two would overlap, the later one is omitted.
   const first = data.steps[0] || 0;
   const width = (data.steps[data.steps.length - 1] || 1) - first || 1;
   const shown = [];
@@ -130,16 +130,16 @@ function lossChart() {
   });
 }
 
-/** A curve with its extremes: what a later attempt took again lies behind, at its highest so that what went wrong is seen. */
+/** A curve with its extremes; repeated steps are drawn behind it, at their maximum, so that spikes stay visible. */
 function withExtremes(name, hover) {
   const [mean, low, high] = [curves[name], curves[`${name}_min`] || [], curves[`${name}_max`] || []];
   const quiet = { hoverinfo: "skip", line: { width: 0 } };
   const traces = [line(only(low, isKept), quiet), line(only(high, isKept), { ...quiet, fill: "tonexty", fillcolor: colour("band") })];
   if (kept.size < data.steps.length) {
-    traces.push(line(only(high, (i) => !isKept(i)), { line: { width: 1.2, color: colour("earlier") }, hovertemplate: hover("taken again") }));
+    traces.push(line(only(high, (i) => !isKept(i)), { line: { width: 1.2, color: colour("earlier") }, hovertemplate: hover("repeated later") }));
   }
   if (data.is_thinned) {
-    traces.push(line(only(high, isKept), { line: { width: 0.7, color: colour("accent") }, opacity: 0.75, hovertemplate: hover("highest") }));
+    traces.push(line(only(high, isKept), { line: { width: 0.7, color: colour("accent") }, opacity: 0.75, hovertemplate: hover("maximum") }));
   }
   traces.push(line(only(mean, isKept), { hovertemplate: hover(data.is_thinned ? "mean" : "") }));
   return traces;
@@ -161,15 +161,15 @@ function smallCharts() {
   }
   for (const name of ["grad_norm", "throughput"]) {
     showLegend(`[data-legend="${name}"]`, [
-      ["", "mean of the steps of a point", data.is_thinned],
-      ["band", "lowest to highest of them", data.is_thinned],
-      ["earlier", "taken again", kept.size < data.steps.length],
+      ["", "mean per point", data.is_thinned],
+      ["band", "minimum to maximum per point", data.is_thinned],
+      ["earlier", "repeated later", kept.size < data.steps.length],
     ]);
   }
   if (seen("step_seconds")) stepTime();
 }
 
-/** A step's time as a stack of its phases, what none accounts for on top, and the slowest step of each point. */
+/** Step time as a stack of its phases, the unaccounted rest on top, and the slowest step of each point. */
 function stepTime() {
   const phases = PHASES.filter((name) => seen(`${name}_seconds`));
   const rows = data.steps.map((_, i) => i).filter((i) => isKept(i) && curves.step_seconds[i] !== null);
@@ -187,7 +187,7 @@ function stepTime() {
   }
   draw("step_seconds", traces, { yaxis: { rangemode: "tozero", ticksuffix: " s" } });
   showLegend('[data-legend="step_seconds"]', [
-    ["high", "slowest step of a point", data.is_thinned],
+    ["high", "slowest step per point", data.is_thinned],
     ...["other", ...[...phases].reverse()].map((name) => [`phase-${name}`, name, phases.length]),
   ]);
 }
@@ -215,12 +215,12 @@ function legend() {
   const worst = new Set(data.incidents.map((incident) => incident.severity));
   const rows = [
     ["", "loss", seen("loss")],
-    ["band", "lowest to highest, over ranks and steps", !state.isSmooth && seen("loss")],
+    ["band", "minimum to maximum over ranks and steps", !state.isSmooth && seen("loss")],
     ["earlier", "earlier attempts", data.attempts.some((attempt) => attempt !== last)],
     ["validation", "validation", data.validations.length],
     ["critical", "critical incident", worst.has("critical")],
-    ["warning", "warning", worst.has("warning")],
-    ["info", "for the record", worst.has("info")],
+    ["warning", "warning incident", worst.has("warning")],
+    ["info", "info incident", worst.has("info")],
     ["rollback", "rollback", data.rollbacks.length],
     ["bad", "not finite", data.bad_steps.length],
   ];
@@ -246,7 +246,7 @@ function all() {
 }
 
 function together() {
-  // A zoom in one curve is a zoom in all of them.
+  // Zooming one curve zooms all of them.
   const charts = ["loss", "grad_norm", "lr", "throughput", "step_seconds"]
     .map((name) => document.querySelector(`[data-chart="${name}"]`)).filter((place) => place && place.on);
   let isBusy = false;

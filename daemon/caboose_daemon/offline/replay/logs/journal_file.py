@@ -27,7 +27,7 @@ def read_journal(path: Path) -> list[Log]:
         finally:
             connection.close()
     except (sqlite3.Error, msgspec.MsgspecError) as error:
-        raise LogError(f"{path}: not a journal of Caboose's ({error})") from None
+        raise LogError(f"{path}: not a Caboose journal ({error})") from None
     found = [log for log in logs if len(log.steps)]
     if not found:
         raise LogError(f"{path}: a journal without steps; try again when a job has reported its first one")

@@ -1,11 +1,11 @@
-/* What the address names beside the job: an incident and a layer, both at once, as in `#incident=3&layer=blocks.0.weight`. */
+/* The address's hash: an incident and a layer, as in `#incident=3&layer=blocks.0.weight`. */
 
 const parts = () => new URLSearchParams(location.hash.slice(1));
 
-/** What the address names under this key; nothing is an empty text. */
+/** The value of a key in the hash; an empty string if missing. */
 export const inHash = (key) => parts().get(key) ?? "";
 
-/** The address's end with this key set to a value, or without it where the value is empty; the other stays. */
+/** The hash with this key set, or removed if the value is empty; other keys stay. */
 export function hashWith(key, value) {
   const named = parts();
   if (value === "") named.delete(key);

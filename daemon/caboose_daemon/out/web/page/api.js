@@ -3,11 +3,11 @@
 const ANSWER_MS = 15000;
 const SILENCE_MS = 10000;
 const RETRY_MS = 1500;
-/** A tab that nobody has looked at for so long gives its stream back: a browser has six connections to a host, for all tabs. */
+/** A tab hidden for this long closes its stream: a browser allows six connections per host, for all tabs together. */
 const HIDDEN_MS = 10000;
 const EVENTS = ["status", "step", "finding", "incident", "decision", "ledger", "event", "attempt", "sample", "reload"];
 
-/** An answer that is an error; `status` is 0 when there was no answer. */
+/** An error answer; `status` is 0 if there was no answer. */
 export class ApiError extends Error {
   constructor(status, text) {
     super(text);
@@ -15,7 +15,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The JSON at a path under /api/v1; `signal` gives the question up. */
+/** The JSON at a path under /api/v1; `signal` cancels the request. */
 export async function get(path, signal) {
   let response, body;
   try {
@@ -32,9 +32,9 @@ export async function get(path, signal) {
 export const jobPath = (job, rest = "") => `jobs/${encodeURIComponent(job)}${rest}`;
 
 /**
- * The live stream of one job, or, for null, of how all jobs stand. `onOpen` comes after every (re)connection, when everything must be loaded again;
- * `onLost` when it breaks; `onPause` when a hidden tab gives it back until somebody looks again. The daemon speaks every
- * second, so a stream that is quiet for long is broken too.
+ * The live stream of one job, or, for null, the status of all jobs. `onOpen` is called after every (re)connection, when
+ * everything must be loaded again; `onLost` when it breaks; `onPause` when a hidden tab closes it until it is visible
+ * again. The daemon sends a status every second, so a long silence also counts as broken.
  */
 export function openStream(job, { onOpen, onLost, onPause, onEvent }) {
   const address = job === null ? "api/v1/stream?kinds=" : `api/v1/stream?job=${encodeURIComponent(job)}`;
@@ -54,7 +54,7 @@ export function openStream(job, { onOpen, onLost, onPause, onEvent }) {
     };
     source.onerror = () => {
       onLost();
-      // The browser retries by itself, unless the daemon answered with an error.
+      // The browser retries, unless the daemon answered with an error.
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
     };
     for (const kind of EVENTS) {
@@ -65,7 +65,7 @@ export function openStream(job, { onOpen, onLost, onPause, onEvent }) {
     }
   }
 
-  function watchSight() {
+  function watchVisibility() {
     clearTimeout(hiding);
     if (document.hidden) {
       hiding = setTimeout(() => {
@@ -80,8 +80,8 @@ export function openStream(job, { onOpen, onLost, onPause, onEvent }) {
   }
 
   connect();
-  watchSight();
-  document.addEventListener("visibilitychange", watchSight);
+  watchVisibility();
+  document.addEventListener("visibilitychange", watchVisibility);
   setInterval(() => {
     if (isPaused || performance.now() - heard < SILENCE_MS) return;
     onLost();

@@ -1,7 +1,7 @@
 /*
  * The curves of a job: loss, gradient norm, learning rate; beside them, in `speed.js`, throughput and phases.
  *
- * All charts show the same steps (`zooming.js`), in the detail that there is of them (`detail.js`).
+ * All charts show the same steps (`zooming.js`), at the finest available resolution (`detail.js`).
  */
 
 import { byFate, segments, valueRange } from "./curves.js";
@@ -20,7 +20,7 @@ const view = { isLog: false, smoothing: "off" };
 let drawn = "";
 let onChange = () => {};
 
-/** Connects the controls and the theme; `redraw` is called when something is to be drawn anew. */
+/** Connects the controls and the theme; `redraw` is called when something has to be redrawn. */
 export function startCharts(redraw) {
   onChange = () => {
     drawn = "";
@@ -76,7 +76,7 @@ export function drawCharts(model) {
   milestone("charts");
 }
 
-/** Whether there is anything new to draw: a status comes every second, and most say nothing that a curve shows. */
+/** Whether there is anything new to draw: a status arrives every second, and most do not change a curve. */
 function hasChanged(model) {
   const { attempt, blind } = model.status;
   const state = JSON.stringify([model.name, model.version, attempt, blind, document.documentElement.clientWidth]);
@@ -108,11 +108,11 @@ function drawLoss(model, rows, current, steps, half) {
   if (!rows.some((row) => row.loss !== null || row.numBad)) notes.push(missing(model, "loss", "No loss has been reported yet."));
   if (hidden) notes.push(`${plural(hidden, "point")} at or below zero cannot be drawn on a log scale.`);
   if (model.numOldAttempts) notes.push(`${plural(model.numOldAttempts, "older attempt")} not drawn.`);
-  if (detailState() === "failed") notes.push("The daemon did not give these steps in detail. Trying again.");
+  if (detailState() === "failed") notes.push("The daemon did not send these steps in detail. Retrying.");
   setNote(byId("loss-note"), notes.join(" "));
 }
 
-/** How many steps a point in sight stands for, in words; none where it is one. */
+/** How many steps a visible point covers, as text; empty if one. */
 function grain(rows, [from, to]) {
   let least = Infinity, most = 1;
   for (const { step, numSteps } of rows) {
@@ -161,7 +161,7 @@ function legend(model, rows, half) {
   const entries = half
     ? [["line", `smooth, half-life ${plural(half, "step")}`], ["raw", "mean"]]
     : [["line", "mean"]];
-  entries.push(["band", "lowest to highest rank"]);
+  entries.push(["band", "minimum to maximum over ranks"]);
   const fates = new Set(byFate(rows, model.status.attempt, model.rollbacks()).map(([fate]) => fate));
   if (fates.has("earlier")) entries.push(["earlier", "earlier attempts"]);
   if (fates.has("undone")) entries.push(["undone", "undone by a rollback"]);

@@ -1,7 +1,7 @@
 /*
- * What could be gone back to: checkpoints on disk, whoever saved them, and snapshots in memory, each with its health.
+ * Saved states: checkpoints on disk, whoever saved them, and snapshots in memory, each with its health.
  *
- * They are shown whether or not rollback is on: whoever restarts a run by hand has to choose one too.
+ * They are shown whether or not rollback is on: a manual restart also has to choose one.
  */
 
 import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
@@ -9,7 +9,7 @@ import { bytes, clock, decimal, duration, plural, whole } from "./format.js";
 
 const FEW = 4;
 const MARKS = { healthy: "ok", unproven: "unknown", tainted: "warning" };
-const WORDS = { healthy: "healthy: the run stayed well after it", unproven: "unproven: too young to tell", tainted: "tainted: trouble began before it, or just after" };
+const WORDS = { healthy: "healthy: no incident followed", unproven: "unproven: too recent to judge", tainted: "tainted: an incident began before it or just after" };
 let showsAll = false;
 
 export function startCheckpoints(redraw) {
@@ -35,7 +35,7 @@ export function drawCheckpoints(model) {
 }
 
 function create({ kind, name }) {
-  const place = make("span", "path", kind === "checkpoint" ? name : "in the memory of every rank");
+  const place = make("span", "path", kind === "checkpoint" ? name : "in memory on every rank");
   place.title = place.textContent;
   return make("li", "saved", "", glyph("unknown"), make("strong"), make("span", "health"), make("span", "badge", "best"), make("span", "facts-line"), place, make("p", "note"));
 }
@@ -52,13 +52,13 @@ function update(item, entry) {
   setNote(note, entry.reason);
 }
 
-/** Its age, its size, and whose it is, as far as that is known. */
+/** Age, size and origin, if known. */
 function factsOf({ kind, time, num_bytes, is_ours }) {
   const age = Date.now() / 1000 - time;
   const parts = [];
   if (time > 0 && age >= 0 && age < 1e8) parts.push(`${duration(Math.max(1, Math.round(age)))} ago`);
   if (kind === "checkpoint") {
-    parts.push(num_bytes ? bytes(num_bytes) : "size not told");
+    parts.push(num_bytes ? bytes(num_bytes) : "size unknown");
     parts.push(is_ours ? "saved by Caboose" : "saved by the run");
   }
   return parts.join(" · ");

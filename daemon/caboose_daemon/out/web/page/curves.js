@@ -1,12 +1,12 @@
 /* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document, no plotly. */
 
 const LONGEST_PAUSE = 16;
-/** A rest of a step's time below this share of it is an error of rounding. */
+/** A remainder below this share of the step time is a rounding error. */
 const ROUNDING = 1e-6;
 
 /**
- * Runs of neighbouring rows of one attempt in which `has` holds; a hole in the data is never bridged. A row that
- * `pauses` is no hole: a value that is taken on every few steps only. Of many pauses in a row the last makes a hole.
+ * Runs of neighbouring rows of one attempt for which `has` is true; a gap in the data is never bridged. A row that
+ * `pauses` is no gap: the value is only measured every few steps. Too many pauses in a row make a gap.
  */
 export function segments(rows, has, pauses = () => false) {
   const found = [];
@@ -16,7 +16,7 @@ export function segments(rows, has, pauses = () => false) {
   for (const row of rows) {
     if (before === null || row.attempt !== before.attempt) current = null;
     numPauses = pauses(row) ? numPauses + 1 : 0;
-    if (numPauses && numPauses < LONGEST_PAUSE) { /* neither drawn nor a hole */ }
+    if (numPauses && numPauses < LONGEST_PAUSE) { /* neither drawn nor a gap */ }
     else if (!has(row)) current = null;
     else if (current) current.push(row);
     else found.push((current = [row]));
@@ -87,7 +87,7 @@ export function logTicks([low, high]) {
   return [0.1, 0.5, 0.9].map((share) => Number((10 ** (low + (high - low) * share)).toPrecision(2)));
 }
 
-/** The first step of every attempt that is drawn. */
+/** The first step of every drawn attempt. */
 export function attemptStarts(rows) {
   const starts = [];
   for (const row of rows) {
@@ -97,9 +97,9 @@ export function attemptStarts(rows) {
 }
 
 /**
- * How far each attempt's steps are still in the weights, by attempt; an attempt that is not there led nowhere. A rollback
- * in attempt n makes attempt n + 1 go on from the target, so what n and all before it did after the target is undone.
- * `rollbacks` are the oldest first.
+ * The last step of each attempt that is still in the weights; a missing attempt contributes nothing. A rollback in
+ * attempt n makes attempt n + 1 continue from the target, so all steps of n and earlier after the target are undone.
+ * `rollbacks` are oldest first.
  */
 export function keptUntil(current, rollbacks) {
   const kept = new Map([[current, Infinity]]);
@@ -112,14 +112,14 @@ export function keptUntil(current, rollbacks) {
   return kept;
 }
 
-/** The rows in three parts: attempts that led nowhere, what rollbacks undid, and what is in the weights now. */
+/** The rows in three parts: abandoned attempts, steps undone by rollbacks, and steps in the current weights. */
 export function byFate(rows, current, rollbacks) {
   const kept = keptUntil(current, rollbacks);
   const parts = { earlier: [], undone: [], current: [] };
   let before = null;
   for (const row of rows) {
     const fate = !kept.has(row.attempt) ? "earlier" : row.step <= kept.get(row.attempt) ? "current" : "undone";
-    // The line of what was undone begins where it left the other.
+    // The line of undone steps begins where it branches off.
     const leaves = fate === "undone" && before?.attempt === row.attempt && before.step <= kept.get(row.attempt);
     if (leaves) parts.undone.push(before);
     parts[fate].push(row);
@@ -128,7 +128,7 @@ export function byFate(rows, current, rollbacks) {
   return Object.entries(parts).filter(([, part]) => part.length);
 }
 
-/** The rows that no later attempt took again: one line over the steps, without overlap. */
+/** The rows not repeated by a later attempt: one line over the steps, without overlap. */
 export function surviving(rows) {
   const kept = [];
   let lowest = Infinity;
@@ -142,9 +142,9 @@ export function surviving(rows) {
 }
 
 /**
- * Where each phase of a row's step ends, in seconds from its start, and last what no phase accounts for. A phase that
- * was not seen takes no room of its own; phases that add up to more than the step, as means over unlike ranks can, leave
- * no room for the rest. Null where the step's time is not known.
+ * The end of each phase of a row's step, in seconds from its start, and last the time no phase accounts for. An unknown
+ * phase takes no time; if phases add up to more than the step, as means over ranks can, there is no remainder. Null if
+ * the step time is unknown.
  */
 export function stacked(row) {
   if (row.seconds === null) return null;

@@ -1,9 +1,9 @@
 /*
- * The steps of a zoomed range in detail, from the journal: the page itself holds a thinned curve of the whole run.
+ * The steps of a zoomed range in detail, from the journal: the page itself has a thinned curve of the whole run.
  *
- * A range is asked for a little after it was chosen, with as much again around it, so that moving on is smooth; a
- * question that a newer choice has overtaken is cancelled. What is not loaded yet is drawn from the whole curve, and so
- * are steps that came live since. One range is kept, in at most POINTS rows or so.
+ * A range is requested shortly after it was chosen, with as much again around it, so that panning is smooth; an outdated
+ * request is cancelled. Steps not loaded yet, and live steps since, are drawn from the whole curve. One range is kept, in
+ * about POINTS rows.
  */
 
 import { get, jobPath } from "./api.js";
@@ -18,15 +18,15 @@ let loaded = null;
 let question = null;
 let state = "overview";
 
-/** `changed` is called when an answer has come. */
+/** `changed` is called when an answer arrives. */
 export function startDetail(changed) {
   onChange = changed;
 }
 
-/** overview: as loaded with the page; loading, detail: of the range; failed: to be asked for again. */
+/** overview: as loaded with the page; loading, detail: of the range; failed: will be requested again. */
 export const detailState = () => state;
 
-/** The rows to draw for these steps, now; asks for better ones where there may be any. */
+/** The rows to draw for these steps now; requests finer ones if there may be any. */
 export function rowsFor(model, steps, isAll) {
   if (isAll || !isThinned(model.rows, steps)) {
     drop();
@@ -49,7 +49,7 @@ function windowAround([from, to]) {
   return { first, last, width: Math.ceil((last - first + 1) / POINTS) };
 }
 
-/** Whether a window, loaded or asked for, covers the steps in sight as finely as one that would be asked for now. */
+/** Whether a window, loaded or requested, covers the visible steps as finely as a new request would. */
 function isGoodEnough(window, model, wanted, [from, to]) {
   if (!window || window.job !== model.name || window.base !== model.rows) return false;
   return window.first <= Math.max(0, from) && window.last >= to && window.width <= wanted.width;
@@ -90,7 +90,7 @@ function drop() {
   [loaded, state] = [null, "overview"];
 }
 
-/** The whole curve with the window's rows in their place, attempt by attempt; what came after them live goes on. */
+/** The whole curve with the window's rows in their place, attempt by attempt; later live steps follow. */
 function merged(overview, { first, rows }) {
   const detail = grouped(rows);
   const whole = grouped(overview);

@@ -1,9 +1,9 @@
-/* The diagnosis of an incident: causes in order of belief, what to do about each, and what is not known. */
+/* The diagnosis of an incident: causes by confidence, the advice for each, and what is unknown. */
 
 import { keyed, make, setData, setLines, setNote, setProse, setText } from "./dom.js";
 import { belief } from "./format.js";
 
-/** The cause that is believed more than "unknown" is, if there is one. */
+/** The first cause, if its confidence is at least that of "unknown". */
 export function likelyCause(incident) {
   const first = incident.diagnosis?.causes[0];
   return first && first.confidence >= incident.diagnosis.unknown ? first : null;
@@ -11,10 +11,10 @@ export function likelyCause(incident) {
 
 export function makeDiagnosis() {
   const rest = make("div", "cause rest", "", share(), make("p", "note"));
-  const hunts = make("div", "hunts", "", make("h4", "", "Found by running the batch again"), make("ul"));
+  const hunts = make("div", "hunts", "", make("h4", "", "Found by rerunning the batch"), make("ul"));
   const section = make("div", "diagnosis", "", make("p", "note"), hunts, make("ol", "causes"), rest);
-  section.append(make("div", "refusals", "", make("h4", "", "Not called for"), make("ul")));
-  section.append(make("div", "missing", "", make("h4", "", "Would have told more"), make("ul")));
+  section.append(make("div", "refusals", "", make("h4", "", "Unlikely to help"), make("ul")));
+  section.append(make("div", "missing", "", make("h4", "", "Missing data"), make("ul")));
   return section;
 }
 
@@ -24,23 +24,23 @@ export function drawDiagnosis(section, diagnosis) {
   setNote(note, doubt(diagnosis));
   drawList(hunts, diagnosis?.hunts ?? [], setLines);
   keyed(causes, ranked, (cause) => cause.id, () => createCause(section), updateCause);
-  unfoldFirst(section, causes);
+  expandFirst(section, causes);
   rest.hidden = !diagnosis;
   setShare(rest.firstElementChild, "unknown", unknown);
-  setText(rest.lastElementChild, ranked.length ? "none of these, or something that could not be seen" : "");
+  setText(rest.lastElementChild, ranked.length ? "none of these, or a cause that is not monitored" : "");
   drawList(refusals, diagnosis?.refusals ?? [], setRefusals);
   drawList(missing, diagnosis?.missing ?? [], setLines);
 }
 
-/** Said before any cause where none is likelier than not knowing. */
+/** Shown above the causes if none is likely. */
 function doubt(diagnosis) {
   if (!diagnosis) return "Not diagnosed.";
-  if (!diagnosis.causes.length) return "No cause that is known here explains what was found.";
-  return diagnosis.causes[0].confidence < diagnosis.unknown ? "Not known: nothing that was seen speaks strongly enough for any of these." : "";
+  if (!diagnosis.causes.length) return "No known cause explains the findings.";
+  return diagnosis.causes[0].confidence < diagnosis.unknown ? "Cause unknown: the evidence for each of these is weak." : "";
 }
 
-/** The likeliest cause comes unfolded, unless the reader has begun to fold and unfold. */
-function unfoldFirst(section, causes) {
+/** The likeliest cause is expanded, unless the reader has expanded or collapsed one. */
+function expandFirst(section, causes) {
   const first = causes.firstElementChild;
   if (!first || section.dataset.first === first.dataset.key) return;
   section.dataset.first = first.dataset.key;
@@ -105,7 +105,7 @@ function updateCause(item, cause) {
   setText(line.querySelector("code"), cause.code);
 }
 
-/** The line to change, with a way to take it along. */
+/** A line of code with a copy button. */
 export function codeLine() {
   const code = make("code");
   const button = make("button", "copy", "Copy");
@@ -117,7 +117,7 @@ export function codeLine() {
   return make("div", "code-line", "", make("pre", "", "", code), button);
 }
 
-/** Browsers give the clipboard to secure pages only; on others the line is selected, for the reader to copy. */
+/** Browsers allow the clipboard on secure pages only; on others the line is selected, for the reader to copy. */
 async function copied(code) {
   try {
     await navigator.clipboard.writeText(code.textContent);

@@ -1,4 +1,4 @@
-/* Small ways to touch the document. Text only ever goes in as text, never as markup. */
+/* Small DOM functions. Text is only inserted as text, never as markup. */
 
 import { unbroken } from "./format.js";
 
@@ -43,7 +43,7 @@ export function setLines(list, lines) {
   lines.forEach((line, place) => setProse(list.children[place] ?? list.appendChild(make("li")), line));
 }
 
-/** Makes a list's children those of the items, in order; an element stays with its key. */
+/** Makes a list's children match the items, in order; elements are reused by key. */
 export function keyed(list, items, keyOf, create, update) {
   const known = new Map([...list.children].map((child) => [child.dataset.key, child]));
   const focused = document.activeElement;
@@ -61,7 +61,7 @@ export function keyed(list, items, keyOf, create, update) {
     update(element, item);
   }
   for (const gone of known.values()) gone.remove();
-  // An element that is moved loses the focus; a reader with a keyboard must not.
+  // A moved element loses the focus; restore it for keyboard users.
   if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
 }
 
@@ -79,7 +79,7 @@ export function pairs(list, rows) {
   );
 }
 
-/** The mark of a severity or state: its shape and colour are in the style sheet, its name is beside it as text. */
+/** The mark of a severity or state: shape and colour are in the style sheet, its name is beside it as text. */
 export function glyph(kind) {
   const element = make("span", "glyph");
   element.dataset.kind = kind;
@@ -89,7 +89,7 @@ export function glyph(kind) {
 
 const reached = new Set();
 
-/** Notes when something was first on the screen, for whoever measures (performance.getEntriesByType("mark")). */
+/** Records when something was first on the screen (performance.getEntriesByType("mark")). */
 export function milestone(name) {
   if (reached.has(name)) return;
   reached.add(name);

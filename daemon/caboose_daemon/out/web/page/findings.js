@@ -1,11 +1,11 @@
-/* Findings for the record: worth no ticket and in no incident, so they stay small and below. */
+/* Findings for the record: no ticket and no incident, so they are shown small, below the incidents. */
 
 import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
 import { clock, layerNames, plural, rankNames, whole } from "./format.js";
 
 const MOST = 30;
 
-/** open, recovering, ...; what ended without its rule seeing the end says so. */
+/** open, recovering, ...; or how it ended. */
 export function findingState({ is_open, state }) {
   if (is_open) return state;
   return state === "resolved" ? "resolved" : "ended with its attempt";

@@ -1,4 +1,4 @@
-/* Numbers, durations and names as people read them. What is unknown is a dash, what is not finite says so. */
+/* Numbers, durations and names as text. Unknown is a dash; non-finite numbers are named. */
 
 export const NONE = "–";
 const STATES = {
@@ -7,10 +7,10 @@ const STATES = {
   ended: "ended",
   failed: "failed",
   lost: "lost",
-  known: "not heard since the daemon restarted",
+  known: "no report since the daemon restarted",
 };
 
-/** A JSON number: the API writes numbers that are not finite as texts; null is "not reported". */
+/** A JSON number: the API writes non-finite numbers as strings; null is "not reported". */
 export function numeric(value) {
   if (value === null || value === undefined) return null;
   return typeof value === "number" ? value : Number(value);
@@ -28,7 +28,7 @@ export function decimal(value) {
   return number.toPrecision(4);
 }
 
-/** A number that is set and not measured: no zeros are added to it. */
+/** A configured number: without added zeros. */
 export function setting(value) {
   const text = decimal(value);
   return /^-?\d*\.\d+$/.test(text) ? text.replace(/\.?0+$/, "") : text.replace(/\.?0*e/, "e");
@@ -55,7 +55,7 @@ export function bytes(value) {
   return `${value}\u202fB`;
 }
 
-/** Seconds in the unit that fits. */
+/** Seconds in a suitable unit. */
 export function duration(value) {
   const seconds = numeric(value);
   if (seconds === null || !Number.isFinite(seconds)) return NONE;
@@ -68,14 +68,14 @@ export function duration(value) {
   return `${Math.round(seconds / 86400)}\u202fdays`;
 }
 
-/** A share as per cent. */
+/** A share as percent. */
 export function percent(share) {
   if (share === null || share === undefined) return NONE;
   const value = share * 100;
   return `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}\u202f%`;
 }
 
-/** A value in the unit that the table of columns names. */
+/** A value in the unit given by the table of columns. */
 export function inUnit(value, unit) {
   const number = numeric(value);
   if (number === null || !Number.isFinite(number)) return decimal(value);
@@ -84,21 +84,21 @@ export function inUnit(value, unit) {
   return unit === "ratio" ? percent(number) : decimal(number);
 }
 
-/** A belief from 0 to 1 in whole per cent; what is not certain never reads as if it were. */
+/** A confidence from 0 to 1 in whole percent; never 0 or 100 unless exact. */
 export function belief(share) {
   const rounded = Math.round(share * 100);
   if (share > 0 && rounded === 0) return "<1\u202f%";
   return share < 1 && rounded === 100 ? ">99\u202f%" : `${rounded}\u202f%`;
 }
 
-/** A Unix time on this browser's clock face, with the day when it is not today. */
+/** A Unix time in local time, with the date if it is not today. */
 export function clock(unix) {
   const when = new Date(unix * 1000);
   const time = when.toLocaleTimeString([], { hour12: false });
   return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString()} ${time}`;
 }
 
-/** Text in which a number and its per cent sign stay on one line. */
+/** Text in which a number and its percent sign stay on one line. */
 export const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 
 /** "rank 3", "ranks 0, 1, 2 and 5 more". */
@@ -120,7 +120,7 @@ export function plural(number, noun) {
   return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** A job's state in words. */
+/** A job's state as text. */
 export function stateName(state) {
   return STATES[state] ?? state;
 }

@@ -1,8 +1,8 @@
 /*
- * The incidents: findings with one cause, as one card, with the diagnosis beside it.
+ * The incidents: one card each, with the diagnosis beside it.
  *
- * What a reader has unfolded stays unfolded, whatever arrives: elements stay with their incident and their cause, and
- * nothing is folded by an update. What is open comes unfolded, what is over comes folded.
+ * What a reader has expanded stays expanded across updates: elements stay with their incident and cause. Open incidents
+ * start expanded, closed ones collapsed.
  */
 
 import { hashWith, inHash } from "./address.js";
@@ -32,13 +32,13 @@ export function startIncidents(redraw) {
   };
   let last = addressed();
   addEventListener("hashchange", () => {
-    if (addressed() !== last) want(addressed()); // else it is the layer that changed
+    if (addressed() !== last) want(addressed()); // else only the layer changed
     last = addressed();
   });
   wanted = last;
 }
 
-/** The incident that the address names, as in `#incident=3`. */
+/** The incident in the address, as in `#incident=3`. */
 function addressed() {
   const number = Number(inHash("incident"));
   return Number.isInteger(number) && number > 0 ? number : null;
@@ -60,11 +60,11 @@ export function drawIncidents(model) {
   if (wanted !== null) goTo(wanted, model);
 }
 
-/** Unfolds an incident's card and brings it into sight, once. */
+/** Expands an incident's card and scrolls to it, once. */
 function goTo(number, model) {
   wanted = null;
   const card = byId("incidents-list").querySelector(`:scope > [data-key="${number}"]`);
-  setNote(byId("incident-missing"), card ? "" : `There is no incident ${model.name}/${number}, or no longer.`);
+  setNote(byId("incident-missing"), card ? "" : `Incident ${model.name}/${number} does not exist or was deleted.`);
   for (const other of byId("incidents-list").children) setData(other, "chosen", String(other === card));
   if (!card) return;
   card.querySelector(".why").open = true;
@@ -73,7 +73,7 @@ function goTo(number, model) {
   card.focus({ preventScroll: true });
 }
 
-/** Nothing wrong is only worth something with what was looked at. */
+/** "No incident", with the number of judged steps and of rules that could not judge. */
 function none(model) {
   const { num_steps, abstaining } = model.status;
   if (!num_steps) return "No incident. No step has been judged yet.";
@@ -84,7 +84,7 @@ function none(model) {
 
 function create(incident) {
   const item = make("li", "incident");
-  item.tabIndex = -1; // the timeline leads here
+  item.tabIndex = -1; // focused from the timeline
   const cut = incident.id.lastIndexOf("/");
   const id = make("span", "incident-id", "", make("span", "", incident.id.slice(0, cut)), make("b", "", incident.id.slice(cut)));
   id.title = incident.id;
@@ -95,7 +95,7 @@ function create(incident) {
   const heading = make("summary", "", "", make("span", "fold-name", "Diagnosis"), make("span", "as-of"), make("span", "fold-hint"));
   const why = make("details", "why", "", heading, makeDiagnosis());
   const runbook = make("a", "runbook-link", "Runbook");
-  runbook.href = incident.runbook.slice(1); // the page may lie below a path of a proxy's
+  runbook.href = incident.runbook.slice(1); // relative: the page may be below a proxy's path
   [runbook.target, runbook.rel] = ["_blank", "noopener"];
   what.append(runbook);
   why.open = incident.is_open;
@@ -108,7 +108,7 @@ function update(item, incident, model) {
   const [head, parts, ack] = item.children;
   const [what, why] = parts.children;
   const [summary, outcome, where, when, signs] = what.children;
-  if (item.dataset.open === "false" && incident.is_open && !item.dataset.touched) why.open = true; // it came again
+  if (item.dataset.open === "false" && incident.is_open && !item.dataset.touched) why.open = true; // it reopened
   setData(item, "severity", incident.severity);
   setData(item, "state", incident.state);
   setData(item, "open", String(incident.is_open));
@@ -128,19 +128,19 @@ function update(item, incident, model) {
   drawDiagnosis(why.lastElementChild, incident.diagnosis);
 }
 
-/** Why it is over, or who has it in hand, or had until it became worse. */
+/** Why it closed, or who acknowledged it, or whose acknowledgement expired because it got worse. */
 function outcomeOf({ is_open, reason, severity, acknowledged, outgrown }) {
   if (!is_open) return reason;
   if (!acknowledged && outgrown) {
-    const was = outgrown.severity ? ` as a ${outgrown.severity}` : "";
-    return `no longer in hand: it is ${severity} now, and ${outgrown.by || "somebody"} took it${was} (${outgrown.reason})`;
+    const was = outgrown.severity ? ` as ${outgrown.severity}` : "";
+    return `acknowledgement expired: now ${severity}; acknowledged by ${outgrown.by || "unknown"}${was} (${outgrown.reason})`;
   }
   if (!acknowledged) return "";
-  const who = acknowledged.by ? `in hand: ${acknowledged.by}` : "in hand";
+  const who = acknowledged.by ? `acknowledged: ${acknowledged.by}` : "acknowledged";
   return `${who}, ${clock(acknowledged.time)}: ${acknowledged.reason}`;
 }
 
-/** How to say that somebody has it in hand, or has no longer: writing needs the token, which a page does not have. */
+/** The command that acknowledges an incident or undoes it: writing needs the token, which the page does not have. */
 function makeAck() {
   return make("details", "ack", "", make("summary"), codeLine());
 }
@@ -148,11 +148,11 @@ function makeAck() {
 function drawAck(part, { id, is_open, acknowledged }) {
   part.hidden = !is_open;
   const [name, line] = part.children;
-  setText(name, acknowledged ? "Give it back" : "Take it in hand");
+  setText(name, acknowledged ? "Undo acknowledgement" : "Acknowledge");
   setText(line.querySelector("code"), `caboose ack ${id} ${acknowledged ? "--undo" : '--reason "..."'}`);
 }
 
-/** Where it showed first, and how long before the loss. */
+/** Where it was first visible, and how long before the loss moved. */
 function witnessOf(witness) {
   const places = [];
   const host = witness.host && witness.ranks.length === 1 ? ` on ${witness.host}` : "";
@@ -160,7 +160,7 @@ function witnessOf(witness) {
   if (witness.layers.length) places.push(layerNames(witness.layers));
   if (witness.phase) places.push(witness.phase);
   const steps = witness.steps_before_loss;
-  if (steps === 0) places.push("in the step in which the loss moved");
+  if (steps === 0) places.push("in the step where the loss moved");
   else if (steps !== null) places.push(`${plural(steps, "step")} before the loss moved`);
   return places.join(" · ");
 }
@@ -170,26 +170,26 @@ function timesOf(incident) {
   if (!incident.is_open) parts.push(`resolved ${whole(incident.closed_step)}`);
   if (incident.attempt > 1) parts.push(`attempt ${incident.attempt}`);
   if (incident.regimes.length) parts.push(`in ${incident.regimes.join(", ").replaceAll("_", " ")}`);
-  if (incident.num_reopened) parts.push(`opened again ${plural(incident.num_reopened, "time")}`);
+  if (incident.num_reopened) parts.push(`reopened ${plural(incident.num_reopened, "time")}`);
   if (incident.worst !== incident.severity) parts.push(`${incident.worst} at its worst`);
   parts.push(clock(incident.opened_time));
   return parts.join(" · ");
 }
 
-/** The diagnosis in a few words, for as long as it is folded. */
+/** The diagnosis in short, for a collapsed card. */
 function hintOf(incident) {
   const cause = likelyCause(incident);
-  return cause ? `${cause.title}, ${belief(cause.confidence)}` : "cause not known";
+  return cause ? `${cause.title}, ${belief(cause.confidence)}` : "cause unknown";
 }
 
 function drawSigns(signs, incident, members) {
   const [, list, more] = signs.children;
   const shown = few(members);
   keyed(list, shown, (member) => member.episode, createMember, (item, member) => updateMember(item, member, incident));
-  setNote(more, shown.length < members.length ? `and ${whole(members.length - shown.length)} more that are over` : "");
+  setNote(more, shown.length < members.length ? `and ${whole(members.length - shown.length)} more closed` : "");
 }
 
-/** Of many members those that are open and the last of the others, in the order in which they joined. */
+/** Of many episodes the open ones and the last of the others, in the order in which they joined. */
 function few(members) {
   if (members.length <= MOST_MEMBERS) return members;
   const open = members.filter((member) => member.is_open);
@@ -209,6 +209,6 @@ function updateMember(item, member, incident) {
   setData(row.children[0], "kind", member.severity);
   setText(row.children[2], `since ${whole(member.onset_step)}`);
   const isLeft = incident.is_unresolved && member.state !== "resolved";
-  setText(row.children[3], isLeft ? "open to the end" : findingState(member));
+  setText(row.children[3], isLeft ? "open at the end" : findingState(member));
   setNote(summary, member.summary === incident.summary ? "" : unbroken(member.summary));
 }

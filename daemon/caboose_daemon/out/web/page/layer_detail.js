@@ -1,4 +1,4 @@
-/* One layer: what it is, the incidents that name it, and each of its statistics over the steps. */
+/* One layer: its facts, the incidents that name it, and each of its statistics by step. */
 
 import { ApiError, get, jobPath } from "./api.js";
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
@@ -43,7 +43,7 @@ export function closeDetail() {
   byId("layer-charts").replaceChildren();
 }
 
-/** Draws the open layer; `version` changes when there may be more to see of it, `known` has the names on the map. */
+/** Draws the open layer; `version` changes when there may be new data, `known` has the names on the map. */
 export function drawDetail(model, colours, version, known) {
   if (!name) return;
   const now = `${name} ${version}`;
@@ -81,24 +81,24 @@ async function ask(model, now, known) {
   redraw();
 }
 
-/** A name that came with the address may be of something that the map does not show, or of nothing. */
+/** A name from the address may not be on the map, or may not exist. */
 async function check(model, wanted) {
   const { sample: latestSample } = await get(jobPath(model.name, "/sample"));
   if (!latestSample) throw new ApiError(404, "no sample was taken yet");
   const isKnown = [latestSample.layers, latestSample.modules].some((rows) => rows.name.includes(wanted));
-  if (!isKnown) throw new ApiError(404, "no layer of this model has that name; the list above has those that there are");
+  if (!isKnown) throw new ApiError(404, "no layer of this model has that name; see the list above");
 }
 
 function factsOf({ layer, module, samples }) {
   const rows = [];
   if (layer) {
-    rows.push(["kind", layer.kind || "parameter"], ["elements", compact(layer.numel)], ["place from the input", `${whole(layer.index + 1)} of ${whole(layer.num_layers)}`]);
+    rows.push(["kind", layer.kind || "parameter"], ["elements", compact(layer.numel)], ["position from the input", `${whole(layer.index + 1)} of ${whole(layer.num_layers)}`]);
     rows.push(["training", layer.is_trainable ? "trained" : "frozen"]);
-    if (layer.placement !== "replicated") rows.push(["lies across ranks", layer.placement]);
+    if (layer.placement !== "replicated") rows.push(["placement across ranks", layer.placement]);
   }
   if (module) rows.push([layer ? "module" : "kind", layer ? `${module.name} (${module.kind})` : module.kind]);
   if (module?.num_units) rows.push(["units", whole(module.num_units)]);
-  rows.push(["seen in", plural(samples.step.length, "sample")]);
+  rows.push(["sampled in", plural(samples.step.length, "sample")]);
   return rows;
 }
 
@@ -108,7 +108,7 @@ function incidentsOf(model) {
   return model.sortedIncidents().filter((incident) => names.some((one) => namesIn(incident).has(one)));
 }
 
-/** What was found in it and is only for the record. */
+/** Findings for the record that name it. */
 function recordOf(model) {
   const names = [name, found?.layer?.name, found?.module?.name].filter(Boolean);
   return model.findingsForTheRecord().filter(({ first }) => names.some((one) => first.layers.includes(one)));
@@ -139,8 +139,8 @@ function drawCurves(model, colours) {
   const shown = Object.entries(found.stats).filter(([, values]) => values.some((value) => value !== null));
   const isUnseen = ({ stat, of }) => found[of] && !shown.some(([other]) => other === stat);
   const unseen = found.availability.filter(isUnseen).map(({ stat, reason }) => `${STATS[stat].name}${why(reason ?? STATS[stat].only)}`);
-  if (found.layer && !found.module) unseen.push("activations (its module has none of its own)");
-  setNote(byId("layer-unseen"), unseen.length ? `Not seen here: ${unseen.join("; ")}.` : "");
+  if (found.layer && !found.module) unseen.push("activations (its module has none)");
+  setNote(byId("layer-unseen"), unseen.length ? `Not monitored here: ${unseen.join("; ")}.` : "");
   keyed(byId("layer-charts"), shown, ([stat]) => stat, createChart, (element, [stat, values]) => {
     const last = values.findLast((value) => value !== null);
     setText(element.firstElementChild.lastElementChild, `now ${valueText(stat, last)}`);
@@ -158,7 +158,7 @@ function createChart([stat]) {
   return make("div", "", "", make("h4", "", `${title[0].toUpperCase()}${title.slice(1)} `, make("span", "hint")), chart);
 }
 
-/** One line an attempt, dots where there are few, and crosses at the bottom where it was not finite. */
+/** One line per attempt, dots if there are few, and crosses at the bottom for non-finite values. */
 function tracesOf(stat, values, colours) {
   const { step, attempt } = found.samples;
   const newest = attempt.at(-1);
@@ -210,7 +210,7 @@ function layoutOf(stat, values, model, colours) {
   };
 }
 
-/** Shares from nothing to all; other values as they lie, with room, since near-equal ones make a flat line. */
+/** Shares from 0 to 1; other values with a margin, since near-equal ones make a flat line. */
 function yTicks(stat, finite, isLog) {
   if (STATS[stat].isShare) return { range: [-2, 102], tickvals: [0, 50, 100], ticktext: ["0\u202f%", "50\u202f%", "100\u202f%"] };
   if (!finite.length) return { range: [0, 1], showticklabels: false };

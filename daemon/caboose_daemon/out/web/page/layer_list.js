@@ -1,4 +1,4 @@
-/* The list beside the map: every layer by its name, found by a part of it, walked by the arrow keys as one stop. */
+/* The list beside the map: every layer by name, with a search field; the arrow keys move within it. */
 
 import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
 import { whole } from "./format.js";
@@ -32,7 +32,7 @@ export function startList({ open, redraw }) {
   });
 }
 
-/** Draws the names on the map that match; a mark stands before one that an incident names. */
+/** Draws the matching names of the map, with a mark for those named by an incident. */
 export function drawList(model, map, opened) {
   const wanted = byId("layer-filter").value.trim().toLowerCase();
   const named = new Map();
@@ -54,10 +54,10 @@ export function drawList(model, map, opened) {
   });
   if (opened !== followed) follow(byId("layer-list"), place - first, opened);
   const rest = found.length - shown.length;
-  setNote(byId("layer-list-more"), found.length ? (rest ? `and ${whole(rest)} more: type a part of the name` : "") : `No ${map.of} of that name.`);
+  setNote(byId("layer-list-more"), found.length ? (rest ? `and ${whole(rest)} more: type part of the name` : "") : `No ${map.of} with that name.`);
 }
 
-/** Brings the layer that is open into the list's view, without moving the page. */
+/** Scrolls the list to the open layer, without moving the page. */
 function follow(list, place, opened) {
   followed = opened;
   const item = list.children[place];

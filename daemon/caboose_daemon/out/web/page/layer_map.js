@@ -1,9 +1,9 @@
 /*
- * The map of the layers: depth by samples, drawn with plotly's heat map. A number that is not finite has a colour and a
- * cross of its own, what nobody saw leaves the hatched ground free, incidents stand above the step they began at and
- * beside the layers they name.
+ * The map of the layers: depth by samples, drawn with plotly's heat map. Non-finite numbers have a separate colour and a
+ * cross, unknown cells show the hatched background, incidents are marked above the step they began at and beside the
+ * layers they name.
  *
- * All columns are equally wide, and margins are set here, so that a place on the screen is a cell without asking plotly.
+ * All columns are equally wide, and margins are set here, so that a screen position maps to a cell without plotly.
  */
 
 import { byId, glyph, make, setNote } from "./dom.js";
@@ -24,7 +24,7 @@ const labelLength = (map) => map.rows.name.reduce((most, name) => Math.max(most,
 const leftMargin = (map) => Math.round(14 + 6.1 * labelLength(map));
 const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-/** How many columns there is room for. */
+/** How many columns fit. */
 export function columnsWanted() {
   const width = byId("layers").clientWidth || 800;
   return Math.max(60, Math.min(240, Math.round((width - 250) / 3)));
@@ -35,7 +35,7 @@ function plotHeight(numRows) {
   return Math.max(140, Math.min(most, numRows * 16));
 }
 
-/** The cell at a place of the frame, as {row, column}; null beside the map. */
+/** The cell at a position in the frame, as {row, column}; null outside the map. */
 export function cellAt(map, x, y) {
   const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
   const height = plotHeight(map.values.length);
@@ -45,7 +45,7 @@ export function cellAt(map, x, y) {
   return isInside ? { row, column } : null;
 }
 
-/** The box of a cell in the frame, or of a whole row where no column is named. */
+/** The box of a cell in the frame, or of a whole row if no column is given. */
 function boxOf(map, { row, column }) {
   const width = byId("layer-map").clientWidth - leftMargin(map) - RIGHT;
   const wide = column === undefined ? width : width / map.samples.step.length;
@@ -53,7 +53,7 @@ function boxOf(map, { row, column }) {
   return { left: leftMargin(map) + wide * (column ?? 0), top: TOP + high * row, width: wide, height: high };
 }
 
-/** Puts a frame around a cell or a row, at least so large that it can be seen; hides it where there is none. */
+/** Puts a visible frame around a cell or a row; hides it if there is none. */
 export function outline(element, map, place) {
   element.hidden = !map || !place || place.row < 0;
   if (element.hidden) return;
@@ -62,7 +62,7 @@ export function outline(element, map, place) {
   Object.assign(element.style, { left: `${left + (width - wide) / 2}px`, top: `${top + (height - high) / 2}px`, width: `${wide}px`, height: `${high}px` });
 }
 
-/** What a cell shows, in lines. */
+/** The text of a cell, in lines. */
 export function cellTexts(map, { row, column }) {
   const { name, last_name: last, num, kind } = map.rows;
   const many = num[row] > 1 ? ` to ${last[row]}` : "";
@@ -71,12 +71,12 @@ export function cellTexts(map, { row, column }) {
   return [`${name[row]}${many}${kinds}`, sampleText(map, column, whole), `${STATS[map.stat].name} ${valueText(map.stat, map.values[row][column])}${of}`];
 }
 
-/** The row of a layer; -1 where the map does not have it. */
+/** The row of a layer; -1 if it is not on the map. */
 export function rowOf(map, name) {
   return map.rowOf.get(name) ?? -1;
 }
 
-/** Draws it all; outlines lie above it, so that the keyboard need not wait for a map to be drawn. */
+/** Draws the map; outlines are separate, so that the keyboard need not wait for it. */
 export function drawMap(map, incidents, colours) {
   const element = byId("layer-map");
   const numRows = map.values.length;
@@ -121,7 +121,7 @@ function badHeat(map, colours) {
   };
 }
 
-/** A cross in each cell that is not finite; of very many every so manyth. */
+/** A cross in each non-finite cell; of very many only every nth. */
 function crosses(map, colours, height) {
   const x = [], y = [];
   const every = Math.ceil(map.num_bad / MOST_CROSSES) || 1;
@@ -138,7 +138,7 @@ function crosses(map, colours, height) {
   };
 }
 
-/** Incidents that began where the map can show it, the most urgent first. */
+/** Incidents that began on the map, the most urgent first. */
 function onsetsOf(map, incidents) {
   const found = [];
   for (const incident of incidents.slice(0, MOST_ONSETS)) {
@@ -238,7 +238,7 @@ function layoutOf(map, colours, height) {
   };
 }
 
-/** Columns with their step below: the beginnings of attempts, the newest first, and others as far as there is room. */
+/** Columns labelled with their step: the starts of attempts, the newest first, and others if there is room. */
 function columnTicks(map) {
   const numColumns = map.samples.step.length;
   const width = (byId("layer-map").clientWidth - leftMargin(map) - RIGHT) / numColumns;
@@ -269,7 +269,7 @@ function drawLegend(map, range, onsets, marked) {
     entries.push(["ramp", `${low} to ${high}${range.isLog ? ", log scale" : ""}`]);
   }
   if (map.num_bad) entries.push(["bad", `NaN or infinity in ${plural(map.num_bad, "cell")}`]);
-  if (map.values.some((row) => row.includes(null))) entries.push(["hatch", "not seen"]);
+  if (map.values.some((row) => row.includes(null))) entries.push(["hatch", "unknown"]);
   if (onsets.length) entries.push(["onset", "onset of an incident", onsets[0].incident.severity]);
   if (marked.length) entries.push(["named", "named by an incident", marked.at(-1)]);
   const list = byId("layer-legend");
@@ -286,7 +286,7 @@ function drawLegend(map, range, onsets, marked) {
   }));
 }
 
-/** Shows what is at a cell beside it, inside the frame. */
+/** Shows a cell's text beside it, inside the frame. */
 export function showTip(map, cell) {
   const tip = byId("layer-tip");
   tip.hidden = !cell;

@@ -1,10 +1,10 @@
-/* The statistics of a layer as people call them, and how each is drawn. No document, no plotly. */
+/* The statistics of a layer: labels and how each is drawn. No DOM, no plotly. */
 
 import { decimal, numeric, percent, setting } from "./format.js";
 
 export const STATS = {
   grad_norm: { button: "Gradient", name: "gradient norm", isShare: false },
-  update_ratio: { button: "Update ratio", name: "update over weight", isShare: false },
+  update_ratio: { button: "Update ratio", name: "update / weight", isShare: false },
   weight_norm: { button: "Weights", name: "weight norm", isShare: false },
   grad_zeros: { button: "Zero gradients", name: "zeros in the gradient", isShare: true },
   activation_std: { button: "Activations", name: "activation std", isShare: false },
@@ -13,18 +13,18 @@ export const STATS = {
   saturated: { button: "Saturation", name: "saturated units", isShare: true, only: "only tanh and sigmoid have them" },
 };
 
-/** Cividis: even to the eye, and the same to readers who see fewer colours. */
+/** Cividis: perceptually uniform and safe for colour-blind readers. */
 export const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 const MOST_DECADES = 12;
 
-/** A value in words: a share as per cent, what is not finite by name. */
+/** A value as text: a share as percent, non-finite by name. */
 export function valueText(stat, cell) {
-  if (cell === null) return "not seen";
+  if (cell === null) return "unknown";
   if (typeof cell === "string") return cell === "NaN" ? "NaN" : "infinity";
   return STATS[stat].isShare ? (cell === 0 ? "0\u202f%" : percent(cell)) : decimal(cell);
 }
 
-/** The colours' range over all cells: of shares from 0 to a quarter, a half or all, else decades. Null for no cells. */
+/** The colour range over all cells: shares from 0 to 25, 50 or 100 %, else decades. Null for no cells. */
 export function colourRange(stat, values) {
   if (STATS[stat].isShare) {
     const most = values.reduce((high, row) => row.reduce((top, cell) => (typeof cell === "number" ? Math.max(top, cell) : top), high), 0);
@@ -41,26 +41,26 @@ export function colourRange(stat, values) {
   if (high === -Infinity) return hasZero ? { low: -1, high: 0, isLog: true, hasLess: true } : null;
   const top = Math.log10(high);
   const bottom = Math.max(Math.log10(low), top - MOST_DECADES);
-  const room = Math.max(0, 0.2 - (top - bottom)) / 2; // near-equal values are not torn apart into all colours
+  const room = Math.max(0, 0.2 - (top - bottom)) / 2; // near-equal values do not use the full colour range
   return { low: bottom - room, high: top + room, isLog: true, hasLess: hasZero || Math.log10(low) < bottom };
 }
 
-/** Where a cell lies in that range; null where it has no colour. */
+/** A cell's position in that range; null if it has no colour. */
 export function colourAt(cell, range) {
   if (typeof cell !== "number") return null;
   if (!range.isLog) return cell;
   return cell <= 0 ? range.low : Math.max(range.low, Math.log10(cell));
 }
 
-/** The ends of the range in words. */
+/** The ends of the range as text. */
 export function rangeTexts(stat, range) {
   if (STATS[stat].isShare) return ["0\u202f%", `${range.high * 100}\u202f%`];
   return [`${range.hasLess ? "≤\u202f" : ""}${setting(10 ** range.low)}`, setting(10 ** range.high)];
 }
 
 /**
- * A layer's name in so many characters: without "weight", then with its first parts by their initials, as
- * b.0.attn.qkv, then cut in front, since the end tells layers apart better than the beginning.
+ * A layer's name in at most `most` characters: without "weight", then with initials for its first parts, as in
+ * b.0.attn.qkv, then cut at the front, since the end is more specific.
  */
 export function shortName(name, most) {
   if (name.length <= most) return name;
@@ -72,7 +72,7 @@ export function shortName(name, most) {
   return short.length <= most ? short : `…${short.slice(1 - most)}`;
 }
 
-/** Ticks of a log axis over a range in decades: whole decades, or what lies between them where they are too few. */
+/** Ticks of a log axis over a range in decades: whole decades, or values in between if those are too few. */
 export function decadeTicks([low, high]) {
   const every = Math.max(1, Math.ceil((high - low) / 4));
   const decades = [];
@@ -83,14 +83,14 @@ export function decadeTicks([low, high]) {
   return between.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
 }
 
-/** "step 1 200", or what a column of several samples covers. */
+/** "step 1 200", or the range of a column of several samples. */
 export function sampleText({ samples }, column, whole) {
   const [first, last, attempt] = [samples.first_step[column], samples.step[column], samples.attempt[column]];
   const steps = first === last ? `step ${whole(last)}` : `steps ${whole(first)} to ${whole(last)}`;
   return attempt > 1 || samples.attempt.some((other) => other !== attempt) ? `${steps}, attempt ${attempt}` : steps;
 }
 
-/** Where a step of an attempt lies between the columns; null where no sample of that attempt is near. */
+/** The position of an attempt's step between the columns; null if no sample of that attempt is near. */
 export function placeOf({ samples }, attempt, step) {
   let before = -1, after = -1;
   samples.attempt.forEach((of, column) => {

@@ -1,9 +1,9 @@
 /*
- * The layers of the model over time: which statistic is shown, the map, and the way to one layer's curves, by pointer, by
+ * The layers of the model over time: the choice of statistic, the map, and access to one layer's curves by pointer, by
  * keyboard and by the address (#layer=NAME).
  *
- * A new sample is announced by its step alone; the map is then asked for again, at most every few seconds and never
- * for a hidden tab. It is drawn when what it shows has changed, not with every step.
+ * The stream announces a new sample by its step only; the map is then requested again, at most every few seconds and
+ * never for a hidden tab. It is redrawn when its data changed, not at every step.
  */
 
 import { hashWith, inHash } from "./address.js";
@@ -74,10 +74,10 @@ export function startLayers(redraw) {
   view.opened = askedLayer();
 }
 
-/** Draws what is known, and asks for more when it is time. */
+/** Draws the known data, and requests more when due. */
 export function drawLayers(model) {
   latest = model;
-  if (!window.Plotly) return; // the curves ask for it, and what follows can wait for them
+  if (!window.Plotly) return; // loaded by the curves; the rest can wait
   colours ??= readColours();
   if (isStale && !isAsking && performance.now() >= nextAsk) ask(model);
   drawButtons();
@@ -93,7 +93,7 @@ export function drawLayers(model) {
   if (map) drawDetail(model, colours, numNoticed, map.rowOf);
 }
 
-/* Asking */
+/* Requests */
 
 function choose(stat) {
   view.stat = stat;
@@ -126,7 +126,7 @@ async function ask(model) {
   if (isStale) setTimeout(onChange, PACE_MS);
 }
 
-/** A choice of another day may be of something that this job does not show: what it does show comes first then. */
+/** A remembered choice may not be available for this job: then an available statistic is shown. */
 function fellBack({ stats }) {
   const isSeen = ({ num_sampled: num }) => num > 0;
   if (isChosen || isSeen(stats.find(({ stat }) => stat === view.stat))) return false;
@@ -147,7 +147,7 @@ function take(found) {
   if (view.cursor && (view.cursor.row >= map.values.length || view.cursor.column >= map.samples.step.length)) view.cursor = null;
 }
 
-/* Words: what is shown, or why nothing is */
+/* Texts: what is shown, or why nothing is */
 
 function drawButtons() {
   const known = new Map((map?.stats ?? []).map((stat) => [stat.stat, stat]));
@@ -156,7 +156,7 @@ function drawButtons() {
     button.setAttribute("aria-pressed", String(stat === view.stat));
     const about = known.get(stat);
     setData(button, "seen", about && !about.num_sampled ? "no" : "yes");
-    button.title = about?.reason ? `Not seen: ${about.reason}` : "";
+    button.title = about?.reason ? `Not monitored: ${about.reason}` : "";
   }
   const isShared = map !== null && (map.num_rows > map.values.length || map.num_sampled > map.samples.step.length);
   const keep = byId("layer-keep");
@@ -172,18 +172,18 @@ function drawWords(model) {
   const parts = [`${STATS[map.stat].name} of ${plural(map.num_rows, map.of)} at ${samples}`];
   if (map.num_rows > map.values.length) parts.push(`up to ${plural(Math.max(...map.rows.num), map.of)} share a row, the ${map.keep} is shown`);
   if (map.num_sampled > map.samples.step.length) parts.push(`up to ${Math.max(...map.samples.num)} samples share a column`);
-  if (map.num_left_out) parts.push(`${plural(map.num_left_out, "older column")} left out`);
+  if (map.num_left_out) parts.push(`${plural(map.num_left_out, "older column")} omitted`);
   setText(byId("layers-hint"), parts.join("; "));
 }
 
 function noteOf(model) {
-  if (problem) return `The layers cannot be shown: ${problem}. Trying again.`;
+  if (problem) return `The layers cannot be shown: ${problem}. Retrying.`;
   if (map === null) return "Loading the layers.";
   if (map.stat !== view.stat) return "";
   if (map.samples.step.length && map.values.length) return "";
   const about = map.stats.find(({ stat }) => stat === view.stat);
   if (map.stats.some(({ num_sampled: num }) => num)) return `${STATS[view.stat].button} cannot be shown: ${about.reason}.`;
-  if (map.blind.activations && about.of === "module") return `Cannot be seen: ${about.reason}.`;
+  if (map.blind.activations && about.of === "module") return `Not monitored: ${about.reason}.`;
   const when = map.sample_every ? ` One is taken every ${plural(map.sample_every, "step")}; the run is at step ${whole(model.status.step)}.` : "";
   return `No layers sampled yet.${when}`;
 }
@@ -264,7 +264,7 @@ function tell() {
   drawOutlines();
 }
 
-/* One layer: the address says which */
+/* One layer, given by the address */
 
 const askedLayer = () => inHash("layer");
 

@@ -1,8 +1,8 @@
 /*
- * Marks on the curves: incidents, rollbacks, attempts, findings for the record, and numbers that are not finite.
+ * Marks on the curves: incidents, rollbacks, attempts, findings for the record, and non-finite numbers.
  *
- * Those of the loss lie on a second axis from 0 to 1, so that they keep their place on any scale: incidents at the top,
- * rollbacks below them with an arrow to where they went back to, steps that are not finite on the bottom line.
+ * Those of the loss use a second axis from 0 to 1, so that they keep their position on any scale: incidents at the top,
+ * rollbacks below them with an arrow to their target, non-finite steps at the bottom.
  */
 
 import { attemptStarts } from "./curves.js";
@@ -31,7 +31,7 @@ export function badTrace(rows) {
   };
 }
 
-/** The numbers of the most urgent incidents, as far as they do not cover each other. */
+/** The numbers of the most urgent incidents that do not overlap. */
 function labelled(incidents, room) {
   const chosen = [];
   for (const incident of incidents) {
@@ -75,7 +75,7 @@ export function incidentTrace(model, steps) {
   };
 }
 
-/** A small dot for each finding that is only for the record. */
+/** A small dot for each finding for the record. */
 export function recordTrace(model) {
   const findings = model.findingsForTheRecord().slice(0, MOST_DOTS);
   return {
@@ -92,7 +92,7 @@ export function recordTrace(model) {
   };
 }
 
-/** A mark where all ranks went back; a hollow one where they would have, had it been allowed. */
+/** A mark at each rollback; a hollow one at each advised rollback. */
 export function rollbackTrace(model) {
   const isMark = ({ kind, state, boundary }) => kind === "rollback" && boundary !== null && ["committed", "advised"].includes(state);
   const marks = model.sortedDecisions().filter(isMark).slice(0, MOST_DOTS);
@@ -118,7 +118,7 @@ export function rollbackTrace(model) {
   };
 }
 
-/** From each boundary to where it went back to. */
+/** From each boundary to its target. */
 export function rollbackArrows(model) {
   return model.rollbacks().slice(-MOST_LABELS).map(({ target, boundary }) => ({
     x: target, y: ROLLBACK_AT, xref: "x", yref: "y2", ax: boundary, ay: ROLLBACK_AT, axref: "x", ayref: "y2",
@@ -126,7 +126,7 @@ export function rollbackArrows(model) {
   }));
 }
 
-/** A line at the onset, a dashed one where it was detected later, and a tint for as long as it lasted. */
+/** A line at the onset, a dashed one at a later detection, and a tint for its duration. */
 export function incidentShapes(model) {
   return model.sortedIncidents().slice(0, MOST_LINES).flatMap((incident) => {
     const colour = colours[incident.severity] ?? colours.info;

@@ -1,4 +1,4 @@
-/* What the page remembers of a reader's choices. Storage may be forbidden; a choice then lasts as long as the page. */
+/* The reader's stored choices. If storage is forbidden, a choice lasts as long as the page. */
 
 export function recall(name) {
   try {

@@ -1,5 +1,5 @@
 /*
- * What the page knows of one job: curve rows, incidents, findings, decisions, saved states, events, the latest status.
+ * The page's data of one job: curve rows, incidents, findings, decisions, saved states, events, the latest status.
  *
  * A row is one step, or one bucket of steps when the daemon thinned the curve. At most MAX_ROWS are kept; beyond
  * that the caller loads a thinned curve again.
@@ -10,7 +10,7 @@ import { RankTable } from "./ranktable.js";
 
 export const MAX_ROWS = 4000;
 export const FETCH_POINTS = 1000;
-/** Of a step, in the order in which they come; what is left of its time is "other". */
+/** Phases of a step, in order; the remaining time is "other". */
 export const PHASES = ["data", "forward", "backward", "optimizer"];
 const MAX_EVENTS = 200;
 const ORDER = { critical: 2, warning: 1, info: 0 };
@@ -20,7 +20,7 @@ const isBad = (number) => number !== null && !Number.isFinite(number);
 const isLater = (one, other) => one.attempt > other.attempt || (one.attempt === other.attempt && one.step > other.step);
 const finite = (number) => (isBad(number) ? null : number);
 
-/** A rate with its extremes in the bucket; null where it is not known. */
+/** A rate with its extremes in the bucket; null if unknown. */
 function rate(raw, name) {
   const mean = finite(numeric(raw[name]));
   return mean === null ? null : { mean, low: finite(numeric(raw[`${name}_min`])) ?? mean, high: finite(numeric(raw[`${name}_max`])) ?? mean };
@@ -68,13 +68,13 @@ export class JobModel {
     this.events = [];
     this.isLoaded = false;
     this.hasCurves = false;
-    this.version = 0; // grows with everything but the status
+    this.version = 0; // incremented by every change except the status
     this._early = [];
     this._since = null; // live steps since loading began, while it lasts
     this._lastStep = new Map();
   }
 
-  /** Takes a whole answer but for the curves; live updates that came while it was on its way are put on top. */
+  /** Takes a whole answer except the curves; live updates that arrived meanwhile are applied on top. */
   replace({ findings, incidents, decisions, entries }) {
     this.version += 1;
     this.findings = new Map(findings.map((finding) => [finding.id, finding]));
@@ -91,7 +91,7 @@ export class JobModel {
     for (const [kind, data] of early) this.take(kind, data);
   }
 
-  /** Takes the whole curves; live steps that came while they were on their way are put on top. */
+  /** Takes the whole curves; live steps that arrived meanwhile are applied on top. */
   replaceCurves(series) {
     this.rows = [];
     this._lastStep.clear();
@@ -129,7 +129,7 @@ export class JobModel {
     else if (kind === "event" && !this._knows(data)) this.events = [...this.events, data].slice(-MAX_EVENTS);
   }
 
-  /** Whether there is something to draw: the lists are loaded, and the stream has told how the job stands. */
+  /** Whether there is something to draw: the lists are loaded and a status has arrived. */
   get isReady() {
     return this.isLoaded && this.status !== null;
   }
@@ -162,18 +162,18 @@ export class JobModel {
     return [...this.saved.values()].sort((a, b) => b.step - a.step || (a.kind < b.kind ? -1 : 1));
   }
 
-  /** Rollbacks that all ranks carried out, oldest first. */
+  /** Committed rollbacks, oldest first. */
   rollbacks() {
     const isDone = ({ kind, state, target }) => kind === "rollback" && state === "committed" && target !== null;
     return [...this.decisions.values()].filter(isDone).sort((a, b) => a.number - b.number);
   }
 
-  /** Incidents of the current attempt that closed with their run, and not because what was wrong is right. */
+  /** Incidents of the current attempt that closed because the run ended, without being resolved. */
   leftUnresolved() {
     return this.sortedIncidents().filter(({ is_unresolved, attempt }) => is_unresolved && attempt === this.status.attempt);
   }
 
-  /** Findings in no incident, open ones and then the newest first. A new one worth a ticket gets its incident at once. */
+  /** Findings in no incident: open ones first, then the newest. */
   findingsForTheRecord() {
     const held = new Set();
     for (const incident of this.incidents.values()) for (const member of incident.members) held.add(member.episode);
@@ -181,7 +181,7 @@ export class JobModel {
     return [...this.findings.values()].filter(isRecord).sort((a, b) => b.is_open - a.is_open || b.id - a.id);
   }
 
-  /** An incident's members as of now: an incident is told of when it changes, its findings at every step. */
+  /** An incident's current episodes: the stream sends an incident when it changes, its findings at every step. */
   membersNow(incident) {
     if (!incident.is_open) return incident.members;
     return incident.members.map((member) => {
@@ -191,9 +191,9 @@ export class JobModel {
     });
   }
 
-  /* Between two statuses, a second apart, steps and incidents keep the last one true. */
+  /* Between two statuses, one second apart, steps and incidents update the last one. */
 
-  /** The first status of a stream holds everything, later ones what changed since. */
+  /** The first status of a stream has everything, later ones the changes. */
   _takeStatus({ is_whole, now, ranks, ...facts }) {
     const before = this.status;
     this._facts = is_whole ? facts : { ...this._facts, ...facts };

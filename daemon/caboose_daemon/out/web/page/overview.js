@@ -1,8 +1,8 @@
 /*
- * All jobs at once: one row each with its health, loss, speed and ranks; the worst first, then the most recently heard.
+ * All jobs at once: one row each with its health, loss, speed and ranks; the worst first, then the most recently seen.
  *
- * Rows follow the stream. The order does not: while a reader points at a row or is in one with the keyboard, rows stay
- * where they are. A row's curve is asked for when it comes into sight, two at a time, and grows with the stream then.
+ * Rows follow the stream. The order does not while a reader hovers over a row or has focused one: rows then stay in
+ * place. A row's curve is requested when it becomes visible, two at a time, and then grows with the stream.
  */
 
 import { ApiError, get, jobPath } from "./api.js";
@@ -13,10 +13,10 @@ import { Sparklines } from "./sparkline.js";
 
 const MOST_JOBS = 500;
 const ORDER = ["critical", "warning", "unknown", "info", "ok"];
-const ROLLBACK = { off: "off", advise: "advises", ready: "ready", sent: "command sent", checking: "checking", exhausted: "nothing left to try" };
-const COLUMNS = ["Job", "Health", "Loss", "Step", "Step time", "Ranks", "Rollback", "Last heard"];
+const ROLLBACK = { off: "off", advise: "advises", ready: "ready", sent: "command sent", checking: "checking", exhausted: "exhausted" };
+const COLUMNS = ["Job", "Health", "Loss", "Step", "Step time", "Ranks", "Rollback", "Last seen"];
 
-/** What the page knows of all jobs, from the first status of a stream and what changed since. */
+/** All jobs, from the first status of a stream and its changes. */
 export class JobList {
   constructor() {
     this.jobs = new Map();
@@ -33,7 +33,7 @@ export class JobList {
     for (const job of this.jobs.values()) job.silent_seconds = job.heard === null ? 0 : Math.max(0, now - job.heard);
   }
 
-  /** The worst first, then those heard last, then by name. */
+  /** The worst first, then the most recently seen, then by name. */
   sorted() {
     const rank = (job) => ORDER.indexOf(jobMark(job));
     const isOver = (job) => ["ended", "known"].includes(jobState(job));
@@ -65,7 +65,7 @@ export function startOverview(draw) {
   });
 }
 
-/** Up and down go from job to job, from the filter too. */
+/** Up and down move between jobs, also from the filter. */
 function onKey(event) {
   const links = [...byId("jobs-list").querySelectorAll(".job-open")];
   const at = links.indexOf(document.activeElement);
@@ -96,11 +96,11 @@ export function drawOverview(jobs) {
   document.title = title(jobs);
   setText(byId("jobs-hint"), summary([...jobs.jobs.values()]));
   keyed(byId("jobs-list"), shown, (job) => job.job, create, update);
-  setNote(byId("jobs-none"), shown.length ? "" : `No job is like “${wanted}”.`);
-  setNote(byId("jobs-more"), shown.length < found.length ? `${whole(found.length - shown.length)} more: filter for them.` : "");
+  setNote(byId("jobs-none"), shown.length ? "" : `No job matches “${wanted}”.`);
+  setNote(byId("jobs-more"), shown.length < found.length ? `${whole(found.length - shown.length)} more: use the filter.` : "");
 }
 
-/** Rows keep their places while a reader is at them; new jobs come last then. */
+/** Rows keep their order while a reader uses them; new jobs are added at the end. */
 function inOrder(sorted) {
   const isHeld = isPointed || byId("jobs-list").contains(document.activeElement);
   if (!isHeld || !order.length) order = sorted.map((job) => job.job);
@@ -180,7 +180,7 @@ function update(row, job) {
 
 function healthWords(job, state) {
   if (job.num_open) return state === "running" ? job.health : `${job.health}, ${stateName(state)}`;
-  return { running: "nothing wrong", known: "not heard since the restart" }[state] ?? stateName(state);
+  return { running: "nothing wrong", known: "no report since the restart" }[state] ?? stateName(state);
 }
 
 function troubleWords(job) {

@@ -2,8 +2,8 @@
  * The live page: shows all jobs, or loads one and follows its stream, and draws at a bounded pace.
  *
  * Every (re)connection of the stream loads everything again, so a restarted daemon, a sleeping laptop or a tab that was
- * hidden for a while leaves no hole. Updates that arrive while an answer is on its way are kept and put on top of it.
- * A hidden tab without a stream asks for the list of jobs now and then, so that its title stays true.
+ * hidden for a while leaves no gap. Updates that arrive during loading are applied on top of the answer.
+ * A hidden tab without a stream requests the list of jobs now and then, so that its title stays current.
  */
 
 import { get, jobPath, openStream } from "./api.js";
@@ -36,7 +36,7 @@ let lostAt = null;
 let firstJobs = null;
 let isPaused = false;
 
-/* Drawing: at most four times a second, and less often when drawing is slow. A hidden tab keeps its title true. */
+/* Drawing: at most four times a second, and less often if drawing is slow. A hidden tab keeps its title current. */
 
 let isDrawPlanned = false;
 let nextDraw = 0;
@@ -92,7 +92,7 @@ async function load() {
   model.beginLoading();
   try {
     await firstJobs;
-    // A job that was known a moment ago need not wait for the list; one that was not may not be asked for.
+    // A job that was known need not wait for the list; an unknown one must not be requested.
     const [list, isFound] = await Promise.all([get("jobs"), isListed() && loadJob()]);
     ({ jobs } = list);
     if (!isFound && !(isListed() && (await loadJob()))) showUnknown();
@@ -114,13 +114,13 @@ async function load() {
 
 const isListed = () => jobs.some((job) => job.job === model.name);
 
-/** Loads the job; whether the daemon knows it. Words and numbers are shown as soon as they are there, before the curves. */
+/** Loads the job; returns whether the daemon knows it. Text and numbers are shown before the curves. */
 async function loadJob() {
   const name = model.name;
   const lists = ["findings", "incidents", "decisions", "ledger"];
   try {
     const curves = get(jobPath(name, `/series?points=${FETCH_POINTS}`));
-    curves.catch(() => {}); // it is waited for below, unless something else has failed by then
+    curves.catch(() => {}); // awaited below, unless something else failed
     const answers = await Promise.all(lists.map((list) => get(jobPath(name, `/${list}`))));
     const [{ findings }, { incidents }, { decisions }, { entries }] = answers;
     noticeSample();
@@ -149,7 +149,7 @@ function take(kind, data) {
 function lost() {
   lostAt ??= new Date();
   const time = lostAt.toLocaleTimeString([], { hour12: false });
-  const shown = model?.status || overview?.isKnown ? ` What is shown is as of ${time}.` : "";
+  const shown = model?.status || overview?.isKnown ? ` Data shown is from ${time}.` : "";
   setNote(byId("lost"), `Connection to the daemon lost, retrying.${shown}`);
   setData(byId("connection"), "state", "lost");
   setText(byId("connection"), "not connected");
@@ -170,7 +170,7 @@ function opened() {
 }
 
 function foundAgain() {
-  if (isPaused) return; // an answer that was on its way
+  if (isPaused) return; // an answer that was already on its way
   lostAt = null;
   setNote(byId("lost"), "");
   setData(byId("connection"), "state", "live");
@@ -211,9 +211,9 @@ function showEmpty() {
   showMessage(
     "empty",
     make("h1", "", "No job has reported yet"),
-    make("p", "", "Two lines in the training script make it report:"),
+    make("p", "", "Add two lines to the training script:"),
     make("pre", "", "", code),
-    make("p", "quiet", "If this daemon does not listen on its usual address, set CABOOSE_ENDPOINT to the one it printed when it started. This page shows the job as soon as a rank is heard."),
+    make("p", "quiet", "If this daemon does not use its default address, set CABOOSE_ENDPOINT to the one it printed at start. The job appears here as soon as a rank reports."),
   );
 }
 
@@ -224,10 +224,10 @@ function showUnknown() {
   for (const job of jobs.slice(0, 20)) list.append(make("li", "", "", jobLink(job)));
   showMessage(
     `unknown ${jobs.map((job) => job.job)}`,
-    make("h1", "", `No job is named “${model.name}”`),
-    make("p", "", jobs.length ? "The daemon knows these, the most recently heard of first:" : "The daemon knows no job yet."),
+    make("h1", "", `Unknown job “${model.name}”`),
+    make("p", "", jobs.length ? "Known jobs, the most recently seen first:" : "The daemon knows no job yet."),
     list,
-    make("p", "quiet", "If the job is about to start, leave this page open: it appears when a rank is heard."),
+    make("p", "quiet", "If the job is about to start, leave this page open: it appears when a rank reports."),
   );
 }
 
@@ -245,7 +245,7 @@ function jobLink(job) {
 function updateJobLink(link, job) {
   setData(link.children[0], "kind", jobMark(job));
   setText(link.children[1], job.job);
-  const health = job.num_open ? `${job.health}, ${whole(job.num_open)} open` : "nothing open";
+  const health = job.num_open ? `${job.health}, ${whole(job.num_open)} open` : "no open incident";
   setText(link.children[2], `${stateName(jobState(job))} · step ${whole(job.step)} · ${health}`);
 }
 
@@ -271,7 +271,7 @@ function drawPicker() {
   showNewer(current);
 }
 
-/** Another job runs while the shown one, which nobody asked for by name, does not. */
+/** Another job runs while the shown one, which was not chosen by name, does not. */
 function showNewer(current) {
   const newer = asked === null && current && jobState(current) !== "running" ? jobs.find((job) => jobState(job) === "running") : undefined;
   const notice = byId("newer");
@@ -306,7 +306,7 @@ async function loadJobs() {
     const shown = isPaused && model && jobs.find((job) => job.job === model.name);
     if (shown) setTitle(shown, jobMark(shown));
   } catch {
-    if (!model && !overview) lost(); // else the stream tells
+    if (!model && !overview) lost(); // else the stream reports it
   }
 }
 
@@ -339,7 +339,7 @@ async function start() {
   startCharts(planDraw);
   startLayers(planDraw);
   document.addEventListener("visibilitychange", () => {
-    isDrawPlanned = false; // a frame planned before the tab was hidden does not come
+    isDrawPlanned = false; // a frame planned before the tab was hidden is never drawn
     planDraw();
   });
   startOverview(planDraw);

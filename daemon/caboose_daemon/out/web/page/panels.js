@@ -1,4 +1,4 @@
-/* The panels around the charts: what is wrong now, the numbers, the monitor itself, events and settings. */
+/* The panels around the charts: headline, key numbers, monitor, events and settings. */
 
 import { byId, keyed, make, pairs, setData, setText } from "./dom.js";
 import { likelyCause } from "./diagnosis.js";
@@ -9,19 +9,19 @@ const BUDGET = 0.01;
 const MOST_EVENTS = 50;
 const BADGES = { critical: "✖", warning: "▲", ok: "", info: "", unknown: "" };
 
-/** A job's state; one whose ranks are all quiet is silent, whatever it was before. */
+/** A job's state; silent if no rank is live. */
 export function jobState(job) {
   return job.state === "running" && job.silent_seconds >= SILENT_SECONDS ? "silent" : job.state;
 }
 
-/** How a job looks in one mark: the worst open incident, or what its state alone tells. */
+/** A job's mark: its worst open incident, or its state. */
 export function jobMark(job) {
   if (job.health !== "ok") return job.health;
   const state = jobState(job);
   return { running: "ok", ended: "ok", silent: "warning", lost: "warning", failed: "critical" }[state] ?? "unknown";
 }
 
-/** What is wrong now, as [mark, title, detail]. */
+/** The headline as [mark, title, detail]. */
 function verdict(model) {
   const { status } = model;
   const open = model.openIncidents;
@@ -42,16 +42,16 @@ function verdict(model) {
     const [left] = model.leftUnresolved();
     return left ? ["warning", `Ended ${at}, ${left.rule} unresolved`, left.summary] : ["ok", `Ended ${at}`, over];
   }
-  if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last heard ${at}.`];
-  if (state === "lost") return ["warning", `Lost ${at}`, `No rank has been heard for ${duration(status.silent_seconds)}: it was cancelled or killed.`];
-  if (state === "known") return ["unknown", "Not heard from since the daemon restarted", `Last known ${at}. ${over}`];
+  if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last report ${at}.`];
+  if (state === "lost") return ["warning", `Lost ${at}`, `No report for ${duration(status.silent_seconds)}: it was cancelled or killed.`];
+  if (state === "known") return ["unknown", "No report since the daemon restarted", `Last known ${at}. ${over}`];
   const missing = status.world - status.num_live;
-  const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} heard.` : `All ${plural(status.world, "rank")} report.`;
+  const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} reported.` : `All ${plural(status.world, "rank")} report.`;
   if (missing > 0) return ["unknown", `Waiting for ${plural(missing, "rank")}`, heard];
   return ["ok", "Nothing wrong now", `${heard} ${over}`];
 }
 
-/** The tab's title, with a mark where something is wrong. */
+/** The tab's title, with a mark for an open incident. */
 export function setTitle({ job, step }, mark) {
   const badge = BADGES[mark] ?? "";
   document.title = `${badge}${badge && " "}${job} · step ${step} · Caboose`;
@@ -76,7 +76,7 @@ export function drawHeadline(model) {
     ["Parameters", status.num_parameters ? compact(status.num_parameters) : "–"],
   ]);
   setTitle(status, mark);
-  // For screen readers only what changed in kind; the summary's numbers change at every step.
+  // For screen readers, only changes of state; the summary's numbers change at every step.
   const open = model.openIncidents;
   const news = open.length ? open.map((incident) => `${incident.severity} ${incident.rule}`).join(", ") : stateName(jobState(status));
   if (news !== announced) setText(byId("announce"), `${status.job}: ${news}`);
@@ -97,7 +97,7 @@ export function drawTiles(model) {
     ["Learning rate", setting(last?.lr ?? null), "", ""],
     ["Step time", duration(status.step_seconds), last?.data_seconds != null ? `${duration(last.data_seconds)} for data` : "", ""],
     ["Ranks live", `${whole(live)} of ${whole(status.world)}`, [...states].filter(([state]) => state !== "live").map(([state, number]) => `${whole(number)} ${state}`).join(", "), ""],
-    ["Not finite", whole(status.num_non_finite), `of ${plural(status.num_steps, "step")}`, status.num_non_finite ? "bad" : ""],
+    ["Non-finite", whole(status.num_non_finite), `of ${plural(status.num_steps, "step")}`, status.num_non_finite ? "bad" : ""],
   ];
   keyed(
     byId("tiles"),
@@ -112,26 +112,26 @@ export function drawTiles(model) {
   );
 }
 
-/** What the monitor costs, and what it cannot see: blindness is shown, never left out. */
+/** The monitor's cost and blind spots; blind spots are always shown. */
 export function drawSight(model) {
   const { status } = model;
   const rows = [];
   const share = numeric(status.agent_share);
   const cost = `${percent(share)} of a step (${duration(status.agent_seconds)} of ${duration(status.step_seconds)})`;
   const isOver = share !== null && share > BUDGET;
-  rows.push(["Agent's own cost", share === null ? "not reported" : isOver ? `${cost}, over its budget of 1 %` : cost, isOver ? "warning" : ""]);
+  rows.push(["Agent overhead", share === null ? "not reported" : isOver ? `${cost}, over its budget of 1 %` : cost, isOver ? "warning" : ""]);
   const [missed, dropped] = ["num_missed", "num_dropped"].map((name) => status.ranks.reduce((sum, rank) => sum + rank[name], 0));
   if (missed || dropped) rows.push(["Lost reports", `${whole(missed)} never arrived, ${whole(dropped)} dropped by agents`, "warning"]);
   if (status.refused.count) rows.push(["Refused", `${plural(status.refused.count, "other process").replace("processs", "processes")} claimed this job's name: ${status.refused.detail}`, "warning"]);
-  rows.push(["Sees", status.visible.length ? status.visible.join(", ").replaceAll("_", " ") : "not known since the daemon restarted", status.visible.length ? "" : "unknown"]);
-  for (const [what, reason] of Object.entries(status.blind)) rows.push([`Blind: ${what.replaceAll("_", " ")}`, reason, "warning"]);
-  for (const [rule, needs] of Object.entries(status.abstaining)) rows.push([`Abstains: ${rule}`, `needs ${needs.join(", ").replaceAll("_", " ")}`, "warning"]);
-  if (status.visible.length && !Object.keys(status.blind).length && !Object.keys(status.abstaining).length) rows.push(["Blind spots", "none known; every rule can judge"]);
+  rows.push(["Monitors", status.visible.length ? status.visible.join(", ").replaceAll("_", " ") : "unknown since the daemon restarted", status.visible.length ? "" : "unknown"]);
+  for (const [what, reason] of Object.entries(status.blind)) rows.push([`Not monitored: ${what.replaceAll("_", " ")}`, reason, "warning"]);
+  for (const [rule, needs] of Object.entries(status.abstaining)) rows.push([`Rule without data: ${rule}`, `needs ${needs.join(", ").replaceAll("_", " ")}`, "warning"]);
+  if (status.visible.length && !Object.keys(status.blind).length && !Object.keys(status.abstaining).length) rows.push(["Blind spots", "none; every rule has its data"]);
   pairs(byId("sight-list"), rows);
 }
 
-/** A value that somebody declared: counts in full, measures in four digits. */
-const told = (value) => (Number.isInteger(value) ? whole(value) : typeof value === "number" ? decimal(value) : value);
+/** A declared value: counts in full, measures with four digits. */
+const declared = (value) => (Number.isInteger(value) ? whole(value) : typeof value === "number" ? decimal(value) : value);
 
 export function drawEvents(model) {
   const events = model.events.slice(-MOST_EVENTS).reverse();
@@ -142,7 +142,7 @@ export function drawEvents(model) {
     events,
     (event) => `${event.time}/${event.kind}/${event.step}`,
     (event) => {
-      const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${told(value)}`);
+      const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${declared(value)}`);
       return make("li", "", "", make("strong", "", event.kind), make("span", "", fields.join(" · ")), make("small", "", `step ${whole(event.step)} · ${clock(event.time)}`));
     },
     () => {},

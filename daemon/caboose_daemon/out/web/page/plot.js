@@ -1,7 +1,7 @@
 /*
  * How a chart is drawn: with plotly's SVG traces, which need no eval and so work under the page's content policy.
  *
- * Ranges are computed here: the charts share their steps (zooming one zooms all) and the values fit what is seen.
+ * Ranges are computed here: the charts share their steps (zooming one zooms all), and values fit the visible steps.
  */
 
 import { band, line, logTicks } from "./curves.js";
@@ -30,17 +30,17 @@ export function isReady(redraw) {
   return Boolean(window.Plotly);
 }
 
-/** Runs plotly once the words and numbers are on the screen: it is large, and they need not wait for it. */
+/** Runs plotly after text and numbers are on the screen: it is large, and they need not wait for it. */
 function askForPlotly(redraw) {
   if (isPlotlyAsked) return;
   isPlotlyAsked = true;
   const script = make("script");
-  script.src = byId("plotly").href; // on its way already: the page's head names it
+  script.src = byId("plotly").href; // already loading: the page's head lists it
   script.addEventListener("load", () => redraw());
   script.addEventListener("error", () => {
     isPlotlyAsked = false;
     script.remove();
-    setNote(byId("loss-note"), "The charts cannot be drawn: the daemon did not give their library. Trying again.");
+    setNote(byId("loss-note"), "The charts cannot be drawn: their library did not load. Retrying.");
     setTimeout(() => askForPlotly(redraw), RETRY_MS);
   });
   requestAnimationFrame(() => setTimeout(() => document.head.append(script)));
@@ -93,8 +93,8 @@ export function bandTrace(parts, lowOf, highOf, fate) {
 }
 
 /**
- * The line, and a dot for a step whose neighbours have no value: a line alone would not show it. Where there is a smooth
- * curve (values by row), it is the line, and the raw one is faint behind it.
+ * The line, and a dot for a step without neighbours, which a line would not show. If there is a smooth curve (values by
+ * row), it is the line, and the raw one is faint behind it.
  */
 export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null) {
   const colour = { current: colours.accent, undone: colours.undone, earlier: colours.earlier }[fate];
@@ -113,13 +113,13 @@ export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null) {
 
 export const stepName = (row, fate) => `step ${whole(row.step)}${row.attempt > 1 ? `, attempt ${row.attempt}` : ""}${fate === "undone" ? ", undone" : ""}`;
 
-/** Why a chart is empty: what the agent says it cannot see, or else that nothing came. */
+/** Why a chart is empty: the agent's reason, or that nothing was reported. */
 export function missing(model, what, otherwise) {
   const reason = model.status.blind[what];
-  return reason ? `Cannot be seen: ${reason}` : otherwise;
+  return reason ? `Not monitored: ${reason}` : otherwise;
 }
 
-/** Plotly reads some markup in its texts; what comes from the network has none. */
+/** Escapes text for plotly, which interprets some markup. */
 export const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 function readColours() {

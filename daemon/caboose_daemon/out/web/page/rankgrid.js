@@ -1,8 +1,8 @@
 /*
  * The map of many ranks: a square for each, those of one host together, on one canvas.
  *
- * Squares are as large as lets all of them be seen at once. Colour goes along an even scale (cividis), away from the
- * background the further out a rank is; what wants a look has a shape or a ring as well, so no colour stands alone.
+ * Squares are as large as fits all of them. Colour follows an even scale (cividis), with more contrast the further out a
+ * rank is; ranks that need attention also have a shape or a ring, so colour is never the only signal.
  */
 
 import { isNotFinite, MEASURES, rankState } from "./rankvalues.js";
@@ -25,7 +25,7 @@ export function shade(share, isDark) {
   return `rgb(${mixed.join(" ")})`;
 }
 
-/** Where each rank's square lies, in so wide a place: { pitch, size, height, xs, ys, labels }. */
+/** The layout of the squares in a given width: { pitch, size, height, xs, ys, labels }. */
 export function arrange(ranks, width) {
   const hosts = new Map();
   ranks.forEach((rank, place) => {
@@ -57,7 +57,7 @@ function arrangeAt(hosts, number, width, pitch, hasLabels) {
     const wide = Math.max(columns * pitch, hasLabels ? 44 : 0);
     const tall = head + Math.ceil(places.length / columns) * pitch;
     if (x && x + wide > width) [x, y, tallest] = [0, y + tallest + room, 0];
-    if (hasLabels) labels.push({ host: host || "not heard yet", x, y: y + LABEL - 4, wide: wide + room - 4 });
+    if (hasLabels) labels.push({ host: host || "no report yet", x, y: y + LABEL - 4, wide: wide + room - 4 });
     places.forEach((place, index) => {
       xs[place] = x + (index % columns) * pitch;
       ys[place] = y + head + Math.floor(index / columns) * pitch;
@@ -77,7 +77,7 @@ export function squareAt(plan, x, y) {
   return -1;
 }
 
-/** The square that an arrow key leads to: along the ranks, or to the nearest in the row above or below. */
+/** The square an arrow key moves to: along the ranks, or the nearest in the row above or below. */
 export function neighbour(plan, place, key) {
   const last = plan.xs.length - 1;
   if (key === "ArrowLeft") return Math.max(0, place - 1);
@@ -139,7 +139,7 @@ function paintSquare(pen, x, y, size, rank, { measure, all, colours, isDark }) {
   if (measure === "state") {
     const mark = isNotFinite(rank.loss) && state === "live" ? "bad" : state;
     if (mark === "live" && !bad) {
-      pen.globalAlpha *= CALM; // so that what is not well stands out
+      pen.globalAlpha *= CALM; // so that the others stand out
       fill(pen, "square", x, y, size, colours.ok);
     }
     else if (mark === "left") fill(pen, "small", x, y, size, colours.info);

@@ -1,5 +1,5 @@
 /*
- * The ranks: a table, or for many of them a map with the worst by name beside it and the numbers of the one that is chosen.
+ * The ranks: a table, or for many of them a map with the worst by name beside it and the numbers of the chosen one.
  */
 
 import { get } from "./api.js";
@@ -15,11 +15,11 @@ const NUM_WORST = 10;
 const MOST_GROUPED = 1000;
 const GLYPHS = { live: "ok", silent: "warning", failed: "critical", left: "info", expected: "unknown", absent: "unknown" };
 const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
-/** Where the table's further columns stand: behind the step time. */
+/** Position of the table's additional columns: after the step time. */
 const EXTRA_AT = 6;
 const MEASURE_KEY = "caboose-rank-measure";
 
-/** Every rank of the world in order; those never heard of too. */
+/** Every rank in order, also those without a report. */
 export function allRanks(status) {
   if (status.ranks.length >= status.world) return status.ranks;
   const known = new Map(status.ranks.map((rank) => [rank.rank, rank]));
@@ -33,7 +33,7 @@ export function countStates(ranks) {
   return counts;
 }
 
-/* What the reader chose */
+/* The reader's choices */
 
 let measure = "state";
 let wanted = "";
@@ -107,7 +107,7 @@ function choose(place) {
   pointed = -1;
   drawLast();
   const rank = last?.ranks[place];
-  if (rank) setText(byId("rank-said"), `Rank ${rank.rank}, ${rank.host ?? "host not known"}: ${MEASURES[measure].say(rank, last.all)}`);
+  if (rank) setText(byId("rank-said"), `Rank ${rank.rank}, ${rank.host ?? "host unknown"}: ${MEASURES[measure].say(rank, last.all)}`);
 }
 
 /** By host, or by the number of a rank. */
@@ -149,7 +149,7 @@ function drawMap() {
   const colours = readColours();
   const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   paint(canvas, plan, ranks, width, { measure, all, isShown: isWanted, chosen, pointed, colours, isDark });
-  canvas.setAttribute("aria-label", `Map of ${plural(ranks.length, "rank")} by ${MEASURES[measure].name.toLowerCase()}: ${byId("ranks-hint").textContent}. Arrow keys go from rank to rank.`);
+  canvas.setAttribute("aria-label", `Map of ${plural(ranks.length, "rank")} by ${MEASURES[measure].name.toLowerCase()}: ${byId("ranks-hint").textContent}. Arrow keys move between ranks.`);
   drawLegend(isDark);
   drawWorst(ranks, all);
   drawDetail(ranks, all);
@@ -162,7 +162,7 @@ function readColours() {
 
 /* The legend: the states' shapes, or the scale with its two ends */
 
-const STATE_KEYS = [["live", "live"], ["named", "live, needs a look"], ["silent", "silent"], ["failed", "failed"], ["bad", "loss not finite"], ["left", "left"], ["absent", "not heard"]];
+const STATE_KEYS = [["live", "live"], ["named", "live, needs attention"], ["silent", "silent"], ["failed", "failed"], ["bad", "loss not finite"], ["left", "left"], ["absent", "no report"]];
 
 function drawLegend(isDark) {
   const legend = byId("rank-legend");
@@ -177,7 +177,7 @@ function drawLegend(isDark) {
   const bar = make("i", "rank-scale");
   const stops = Array.from({ length: 9 }, (_, index) => shade(index / 8, isDark));
   bar.style.backgroundImage = `linear-gradient(90deg, ${stops.join(", ")})`;
-  legend.replaceChildren(make("span", "rank-key", "", ends[0], bar, ends[1]), make("span", "rank-key", "", swatch("ring"), "needs a look"), make("span", "rank-key", "", swatch("unknown"), "not known"));
+  legend.replaceChildren(make("span", "rank-key", "", ends[0], bar, ends[1]), make("span", "rank-key", "", swatch("ring"), "needs attention"), make("span", "rank-key", "", swatch("unknown"), "unknown"));
 }
 
 function swatch(kind) {
@@ -192,7 +192,7 @@ function drawWorst(ranks, all) {
   const { worst, say, isBad } = MEASURES[measure];
   const shown = groupsOf(furthest(ranks.filter(isWanted), measure, all).slice(0, MOST_GROUPED), (rank) => say(rank, all)).slice(0, NUM_WORST);
   setText(byId("rank-worst-title"), worst);
-  setNote(byId("rank-worst-none"), shown.length ? "" : wanted && !ranks.some(isWanted) ? `No host or rank is like “${wanted}”.` : "None.");
+  setNote(byId("rank-worst-none"), shown.length ? "" : wanted && !ranks.some(isWanted) ? `No host or rank matches “${wanted}”.` : "None.");
   keyed(
     byId("rank-worst"),
     shown,
@@ -217,7 +217,7 @@ function drawWorst(ranks, all) {
   );
 }
 
-/** Ranks of one host of which the same is said share a line: a host that is gone is one thing to look at, not eight. */
+/** Ranks of one host with the same text share a line: a lost host is one problem, not eight. */
 function groupsOf(ranks, wordsOf) {
   const groups = new Map();
   for (const rank of ranks) {
@@ -279,7 +279,7 @@ function updateRow(row, rank, all) {
   const [mark, name, small] = stateCell.children;
   setData(mark, "kind", GLYPHS[state] ?? "unknown");
   setText(name, STATE_NAMES[state] ?? state);
-  const agent = rank.agent_state === "disabled" ? "its agent turned itself off" : "";
+  const agent = rank.agent_state === "disabled" ? "its agent is disabled" : "";
   const failures = rank.agent_failures ? `${plural(rank.agent_failures, "agent failure")}` : "";
   const named = all.named.has(rank.rank) ? `named by ${all.named.get(rank.rank).join(", ")}` : "";
   setText(small, [rank.error, agent, failures, named].filter(Boolean).join("; "));
@@ -297,7 +297,7 @@ function updateRow(row, rank, all) {
   setData(dropped, "some", String(rank.num_dropped > 0));
 }
 
-/** A number that is far from the other ranks' says so, in weight and in words. */
+/** A number far from the other ranks' is bold and has a note. */
 function flag(cell, rank, all, key) {
   const { isBad, say } = MEASURES[key];
   const bad = rank.state === "live" && all.front > 0 && isBad(rank, all);

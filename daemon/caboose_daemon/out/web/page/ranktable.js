@@ -1,8 +1,8 @@
 /*
- * The ranks as the stream tells of them: everything first, then columns of what changed.
+ * The ranks from the stream: everything first, then changed columns.
  *
- * A rank's row is one object for as long as the same ranks take part, so thousands of them cost no more than the numbers
- * that are new. `heard` is when a rank was last heard by the daemon's clock, or null where that was just now.
+ * A rank's row is one object for as long as the set of ranks stays the same, so thousands of them cost no more than the new
+ * numbers. `heard` is when a rank was last seen, by the daemon's clock, or null for just now.
  */
 
 export class RankTable {
@@ -34,5 +34,5 @@ export class RankTable {
   }
 }
 
-/** The ranks themselves; never `all`, for no two have one number. */
+/** The rank numbers; never `all`, since they differ. */
 const placesOf = ({ to }) => to ?? [];

@@ -1,15 +1,14 @@
 /*
- * What the ranks can be told apart by: for each measure how far a rank is out, when that is too far, and how to say it.
- * No document.
+ * The measures of ranks: for each, how far out a rank is, from when that needs attention, and its text. No DOM.
  *
- * Ranks are compared with each other: the median is what a rank should be like, and the median distance from it (MAD) how
- * far ranks usually are from it. Both hold when a few ranks are far off.
+ * Ranks are compared with each other: the median is the reference, the median distance from it (MAD) the usual
+ * deviation. Both are robust against a few outliers.
  */
 
 import { decimal, duration, inUnit, plural, whole } from "./format.js";
 
 export const SILENT_SECONDS = 10;
-export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "not heard since the daemon restarted", absent: "not heard yet" };
+export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "no report since the daemon restarted", absent: "no report yet" };
 const URGENCY = ["failed", "silent", "absent", "expected"];
 const SLOW = 1.2;
 const FAR_MADS = 8;
@@ -17,7 +16,7 @@ const MANY_BEHIND = 3;
 
 export const isNotFinite = (value) => typeof value === "string";
 
-/** A rank's state as a person would say it: one that is live but says nothing is silent. */
+/** A rank's shown state: live without recent messages is silent. */
 export function rankState(rank) {
   return rank.state === "live" && rank.silent_seconds >= SILENT_SECONDS ? "silent" : rank.state;
 }
@@ -32,7 +31,7 @@ function spread(values) {
   return { median, mad: median === null ? null : middle(values.map((value) => Math.abs(value - median))) };
 }
 
-/** What the ranks have in common; `named` says which rules name a rank now. */
+/** Values common to all ranks; `named` has the rules that name each rank now. */
 export function compare(ranks, named) {
   const live = ranks.filter((rank) => rank.state === "live");
   const numbers = (some, field) => some.map((rank) => rank[field]).filter((value) => typeof value === "number");
@@ -43,7 +42,7 @@ export function compare(ranks, named) {
   return { seconds: spread(numbers(live, "step_seconds")), loss: spread(numbers(abreast, "loss")), extra, front, named };
 }
 
-/** How many times the usual distance a value is away; a spread of nothing counts as a thousandth of the value. */
+/** A value's deviation in MADs; a MAD of zero counts as a thousandth of the value. */
 function mads(value, { median, mad }) {
   if (typeof value !== "number" || median === null) return null;
   return Math.abs(value - median) / Math.max(mad, 1e-3 * Math.abs(median), 1e-12);
@@ -53,7 +52,7 @@ const isHeard = (rank) => rank.state !== "absent";
 const ratio = (rank, all) => (typeof rank.step_seconds === "number" && all.seconds.median ? rank.step_seconds / all.seconds.median : null);
 const behind = (rank, all) => (isHeard(rank) ? Math.max(0, all.front - rank.step) : null);
 const differs = (rank, all) => all.named.get(rank.rank)?.includes("replica_desync") ?? false;
-/** How far a loss is from the others'; one of an earlier step cannot be compared. */
+/** A loss's deviation from the others'; one of an earlier step is not compared. */
 function lossOff(rank, all) {
   if (isNotFinite(rank.loss)) return Infinity;
   return all.front - rank.step < MANY_BEHIND ? mads(rank.loss, all.loss) : null;
@@ -62,13 +61,13 @@ function lossOff(rank, all) {
 const times = (value) => (value === null ? "–" : `${value.toFixed(2)}× the median`);
 
 /**
- * Each measure: `far` is how far a rank is out (more is worse, null is not known), `share` where that lies on the scale from 0
- * to 1, `isBad` whether it wants a look, `say` how to say it, and `ends` what stands at the two ends of the scale.
+ * Each measure: `far` is a rank's deviation (more is worse, null is unknown), `share` its position on the scale from 0 to
+ * 1, `isBad` whether it needs attention, `say` its text, and `ends` the labels of the scale.
  */
 export const MEASURES = {
   state: {
     name: "State",
-    worst: "In need of a look",
+    worst: "Needs attention",
     far: (rank, all) => trouble(rank, all),
     share: () => 0,
     isBad: (rank, all) => trouble(rank, all) > 0,
@@ -95,7 +94,7 @@ export const MEASURES = {
   },
   heard: {
     name: "Last seen",
-    worst: "Silent for longest",
+    worst: "Longest silent",
     far: (rank) => (isHeard(rank) && rank.state !== "left" ? rank.silent_seconds : null),
     share: (far) => Math.log1p(far) / Math.log1p(60),
     isBad: (rank) => rankState(rank) === "silent",
@@ -109,7 +108,7 @@ export const MEASURES = {
     share: (far) => far / 10,
     isBad: (rank, all) => differs(rank, all) || behind(rank, all) >= MANY_BEHIND,
     say: (rank, all) => `${plural(behind(rank, all), "step")} behind${differs(rank, all) ? ", its replica differs" : ""}`,
-    ends: ["with the others", "10 steps behind, or its replica differs"],
+    ends: ["not behind", "10 steps behind, or a different replica"],
   },
   lost: {
     name: "Lost reports",
@@ -122,7 +121,7 @@ export const MEASURES = {
   },
 };
 
-/** The measures that the daemon's table of columns adds; the page shows one where a rank has a value of it. */
+/** Measures from the daemon's table of columns; one is shown if a rank has a value of it. */
 export const EXTRA = [];
 
 export function addColumns(columns) {
@@ -133,7 +132,7 @@ export function addColumns(columns) {
   }
 }
 
-/** A number of which no more is known than its unit and which ranks are its worst: compared with the median, never flagged. */
+/** A column with only a unit and a worst direction: compared with the median, never flagged. */
 function extraMeasure({ name, label, unit, worst }) {
   const sign = worst === "low" ? -1 : 1;
   const apart = (value, median) => (worst === "apart" ? Math.abs(value - median) : sign * (value - median));
@@ -148,11 +147,11 @@ function extraMeasure({ name, label, unit, worst }) {
     share: (distance) => distance,
     isBad: () => false,
     say: (rank) => inUnit(rank[name], unit),
-    ends: ["at the median or better", worst === "low" ? "nothing" : "twice the median or more"],
+    ends: ["at the median or better", worst === "low" ? "zero" : "twice the median or more"],
   };
 }
 
-/** How much a rank needs a look; 0 for one that does not. */
+/** How much a rank needs attention; 0 if it does not. */
 function trouble(rank, all) {
   const urgency = URGENCY.indexOf(rankState(rank));
   if (urgency >= 0) return 10 - urgency;
@@ -167,7 +166,7 @@ function sayState(rank, all) {
   if (rank.error) parts.push(rank.error);
   if (isNotFinite(rank.loss)) parts.push(`loss ${decimal(rank.loss)}`);
   if (all.named.has(rank.rank)) parts.push(`named by ${all.named.get(rank.rank).join(", ")}`);
-  if (rank.agent_state === "disabled") parts.push("its agent turned itself off");
+  if (rank.agent_state === "disabled") parts.push("its agent is disabled");
   if (rank.agent_failures) parts.push(plural(rank.agent_failures, "agent failure"));
   const lost = (rank.num_missed ?? 0) + (rank.num_dropped ?? 0);
   if (lost && parts.length === 1) parts.push(`${plural(lost, "report")} lost`);
@@ -180,13 +179,13 @@ function sayLoss(rank, all) {
   return `${decimal(rank.loss)}, ${off === null ? "not compared" : `${off < 10 ? off.toPrecision(2) : Math.round(off)} MADs off`}`;
 }
 
-/** "just now", "34 s ago": what is not told to the second is not shown to the second. */
+/** "just now", "34 s ago". */
 export function sayHeard(rank) {
   if (!isHeard(rank) || rank.state === "expected") return "–";
   return rank.silent_seconds ? `${duration(rank.silent_seconds)} ago` : "just now";
 }
 
-/** The ranks that are furthest out, the worst first; for the state only those that want a look. */
+/** The ranks furthest out, the worst first; for the state only those that need attention. */
 export function furthest(ranks, measure, all) {
   const { far, isBad } = MEASURES[measure];
   const rated = ranks.map((rank) => [far(rank, all), rank]).filter(([value]) => value !== null && value > 0);
@@ -194,7 +193,7 @@ export function furthest(ranks, measure, all) {
   return wanted.sort(([a, one], [b, two]) => (a === b ? 0 : b - a) || one.rank - two.rank).map(([, rank]) => rank);
 }
 
-/** Which rules name which ranks now. A rule that names most of them tells none apart. */
+/** Which rules name which ranks now. A rule that names most ranks is ignored. */
 export function namedRanks(findings, world) {
   const named = new Map();
   for (const finding of findings) {

@@ -1,8 +1,8 @@
 /*
- * Rollback on the page: what may be done, what was decided and why. What could be gone back to is in `checkpoints.js`.
+ * Rollback on the page: mode, decisions and their reasons. Saved states are in `checkpoints.js`.
  *
- * A decision that was only shown reads "would", everywhere. The newest one comes unfolded; what a reader folds or unfolds
- * stays so.
+ * A decision that was only advised always reads "would". The newest one starts expanded; what a reader expands or
+ * collapses stays so.
  */
 
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
@@ -12,11 +12,11 @@ const FEW_DECISIONS = 5;
 const MARKS = { committed: "ok", advised: "info", sent: "unknown", aborted: "warning", refused: "warning", expired: "warning", failed: "critical", exhausted: "critical" };
 const STANDINGS = {
   off: "off",
-  advise: "advises, does nothing",
+  advise: "advice only",
   ready: "ready to act",
-  sent: "a command is on its way",
-  checking: "checking how the loss goes on",
-  exhausted: "nothing left to try",
+  sent: "command sent",
+  checking: "checking the loss after a rollback",
+  exhausted: "exhausted",
 };
 let showsAll = false;
 
@@ -41,18 +41,18 @@ function stateRows(model, state) {
   const rows = [["Mode in force", modeText(state)]];
   if (state.mode !== "off") rows.push(["Budget", `${plural(state.budget_left, "rollback")} left today`, state.budget_left ? "" : "warning"]);
   if (state.cool_until > model.status.step) rows.push(["Cool-down", `until step ${whole(state.cool_until)}`]);
-  if (state.exhausted) rows.push(["Nothing left to try", state.exhausted, "warning"]);
-  if (state.is_holding) rows.push(["Snapshots", "none is taken while something is wrong: it would push out a healthy one"]);
+  if (state.exhausted) rows.push(["Exhausted", state.exhausted, "warning"]);
+  if (state.is_holding) rows.push(["Snapshots", "paused while an incident is open, so that healthy ones are kept"]);
   for (const triage of state.triages) rows.push([`Incident ${triage.incident}`, [triage.verdict, ...triage.reasons, triage.note].filter(Boolean).join(" · ")]);
-  if (state.continuity?.text) rows.push(["After the last", state.continuity.text, state.continuity.state === "broken" ? "warning" : ""]);
+  if (state.continuity?.text) rows.push(["After the last one", state.continuity.text, state.continuity.state === "broken" ? "warning" : ""]);
   return rows;
 }
 
-/** The mode, and who keeps it from being more. */
+/** The mode, and which side limits it. */
 function modeText({ mode, job_mode: run, daemon_mode: daemon }) {
   if (mode === "auto") return "auto: both the run and the daemon allow it";
   const sides = daemon === null ? "" : ` (the run allows ${run}, the daemon ${daemon})`;
-  return `${mode}: ${mode === "advise" ? "what would be done is shown, nothing is done" : "nothing is judged"}${sides}`;
+  return `${mode}: ${mode === "advise" ? "decisions are shown, not carried out" : "no decisions are made"}${sides}`;
 }
 
 /* Decisions */
@@ -80,16 +80,16 @@ function updateDecision(item, decision) {
   setData(head.children[0], "kind", MARKS[decision.state] ?? "unknown");
   setText(head.children[1], whatOf(decision));
   setText(head.children[2], decision.state);
-  // The first line says again what stands above it.
+  // The first line repeats the title.
   const said = decision.explanation.slice(1);
   while (lines.children.length > said.length) lines.lastElementChild.remove();
   said.forEach((line, place) => setText(lines.children[place] ?? lines.appendChild(make("li")), line));
   setText(when, `${decision.id} · ${clock(decision.time)}`);
 }
 
-/** What it is about, as a sentence that cannot be mistaken for something that was done. */
+/** Its title, clear about whether it was done. */
 function whatOf({ state, summary }) {
   if (state === "advised") return `Would ${summary}`;
-  const verb = { committed: "Done", sent: "On its way", failed: "Failed", exhausted: "Given up" }[state] ?? "Not done";
+  const verb = { committed: "Done", sent: "Sent", failed: "Failed", exhausted: "Exhausted" }[state] ?? "Not done";
   return `${verb}: ${summary}`;
 }

@@ -1,15 +1,15 @@
 /*
  * Smoothing of noisy curves: an exponential moving average without its usual bias towards the first value.
  *
- * Its half-life is a share of the steps in sight, so a curve looks equally smooth at every zoom, and it is counted in
- * steps, so a bucket of fifty weighs as much as fifty points. It begins anew in every segment: nothing is carried over
- * a NaN, a hole or an attempt's end. The raw curve stays in sight.
+ * Its half-life is a share of the visible steps, so a curve looks equally smooth at every zoom, and it is counted in
+ * steps, so a bucket of fifty weighs as much as fifty points. It restarts in every segment: nothing is carried across
+ * a NaN, a gap or an attempt's end. The raw curve stays visible.
  */
 
 const SHARES = { light: 0.004, strong: 0.015 };
 const LEAST = { light: 2, strong: 6 };
 
-/** Steps after which a value counts half; null where nothing is smoothed. */
+/** Half-life in steps; null without smoothing. */
 export function halfLife(strength, [from, to]) {
   if (!(strength in SHARES)) return null;
   return Math.max(LEAST[strength], Math.round((to - from) * SHARES[strength]));

@@ -1,8 +1,8 @@
 /*
- * Small curves for many jobs: each is loaded when it is first seen, and then grows with what the stream tells.
+ * Small curves for many jobs: each is loaded when it becomes visible, and then grows with the stream.
  *
- * At most MOST points are kept of a curve; of two neighbours that must become one, the one further from its other
- * neighbour stays, so that a spike does.
+ * At most MOST points are kept of a curve; of two neighbours that are merged, the one further from its other
+ * neighbour stays, so that spikes are kept.
  */
 
 const MOST = 90;
@@ -13,7 +13,7 @@ const TALL = 22;
 const SVG = "http://www.w3.org/2000/svg";
 
 export class Sparklines {
-  /** `load` gives a job's curve as [step, loss] pairs, or null where it cannot be had now. */
+  /** `load` gives a job's curve as [step, loss] pairs, or null if not available now. */
   constructor(load) {
     this._load = load;
     this._curves = new Map();
@@ -35,7 +35,7 @@ export class Sparklines {
     return picture;
   }
 
-  /** A job stands at this step with this loss. */
+  /** Adds a job's current step and loss. */
   update(name, attempt, step, loss) {
     const curve = this._curves.get(name);
     if (!curve) return;
@@ -87,7 +87,7 @@ function thinned(points) {
   return kept;
 }
 
-/** A line through what is finite; what is not leaves a gap. */
+/** A line through finite values, with gaps for others. */
 function draw({ picture, points }) {
   const finite = points.filter(([, loss]) => Number.isFinite(loss) && loss !== null);
   if (finite.length < 2) {

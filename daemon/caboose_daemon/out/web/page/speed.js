@@ -1,9 +1,9 @@
 /*
- * How fast the run is, and where its time goes: throughput, and a step's time split into its phases.
+ * Speed: throughput, and step time split into phases.
  *
- * Throughput is in tokens where the run tells them, else in samples, else in steps. The split is a stack of the step's
- * mean time over ranks: the phases in their order, and on top what no phase accounts for. Its colours differ in
- * lightness, and the list below it names them in the stack's order with their shares.
+ * Throughput is in tokens if the run reports them, else in samples, else in steps. The split is a stack of the mean step
+ * time over ranks: the phases in order, and on top the unaccounted time. Its colours differ in lightness, and the list
+ * below it names them in the stack's order with their shares.
  */
 
 import { band, byFate, segments, stacked, surviving, valueRange } from "./curves.js";
@@ -16,10 +16,10 @@ import { smoothed } from "./smoothing.js";
 
 const LAYERS = [...PHASES, "other"];
 const ROOM = 1.06;
-/** Share of the chart's height from which a phase has room for its name. */
+/** Minimum share of the chart's height for a phase's label. */
 const LABELLED = 0.13;
 
-/** What throughput is counted in, and how a row tells it. */
+/** The unit of throughput, and its value in a row. */
 function unit(rows) {
   if (rows.some((row) => row.tokens)) return { name: "tokens", of: (row) => row.tokens };
   if (rows.some((row) => row.samples)) return { name: "samples", of: (row) => row.samples };
@@ -48,7 +48,7 @@ export function drawThroughput(model, rows, steps, half) {
   draw("throughput-chart", traces, layout);
   setText(byId("throughput-hint"), `${name} per second`);
   const isEmpty = !rows.some(has);
-  const reason = name === "steps" ? "The run does not tell how many samples a step has." : "";
+  const reason = name === "steps" ? "The run does not report the number of samples per step." : "";
   setNote(byId("throughput-note"), isEmpty ? missing(model, "phases", "No step time has been reported.") : reason);
 }
 
@@ -88,12 +88,12 @@ export function drawPhases(model, rows, steps) {
   drawShares(shown.filter(inSight), stacks, isThere);
   const isEmpty = !shown.length;
   const isUnsplit = !isEmpty && !isThere.slice(0, -1).some(Boolean);
-  const notes = isEmpty || isUnsplit ? [missing(model, "phases", isEmpty ? "No step time has been reported." : "The phases of a step are not known.")] : [];
-  if (kept.length < rows.length) notes.push("Steps taken again are shown as the last attempt took them.");
+  const notes = isEmpty || isUnsplit ? [missing(model, "phases", isEmpty ? "No step time has been reported." : "The phases of a step are unknown.")] : [];
+  if (kept.length < rows.length) notes.push("Repeated steps are shown from the last attempt.");
   setNote(byId("phase-note"), notes.join(" "));
 }
 
-/** The names of the phases that have room for one, in the middle of what is in sight. */
+/** Labels of the phases that have room for one, in the middle of the visible range. */
 function labels(rows, edge, top) {
   const row = rows[Math.floor(rows.length / 2)];
   if (!row) return [];
@@ -104,7 +104,7 @@ function labels(rows, edge, top) {
   });
 }
 
-/** Black or white, whichever is read on this colour (#rrggbb). */
+/** Black or white, whichever is readable on this colour (#rrggbb). */
 function inkOn(colour) {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10151c" : "#ffffff";
@@ -112,13 +112,13 @@ function inkOn(colour) {
 
 const width = (stack, place) => stack[place] - (place ? stack[place - 1] : 0);
 
-/** [name, seconds, share] of every phase that was seen, from the bottom up. */
+/** [name, seconds, share] of every known phase, from the bottom up. */
 function shares(stack) {
   const total = stack.at(-1);
   return LAYERS.map((name, place) => [name, width(stack, place), total ? width(stack, place) / total : 0]).filter(([, seconds]) => seconds > 0);
 }
 
-/** The phases, the topmost first, with their shares of the time of all steps in sight. */
+/** The phases, the topmost first, with their shares of the time of all visible steps. */
 function drawShares(rows, stacks, isThere) {
   const sums = LAYERS.map((_, place) => rows.reduce((sum, row) => sum + width(stacks.get(row), place) * row.numSteps, 0));
   const total = sums.reduce((sum, value) => sum + value, 0);

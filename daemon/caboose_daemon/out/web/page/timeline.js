@@ -1,23 +1,23 @@
 /*
  * The incidents over the run: a lane for each lead rule, a bar from onset to end for each incident.
  *
- * A bar is a button: it leads to the incident's card. One of them takes part in the tab order, the arrow keys go on from
- * there. Its shape at the onset says how severe it is, a tick when it was noticed, a hook that somebody has it in hand.
- * What is still open fades out at the right edge, which is now. Attempts follow each other from left to right, each with
- * the steps that it took: what was found in one never lies on what the next did at the same step.
+ * A bar is a button that opens the incident's card. One of them is in the tab order; the arrow keys move between them.
+ * The shape at the onset shows the severity, a tick the detection, a hook an acknowledgement. Open incidents fade out at
+ * the right edge, which is now. Attempts follow each other from left to right, each with its own steps, so incidents of
+ * different attempts never overlap.
  */
 
 import { byId, glyph, keyed, make, setData, setNote, setText } from "./dom.js";
 import { plural, whole } from "./format.js";
 
 const ORDER = ["info", "warning", "critical"];
-/** Of the width: what an attempt's label takes, and where one has to end instead of to begin. */
+/** Shares of the width: an attempt's label, and from where labels are right-aligned. */
 const LABEL_ROOM = 0.3;
 const LAST_BEGIN = 0.58;
 let go = () => {};
 let current = null;
 
-/** `onChosen` is told the number of the incident that was clicked. */
+/** `onChosen` gets the number of the clicked incident. */
 export function startTimeline(onChosen) {
   go = onChosen;
   byId("timeline-lanes").addEventListener("keydown", onKey);
@@ -44,7 +44,7 @@ export function drawTimeline(model) {
   drawKeys(model, incidents);
 }
 
-/** Where each attempt lies: { attempts: [{ attempt, first, last, before }], total }; `before` are the steps of those before it. */
+/** The layout of the attempts: { attempts: [{ attempt, first, last, before }], total }; `before` is the number of steps of earlier attempts. */
 function layOut(model, incidents) {
   const spans = new Map();
   const reach = (attempt, first, last) => {
@@ -64,20 +64,20 @@ function layOut(model, incidents) {
   return { attempts, total: Math.max(1, before - 1) };
 }
 
-/** A step's place from left to right, from 0 to 1; a step that its attempt did not take is at the nearer end of it. */
+/** A step's position from left to right, from 0 to 1; a step outside its attempt is at the nearer end. */
 function share({ attempts, total }, attempt, step) {
   const span = attempts.find((one) => one.attempt === attempt);
   return (span.before + Math.min(span.last, Math.max(span.first, step)) - span.first) / total;
 }
 
-/** Where an incident ends: in its own attempt, or with it, where what ended it was the next. */
+/** Where an incident ends: within its attempt, or at its end if the next attempt closed it. */
 function endOf(incident, run) {
   if (incident.is_open) return 1;
   const isWithin = incident.closed_step >= incident.onset_step;
   return share(run, incident.attempt, isWithin ? incident.closed_step : Infinity);
 }
 
-/** Rules with their incidents: those with something open first, then by the last that happened. */
+/** Rules with their incidents: those with an open one first, then by the latest. */
 function lanesOf(incidents) {
   const lanes = new Map();
   for (const incident of incidents) lanes.set(incident.rule, [...(lanes.get(incident.rule) ?? []), incident]);
@@ -97,7 +97,7 @@ function createBar({ number }) {
   return bar;
 }
 
-/** Below the lanes stands what the bar is that somebody looks at. */
+/** The text of the focused bar, below the lanes. */
 function tell(bar) {
   setText(byId("timeline-said"), bar.getAttribute("aria-label"));
   setData(byId("timeline-said"), "of", bar.dataset.key);
@@ -129,11 +129,11 @@ function setStyle(element, name, value) {
 function labelOf(incident) {
   const end = incident.is_open ? "open" : `to ${whole(incident.closed_step)}`;
   const parts = [`#${incident.number} ${incident.rule}`, incident.worst, `${incident.attempt > 1 ? `attempt ${incident.attempt}, ` : ""}from step ${whole(incident.onset_step)} ${end}`, `detected at ${whole(incident.opened_step)}`];
-  if (incident.acknowledged) parts.push(`in hand: ${incident.acknowledged.reason}`);
+  if (incident.acknowledged) parts.push(`acknowledged: ${incident.acknowledged.reason}`);
   return parts.join(", ");
 }
 
-/* Left and right go through the incidents in the order of their onset, up and down from lane to lane. */
+/* Left and right move through the incidents by onset, up and down between lanes. */
 
 function onKey(event) {
   const bars = [...byId("timeline-lanes").querySelectorAll(".bar-mark")];
@@ -164,7 +164,7 @@ function target(key, bars, here) {
   return inLane.sort((a, b) => Math.abs(onset(a) - onset(here)) - Math.abs(onset(b) - onset(here)))[0] ?? here;
 }
 
-/* Rollbacks, the steps, and what the marks mean */
+/* Rollbacks, the step axis, and the legend */
 
 function drawRollbacks(model, run) {
   const rollbacks = model.rollbacks();
@@ -184,7 +184,7 @@ function drawRollbacks(model, run) {
   );
 }
 
-/** The first and the last step, between them the middle one, or where the later attempts begin. */
+/** The first and the last step, and between them the middle one or the starts of later attempts. */
 function drawAxis(run) {
   const { attempts, total } = run;
   const [first, last] = [attempts[0], attempts.at(-1)];

@@ -1,7 +1,7 @@
 /*
- * Which steps the charts show: all of them, or a range that is chosen by dragging, with buttons or from the keyboard.
+ * Which steps the charts show: all of them, or a range chosen by dragging, buttons or keyboard.
  *
- * A range that reaches the newest step when it is chosen moves along with the run; any other stays where it is.
+ * A range that includes the newest step when chosen follows the run; any other stays in place.
  */
 
 import { stepRange } from "./curves.js";
@@ -17,13 +17,13 @@ let all = [0, 1];
 let newest = 0;
 let onChange = () => {};
 
-/** Connects the buttons; `changed` is called when other steps are to be shown. */
+/** Connects the buttons; `changed` is called when the range changes. */
 export function startZooming(changed) {
   onChange = changed;
   for (const name of ["in", "out", "earlier", "later", "all"]) byId(`zoom-${name}`).addEventListener("click", () => move(name));
 }
 
-/** Lets the keys work on a chart that has the focus. */
+/** Handles keys on a focused chart. */
 export function listenToKeys(element) {
   element.addEventListener("keydown", (event) => {
     const name = KEYS[event.key];
@@ -34,7 +34,7 @@ export function listenToKeys(element) {
   });
 }
 
-/** The steps to show now; `isAll` where none were chosen. */
+/** The steps to show now; `isAll` if no range is chosen. */
 export function stepsInSight(rows) {
   all = stepRange(rows);
   newest = rows.reduce((step, row) => Math.max(step, row.step), 0);
@@ -47,7 +47,7 @@ export function stepsInSight(rows) {
   return { steps: chosen ?? all, isAll: chosen === null };
 }
 
-/** Shows these steps, or all where they are null. */
+/** Shows these steps, or all for null. */
 export function zoomTo(steps) {
   chosen = steps && fitted(steps);
   newestThen = chosen && chosen[1] >= newest ? newest : null;
@@ -63,7 +63,7 @@ function move(name) {
   else zoomTo(name === "later" ? [from + span / 4, to + span / 4] : [from - span / 4, to - span / 4]);
 }
 
-/** A range of the same width that lies within all steps; null where it would be all of them. */
+/** A range of the same width within all steps; null if it would be all of them. */
 function fitted([from, to]) {
   const width = Math.max(to - from, LEAST_STEPS);
   if (width >= all[1] - all[0]) return null;
@@ -75,7 +75,7 @@ function showState() {
   const [from, to] = chosen ?? all;
   const isAll = chosen === null;
   const isOver = { out: isAll, in: to - from <= LEAST_STEPS, earlier: isAll || from <= all[0], later: isAll || to >= all[1] };
-  // A button that could be pressed a moment ago keeps the focus: it says that it is over, and stays where it is.
+  // A button keeps the focus: it is marked as disabled but not removed.
   for (const [name, over] of Object.entries(isOver)) byId(`zoom-${name}`).setAttribute("aria-disabled", String(over));
   const reset = byId("zoom-all");
   if (isAll && document.activeElement === reset) byId("zoom-in").focus();
