@@ -105,7 +105,7 @@ def test_an_unknown_drill_is_named_with_those_there_are(tmp_path: Path) -> None:
     finally:
         end(process)
     assert process.returncode == 2
-    assert "no drill 'dead_unit'; there are " in errors
+    assert "no drill 'dead_unit'; known: " in errors
     assert all(drill.name in errors for drill in DRILLS + HEALTHY)
 
 
