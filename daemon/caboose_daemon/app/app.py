@@ -50,7 +50,7 @@ logger = logging.getLogger("caboose.daemon")
 
 
 class StartError(RuntimeError):
-    """The daemon cannot start; the message is one line that says why and what to do."""
+    """The daemon cannot start; the message is one line with the reason and the fix."""
 
 
 class Daemon:

@@ -4,6 +4,7 @@ from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.rollback_state.continuity import Continuity
 from caboose_daemon.rollback_state.ledger import BadSpan
 from caboose_daemon.rules.parts.finding import Severity
 
@@ -36,11 +37,17 @@ def onset(incident: Incident, attempt: int) -> int:
 def of(job: Job) -> list[BadSpan]:
     """Every bad span of this job's attempts in memory."""
     found = [span for incident in job.incidents for span in _spans(job, incident)]
+    broken = _broken_check(job)
+    if broken is not None:
+        found.append(BadSpan(0, broken.attempt, broken.since, None))
+    return found
+
+
+def _broken_check(job: Job) -> Continuity | None:
+    """The check of a rollback after which the loss did not continue; no rule sees that, because its baseline is new."""
     check = job.rollback.check
     # Rollbacks only: a broken resume is shown but never judged again, so its span would have no end.
-    if check is not None and check.state == "broken" and check.decision:
-        found.append(BadSpan(0, check.attempt, check.since, None))
-    return found
+    return check if check is not None and check.state == "broken" and check.decision else None
 
 
 def _spans(job: Job, incident: Incident) -> list[BadSpan]:
@@ -84,18 +91,29 @@ def _extend_back(spans: list[tuple[int, int | None]], step: int, began: int) -> 
 
 
 def not_overcome(job: Job) -> list[BadSpan]:
-    """The spans the run did not recover from: it was rolled back, was cut short, or is still in one."""
+    """The spans that the run did not recover from without help.
+
+    They led to a rollback or a stop, a rollback did not end them, they are open, or they were open when the attempt or
+    the run ended.
+    """
     last = job.recent[-1].step if job.recent else 0
+    unsolved_now = unsolved(job)
     found = [
         span if span.ended is not None else BadSpan(span.number, span.attempt, span.began, last)
         for incident in job.incidents
-        if incident.is_open or incident.is_cut
+        if incident.id in unsolved_now
         for span in _spans(job, incident)
     ]
     for decision in job.rollback.decisions:
-        if decision.kind == "rollback" and decision.state == "committed" and decision.boundary is not None:
-            began = decision.triage.began if decision.triage is not None else decision.boundary
-            found.append(BadSpan(0, decision.attempt, began, decision.boundary))
+        if decision.state != "committed" or decision.boundary is None:
+            continue
+        if decision.triage is not None and decision.kind in ("rollback", "stop"):
+            found.append(BadSpan(0, decision.attempt, decision.triage.began, decision.boundary))
+        elif decision.kind == "rollback":  # a person asked for it
+            found.append(BadSpan(0, decision.attempt, decision.boundary, decision.boundary))
+    broken = _broken_check(job)
+    if broken is not None and broken.attempt == job.num_attempts:
+        found.append(BadSpan(0, broken.attempt, broken.since, last))
     return found
 
 

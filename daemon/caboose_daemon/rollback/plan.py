@@ -3,7 +3,7 @@
 Design
 ------
 The newest untainted checkpoint loses the fewest steps. Only if rollback in memory did not help are proven healthy
-checkpoints ranked before newer ones. Tainted ones come last, with the reason; whoever resumes may still choose them.
+checkpoints ranked before newer ones. Tainted ones come last, with the reason, and may still be chosen.
 Batches of bad spans that the run did not recover from are skipped. All of them are listed, also those before the first
 checkpoint: if its files are gone, an older one is used.
 

@@ -115,10 +115,10 @@ class SampleReader:
         places = self._places(attempt, of)
         if len(values) > len(places):
             values = values[: len(places)]
-        laid = np.full(len(self._names[of]), UNSEEN)
+        reordered = np.full(len(self._names[of]), UNSEEN)
         to = places[: len(values)]
-        laid[to[to >= 0]] = values[to >= 0]
-        return laid
+        reordered[to[to >= 0]] = values[to >= 0]
+        return reordered
 
     def _places(self, attempt: int, of: Of) -> NDArray[np.intp]:
         """Positions of an attempt's rows in the newest model; -1 if it lacks them."""

@@ -96,7 +96,7 @@ def test_a_journal_that_is_damaged_inside_is_one_line(refused_start: Refused, tm
 def test_a_token_too_short_to_be_one_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
 
-    assert refused_start("--token-file", "token") == "token: token: the token is shorter than 16 characters"
+    assert refused_start("--token-file", "token") == "token: token: the token is too short; use at least 16 characters"
 
 
 # How it ends

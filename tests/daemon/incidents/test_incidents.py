@@ -359,7 +359,7 @@ def test_incidents_and_diagnosis_are_served_and_one_is_acknowledged(tmp_path: Pa
         assert answer["incidents"][0]["diagnosis"]["causes"]
 
         status, body = daemon.post("/api/v1/jobs/train/incidents/1/ack", {"reason": "", "by": "ada"})
-        assert (status, "reason is missing" in body["error"]) == (400, True)
+        assert (status, "reason is empty" in body["error"]) == (400, True)
         status, body = daemon.post("/api/v1/jobs/train/incidents/9/ack", {"reason": "x"})
         assert (status, "train/1" in body["error"]) == (404, True)
         status, body = daemon.post("/api/v1/jobs/train/incidents/1/ack", {"reason": "known", "by": "ada"})

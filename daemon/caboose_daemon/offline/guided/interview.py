@@ -124,7 +124,7 @@ def _with(case: Case, question: Question, answer: Answer, number: int) -> Case:
             case, abstaining={rule: why for rule, why in case.abstaining.items() if rule != question.rule}
         )
     share = isinstance(answer, float) and question.kind == "share"
-    text = question.says.format(f"{answer:.0%}" if share else f"{answer:g}" if isinstance(answer, float) else answer)
+    text = question.summary.format(f"{answer:.0%}" if share else f"{answer:g}" if isinstance(answer, float) else answer)
     values = question.values(answer)
     found = sign(question.rule, case.onset, text, number=number, values=values, phase=question.phase)
     grown = msgspec.structs.replace(case.incident, episodes=(*case.incident.episodes, found))

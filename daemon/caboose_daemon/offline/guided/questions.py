@@ -41,7 +41,7 @@ class Question:
     symptoms: tuple[str, ...]
     setting: str = ""
     rule: str = ""
-    says: str = ""
+    summary: str = ""
     """The finding's summary; {} is the answer."""
     values: Callable[[Answer], Mapping[str, float]] = field(default=lambda answer: {})
     """The finding's numbers."""
@@ -166,7 +166,7 @@ QUESTIONS: tuple[Question, ...] = (
         "yes",
         (SPIKE, DIVERGES),
         rule="bad_batch",
-        says="its batch contains unusual values",
+        summary="its batch contains unusual values",
         phase="input",
     ),
     Question(
@@ -174,7 +174,7 @@ QUESTIONS: tuple[Question, ...] = (
         "yes",
         BREAKING,
         rule="gradient_explosion",
-        says="the gradient norm grew before it",
+        summary="the gradient norm grew before it",
     ),
     Question(
         "Which precision is used for training?",
@@ -188,7 +188,7 @@ QUESTIONS: tuple[Question, ...] = (
         "number",
         (NAN,),
         rule="loss_scale_collapse",
-        says="the scaler's scale is {}",
+        summary="the scaler's scale is {}",
         values=lambda answer: {"scale": float(answer)},
     ),
     Question(
@@ -247,14 +247,14 @@ QUESTIONS: tuple[Question, ...] = (
         "yes",
         STILL,
         rule="eval_mode",
-        says="the model was in eval mode",
+        summary="the model was in eval mode",
     ),
     Question(
         "How many parameters have no gradient after backward() (p.grad is None)?",
         "number",
         STILL,
         rule="frozen_parameters",
-        says="{} parameters get no gradient",
+        summary="{} parameters get no gradient",
         values=lambda answer: {"without_gradient": float(answer)},
     ),
     Question(
@@ -262,7 +262,7 @@ QUESTIONS: tuple[Question, ...] = (
         "share",
         STILL,
         rule="dead_units",
-        says="{} of the units are dead",
+        summary="{} of the units are dead",
         values=lambda answer: {"share": float(answer)},
     ),
     Question(
@@ -285,7 +285,7 @@ QUESTIONS: tuple[Question, ...] = (
         "share",
         ("slow", "hangs"),
         rule="data_starved",
-        says="{} of a step is spent waiting for data",
+        summary="{} of a step is spent waiting for data",
         values=lambda answer: {"share": float(answer)},
     ),
     Question("How many workers does the DataLoader have?", "number", ("slow",), setting="num_workers"),
@@ -294,7 +294,7 @@ QUESTIONS: tuple[Question, ...] = (
         "yes",
         ("slow",),
         rule="straggler",
-        says="one rank is slower than the others",
+        summary="one rank is slower than the others",
         values=lambda answer: {"num_slow": 1.0},
     ),
     Question(
@@ -302,7 +302,7 @@ QUESTIONS: tuple[Question, ...] = (
         "number",
         ("hangs",),
         rule="rank_silent",
-        says="{} ranks disappeared",
+        summary="{} ranks disappeared",
         values=lambda answer: {"silent_ranks": float(answer)},
     ),
 )

@@ -79,4 +79,4 @@ def test_says_what_is_missing(tmp_path: Path) -> None:
     done = bench(tmp_path)
 
     assert done.returncode == 2
-    assert f"{tmp_path}: no index.csv, events.csv, runs there" in done.stderr
+    assert f"{tmp_path}: index.csv, events.csv, runs missing" in done.stderr

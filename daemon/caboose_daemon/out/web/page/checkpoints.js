@@ -1,5 +1,5 @@
 /*
- * Saved states: checkpoints on disk, whoever saved them, and snapshots in memory, each with its health.
+ * Saved states: checkpoints on disk, saved by Caboose or not, and snapshots in memory, each with its health.
  *
  * They are shown whether or not rollback is on: a manual restart also has to choose one.
  */

@@ -25,7 +25,7 @@ export function segments(rows, has, pauses = () => false) {
   return found;
 }
 
-/** One trace's x and y through all segments, with gaps between them; `rows` says which row each point is. */
+/** One trace's x and y through all segments, with gaps between them; `rows` has the row of each point. */
 export function line(parts, valueOf) {
   const x = [], y = [], rows = [];
   for (const part of parts) {

@@ -230,7 +230,7 @@ function startFrame(frame) {
   frame.addEventListener("focus", () => {
     if (!map || view.cursor || !frame.matches(":focus-visible")) return;
     view.cursor = { row: Math.max(0, rowOf(map, view.opened)), column: map.samples.step.length - 1 };
-    tell();
+    announce();
   });
   frame.addEventListener("blur", () => {
     view.cursor = null;
@@ -256,10 +256,10 @@ function walk(event) {
   if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   view.cursor = { row: Math.min(lastRow, Math.max(0, move[0])), column: Math.min(lastColumn, Math.max(0, move[1])) };
-  tell();
+  announce();
 }
 
-function tell() {
+function announce() {
   setText(byId("layer-cursor"), showTip(map, view.cursor));
   drawOutlines();
 }

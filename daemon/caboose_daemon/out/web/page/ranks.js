@@ -142,7 +142,7 @@ function drawMap() {
   const { ranks, all } = last;
   const canvas = byId("rank-grid");
   const width = canvas.parentElement.clientWidth;
-  if (!width) return; // not laid out yet; the observer comes back
+  if (!width) return; // no layout yet; the observer calls again
   const first = ranks[0];
   const wasPlanned = `${width} ${ranks.length} ${first.host} ${ranks.at(-1).host} ${ranks.filter((rank) => rank.host).length}`;
   if (wasPlanned !== planned) [plan, planned] = [arrange(ranks, width - 4), wasPlanned];

@@ -13,11 +13,11 @@ export class RankTable {
   }
 
   /** Takes the `ranks` of a status, if it has any, and the daemon's time. */
-  take(told, now) {
+  take(ranks, now) {
     this._now = now;
-    if (told?.is_whole) this.rows = placesOf(told.columns.rank).map((rank) => ({ rank }));
-    for (const [name, column] of Object.entries(told?.columns ?? {})) this._fill(name, column);
-    let isChanged = told !== undefined;
+    if (ranks?.is_whole) this.rows = placesOf(ranks.columns.rank).map((rank) => ({ rank }));
+    for (const [name, column] of Object.entries(ranks?.columns ?? {})) this._fill(name, column);
+    let isChanged = ranks !== undefined;
     for (const row of this.rows) {
       const silent = row.heard === null ? 0 : Math.max(0, now - row.heard);
       isChanged ||= silent !== row.silent_seconds;

@@ -81,9 +81,9 @@ function updateDecision(item, decision) {
   setText(head.children[1], whatOf(decision));
   setText(head.children[2], decision.state);
   // The first line repeats the title.
-  const said = decision.explanation.slice(1);
-  while (lines.children.length > said.length) lines.lastElementChild.remove();
-  said.forEach((line, place) => setText(lines.children[place] ?? lines.appendChild(make("li")), line));
+  const texts = decision.explanation.slice(1);
+  while (lines.children.length > texts.length) lines.lastElementChild.remove();
+  texts.forEach((line, place) => setText(lines.children[place] ?? lines.appendChild(make("li")), line));
   setText(when, `${decision.id} · ${clock(decision.time)}`);
 }
 

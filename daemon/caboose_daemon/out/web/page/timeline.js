@@ -92,13 +92,13 @@ function createBar({ number }) {
   const bar = make("button", "bar-mark", "", make("i", "bar-line"), make("i", "bar-tick"), glyph("info"), make("i", "bar-hand"));
   bar.type = "button";
   bar.addEventListener("click", () => go(number));
-  for (const coming of ["focus", "pointerenter"]) bar.addEventListener(coming, () => tell(bar));
+  for (const coming of ["focus", "pointerenter"]) bar.addEventListener(coming, () => describe(bar));
   bar.addEventListener("focus", () => (current = number));
   return bar;
 }
 
 /** The text of the focused bar, below the lanes. */
-function tell(bar) {
+function describe(bar) {
   setText(byId("timeline-said"), bar.getAttribute("aria-label"));
   setData(byId("timeline-said"), "of", bar.dataset.key);
 }
