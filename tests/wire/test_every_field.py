@@ -65,6 +65,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             assert wait_until(lambda: daemon.step(JOB) > 60, 60), (folder / "job.log").read_text()
             assert wait_until(lambda: _has_hunted(daemon), 60), "the bad batch of an epoch is hunted automatically"
             _command(daemon, "hunt")  # soon: a run makes three hunts at most, and each epoch's bad batch takes one
+            assert wait_until(lambda: daemon.step(JOB) > 600, 60), "into the second epoch"
             _be_refused(folder, env)
             _read_everything(daemon, JOB)
             _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback", "stop")
