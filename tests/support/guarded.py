@@ -108,11 +108,12 @@ class Guarded(Scenario):
             self.snapshots.append(Held(self.step, self.step, self.now))
             del self.snapshots[: -self.keep]
             self.tell_holdings()
-        self._hear()
+        self.hear()
         if self.armed is not None and self.step >= self.armed.boundary:
             self._act(self.armed)
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """The ranks take the commands that were sent to them."""
         orders = self.core.orders[self._num_seen :]
         self._num_seen = len(self.core.orders)
         for order in orders:
@@ -135,10 +136,10 @@ class Guarded(Scenario):
             self.budget -= 1
             self.cool_until = self.step + self.cool_steps
             self.snapshots = [held for held in self.snapshots if held.step <= command.target]
-            self._hello |= {"attempt": self.attempt, "start_step": self.step}
+            self.hello |= {"attempt": self.attempt, "start_step": self.step}
         done = Ack(command=command.number, outcome="done", step=self.step, seconds=0.05)
         for rank in sorted(self.talking):
             self.says(rank, self.answer(rank, done))
             if command.kind == "rollback":
-                self.says(rank, self._hello_of(rank))
+                self.says(rank, self.hello_of(rank))
         self.tell_holdings()

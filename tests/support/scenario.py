@@ -11,6 +11,7 @@ Every method plays its part at once and returns the scenario. `at` names the ste
 steps before it are healthy. Time is counted, never waited for.
 """
 
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,10 @@ class JournaledCore(Core):
         history.restore(path, core.state, core.pipeline, now)
         return core
 
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        """Runs SQL on the journal's own connection: how tests damage or fill a journal."""
+        return self.journal._connection.execute(sql)
+
     def close(self) -> None:
         """Closes the file without writing anything more, as death does."""
         self.journal._connection.close()
@@ -136,9 +141,9 @@ class Scenario:
         self.heartbeats: dict[int, dict[str, Any]] = {}
         self.num_lost: dict[int, int] = {}
         self.talking = set(range(ranks) if joined is None else joined)
-        self._hello = hello
+        self.hello = hello
         for rank in sorted(self.talking):
-            self.says(rank, self._hello_of(rank))
+            self.says(rank, self.hello_of(rank))
 
     # What happens
 
@@ -219,7 +224,7 @@ class Scenario:
         peer = f"peer-{rank}".encode()
         for _, reply in self.core.say(peer, message, self.now):
             if isinstance(reply, HelloRequest):
-                self.core.say(peer, self._hello_of(rank), self.now)
+                self.core.say(peer, self.hello_of(rank), self.now)
         return self
 
     def falls_silent(self, *ranks: int) -> Self:
@@ -235,7 +240,7 @@ class Scenario:
     def joins(self, *ranks: int) -> Self:
         """These introduce themselves."""
         for rank in ranks:
-            self.says(rank, self._hello_of(rank))
+            self.says(rank, self.hello_of(rank))
         return self.speaks(*ranks)
 
     def leaves(self, *ranks: int, error: str = "") -> Self:
@@ -253,7 +258,7 @@ class Scenario:
             if self.now >= next_beat:
                 next_beat = self.now + HEARTBEAT_SECONDS
                 for rank in sorted(self.talking):
-                    self.says(rank, self._heartbeat(rank))
+                    self.says(rank, self.heartbeat(rank))
             self.core.pass_time(self.now)
         return self
 
@@ -353,7 +358,7 @@ class Scenario:
                 arrays["local_grad_norm"][list(bad_local.get(rank, ()))] = bad_value
             seq = self.step + self.num_lost.get(rank, 0)
             told = {name: _of(rank, value) for name, value in self._also.items()}
-            attempt = self._hello.get("attempt", 0)
+            attempt = self.hello.get("attempt", 0)
             fields: dict[str, Any] = {
                 "attempt": attempt,
                 "time": self.now,
@@ -369,13 +374,15 @@ class Scenario:
             self.says(rank, a_report(self.step, **{"arrays": arrays, **fields}))
         self.core.pass_time(self.now)
 
-    def _heartbeat(self, rank: int) -> Heartbeat:
+    def heartbeat(self, rank: int) -> Heartbeat:
+        """What a rank sends between steps."""
         fields: dict[str, Any] = {"step": self.step}
         fields["since_step_seconds"] = self.now - self.boundary
         return Heartbeat(**{**fields, **self.heartbeats.get(rank, {})})
 
-    def _hello_of(self, rank: int) -> Hello:
-        return a_hello(rank=rank, world=self.ranks, **self._hello)
+    def hello_of(self, rank: int) -> Hello:
+        """With what all ranks say of themselves in `hello`, which tests may change."""
+        return a_hello(rank=rank, world=self.ranks, **self.hello)
 
 
 def _of(rank: int, value: Any) -> Any:

@@ -62,10 +62,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     with running_daemon(folder / "daemon", *options, command=command) as daemon:
         env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_SECRET_FILE": str(secret)}
         with training(folder, env=env, script=JOBS / "every_field.py") as process:
-            assert wait_until(lambda: daemon.step(JOB) > 600, 60), (folder / "job.log").read_text()
+            assert wait_until(lambda: daemon.step(JOB) > 60, 60), (folder / "job.log").read_text()
+            assert wait_until(lambda: _has_hunted(daemon), 60), "the bad batch of an epoch is hunted automatically"
+            _command(daemon, "hunt")  # soon: a run makes three hunts at most, and each epoch's bad batch takes one
+            assert wait_until(lambda: daemon.step(JOB) > 600, 60), "into the second epoch"
             _be_refused(folder, env)
             _read_everything(daemon, JOB)
-            _command_everything(daemon)
+            _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback", "stop")
             process.wait(90)
         for job in daemon.get("/api/v1/jobs")["jobs"]:
             _read_everything(daemon, job["job"])
@@ -91,17 +94,20 @@ def _read_everything(daemon: DaemonProcess, job: str) -> None:
         daemon.text(f"/api/v1/jobs/{job}{path}")
 
 
-def _command_everything(daemon: DaemonProcess) -> None:
-    # The hunt first: each epoch has a bad batch, and each time it is seen uses up one of the hunts that a run allows.
-    for kind in ("hunt", "snapshot", "checkpoint", "scale_lr", "rollback", "stop"):
+def _has_hunted(daemon: DaemonProcess) -> bool:
+    decisions = daemon.get(f"/api/v1/jobs/{JOB}/decisions")["decisions"]
+    return any((row["kind"], row["state"]) == ("hunt", "committed") for row in decisions)
+
+
+def _command(daemon: DaemonProcess, *kinds: str) -> None:
+    """Has each of these commands carried out."""
+    for kind in kinds:
         path = f"/api/v1/jobs/{JOB}/" + ("rollback" if kind == "rollback" else "commands")
         body = {"skip": 1, "lr_scale": 0.5} if kind == "rollback" else {"kind": kind}
         body |= {"lr_scale": 0.9} if kind == "scale_lr" else {}
-        is_done = wait_until(lambda path=path, body=body: _carried_out(daemon, path, body), 60)
-        assert is_done, [
-            (row["kind"], row["state"], row["outcome"])
-            for row in daemon.get(f"/api/v1/jobs/{JOB}/decisions")["decisions"]
-        ]
+        is_done = wait_until(lambda path=path, body=body: _carried_out(daemon, path, body), 30)
+        decisions = daemon.get(f"/api/v1/jobs/{JOB}/decisions")["decisions"]
+        assert is_done, {(row["kind"], row["state"], row["outcome"]) for row in decisions}
 
 
 def _carried_out(daemon: DaemonProcess, path: str, body: dict[str, object]) -> bool:

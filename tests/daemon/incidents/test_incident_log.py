@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -37,7 +38,7 @@ def an_episode(rule: str, onset: int = 100, *, id_: int = 0, **changes: Any) -> 
     )
     return Episode(
         **{
-            "id": id_ or (abs(hash((rule, onset))) % 10**9),
+            "id": id_ or zlib.crc32(f"{rule} {onset}".encode()),
             "attempt": 1,
             "first": finding,
             "last": finding,

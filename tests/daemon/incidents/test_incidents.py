@@ -177,7 +177,7 @@ def test_a_journal_whose_ended_run_was_left_with_open_findings_closes_them_witho
     journaled: Make,
 ) -> None:
     story = scenario(ranks=2, core=journaled()).nan_loss(1, at=10, steps=5).leaves(0, 1).wait(3.0)
-    story.core.journal._connection.execute("UPDATE episodes SET is_open = 1")  # type: ignore[attr-defined]  # as above
+    story.core.execute("UPDATE episodes SET is_open = 1")  # type: ignore[attr-defined]  # as above
 
     story.daemon_restarts().wait(2.0)
 
@@ -208,7 +208,7 @@ def test_closes_when_nobody_has_been_heard_for_an_hour_and_opens_again_with_the_
     assert story.job.num_missing(story.now) == 0, "nobody waits for them"
     assert story.job.state == "lost"
 
-    story.speaks(0).says(0, story._heartbeat(0)).wait(20.0)
+    story.speaks(0).says(0, story.heartbeat(0)).wait(20.0)
 
     assert (one(story).state, one(story).num_reopened, story.job.state) == ("open", 1, "running")
 

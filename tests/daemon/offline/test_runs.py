@@ -67,7 +67,8 @@ def test_a_restarted_daemon_still_knows_what_a_run_said_of_itself(journaled: Mak
 def test_a_journal_from_before_settings_were_kept_is_read_without_them(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
     scenario(ranks=1, core=core).healthy(5)
-    core.journal._connection.executescript("DROP TABLE descriptions; DROP TABLE latest_samples")
+    core.execute("DROP TABLE descriptions")
+    core.execute("DROP TABLE latest_samples")
 
     (run,) = journal_runs(tmp_path / "journal.sqlite")
 
@@ -78,7 +79,7 @@ def test_a_journal_from_before_settings_were_kept_is_read_without_them(journaled
 def test_a_journal_of_another_version_says_how_to_bring_it_up_to_date(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
     scenario(ranks=1, core=core).healthy(5)
-    core.journal._connection.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+    core.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
 
     with pytest.raises(RunError, match="start a daemon of this version on it once"):
         list(journal_runs(tmp_path / "journal.sqlite"))

@@ -129,9 +129,9 @@ def test_a_run_that_goes_on_from_the_boundary_has_done_it_though_no_answer_came(
     boundary = run.decisions[0].boundary
     assert boundary is not None
     run.healthy(boundary - run.step)
-    run._hello |= {"attempt": 1, "start_step": boundary}
+    run.hello |= {"attempt": 1, "start_step": boundary}
     for rank in range(2):
-        run.says(rank, run._hello_of(rank))
+        run.says(rank, run.hello_of(rank))
     run.wait(1.0)
 
     assert (run.decisions[0].state, run.job.num_attempts) == ("committed", 2)
@@ -278,7 +278,7 @@ def test_a_run_that_healed_and_ended_is_not_exhausted_when_the_daemon_comes_back
 
 def test_a_run_that_was_launched_anew_is_not_exhausted_when_the_daemon_comes_back(tmp_path: Path) -> None:
     run = exhausted(tmp_path)
-    run._hello |= {"attempt": 1, "launch": "another", "start_step": 100}
+    run.hello |= {"attempt": 1, "launch": "another", "start_step": 100}
     run.meanwhile(attempt=1).joins(0, 1).healthy(20)
     assert run.job.num_attempts == 2
     assert not run.job.rollback.exhausted
@@ -291,7 +291,7 @@ def test_a_run_that_was_launched_anew_is_not_exhausted_when_the_daemon_comes_bac
 
 def test_a_run_whose_owner_wants_no_rollback_any_more_is_not_exhausted(tmp_path: Path) -> None:
     run = exhausted(tmp_path)
-    run._hello |= {"attempt": 1, "launch": "another", "rollback": "off"}
+    run.hello |= {"attempt": 1, "launch": "another", "rollback": "off"}
     run.meanwhile(attempt=1).joins(0, 1).healthy(20)
 
     assert (run.job.rollback.mode, run.job.rollback.exhausted) == ("off", "")
@@ -329,9 +329,9 @@ def test_what_was_done_while_the_daemon_was_away_for_long_is_found_to_be_done(tm
     run.core.pass_time(run.now)
     assert [decision.state for decision in run.decisions] == ["expired"]
 
-    run._hello |= {"attempt": 1, "start_step": run.decisions[0].boundary}
+    run.hello |= {"attempt": 1, "start_step": run.decisions[0].boundary}
     for rank in range(2):
-        run.says(rank, run._hello_of(rank))
+        run.says(rank, run.hello_of(rank))
     run.wait(1.0)
 
     assert (run.decisions[0].state, run.job.num_attempts) == ("committed", 2)
@@ -352,7 +352,7 @@ def test_trouble_that_was_decided_on_is_not_decided_on_again(tmp_path: Path) -> 
 
 def test_a_decision_that_the_journal_did_not_take_is_withdrawn_before_it_is_sent(tmp_path: Path) -> None:
     run = guarded(journal=tmp_path / "journal.sqlite").healthy(100)
-    run.core.journal._connection.execute("PRAGMA query_only = ON")
+    run.core.execute("PRAGMA query_only = ON")
 
     asked(run)
     run.wait(0.1)
@@ -361,7 +361,7 @@ def test_a_decision_that_the_journal_did_not_take_is_withdrawn_before_it_is_sent
     assert (run.decisions[-1].state, run.decisions[-1].command) == ("refused", 0)
     assert run.decisions[-1].outcome == NO_JOURNAL
 
-    run.core.journal._connection.execute("PRAGMA query_only = OFF")
+    run.core.execute("PRAGMA query_only = OFF")
     run.healthy(2)
     asked(run)
     run.wait(0.1)
@@ -372,7 +372,7 @@ def test_a_decision_that_the_journal_did_not_take_is_withdrawn_before_it_is_sent
 def test_nothing_is_done_without_a_trail(tmp_path: Path) -> None:
     run = guarded(journal=tmp_path / "journal.sqlite").healthy(100)
     run.core.state.journal_error = "database or disk is full"
-    run.core.journal._connection.execute("PRAGMA query_only = ON")
+    run.core.execute("PRAGMA query_only = ON")
 
     run.losses(*[NAN] * 6)
 

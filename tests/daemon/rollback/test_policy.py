@@ -276,7 +276,7 @@ def pauses(run: Guarded, seconds: float = 60.0) -> Guarded:
     waiting = run.armed
     for _ in range(int(seconds)):
         run.wait(1.0)
-        run._hear()
+        run.hear()
     assert run.armed is waiting, "nothing else was sent meanwhile"
     if waiting is not None:
         run.armed = None
@@ -341,14 +341,14 @@ def test_a_cool_down_is_waited_for() -> None:
 
 def test_a_new_launch_does_not_cool_down_for_the_one_before_it() -> None:
     run = lost(guarded(rollback={"cooldown_steps": 500}).healthy(100), 8).healthy(5)
-    run._hello |= {"attempt": 2, "start_step": 0}
+    run.hello |= {"attempt": 2, "start_step": 0}
     for rank in range(2):
-        run._hello["incarnation"] = f"another-process-{rank}"
-        run.says(rank, run._hello_of(rank))
+        run.hello["incarnation"] = f"another-process-{rank}"
+        run.says(rank, run.hello_of(rank))
     held = run.holdings
     run.holdings = lambda rank: msgspec.structs.replace(held(rank), group="another-group-of-ranks")
     run.last_number = 0
-    run._hello.pop("incarnation")
+    run.hello.pop("incarnation")
     run.healthy(60)
     num = len(run.commands)
 
@@ -569,10 +569,10 @@ def test_a_long_noisy_healthy_run_is_never_touched(noise: float) -> None:
 def resumed(run: Guarded) -> Guarded:
     """Other processes go on where the run was."""
     again: dict[str, Any] = {"attempt": 1, "start_step": run.step}
-    run._hello |= again
+    run.hello |= again
     for rank in range(2):
-        run._hello["incarnation"] = f"another-process-{rank}"
-        run.says(rank, run._hello_of(rank))
+        run.hello["incarnation"] = f"another-process-{rank}"
+        run.says(rank, run.hello_of(rank))
     return run
 
 

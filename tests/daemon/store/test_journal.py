@@ -75,13 +75,13 @@ def test_an_open_episode_is_kept_however_old(journaled: Make, tmp_path: Path, mo
 
 def fill_up(core: JournaledCore) -> None:
     """Lets the file grow no further, as a full disk does."""
-    core.journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    (pages,) = core.journal._connection.execute("PRAGMA page_count").fetchone()
-    core.journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+    core.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (pages,) = core.execute("PRAGMA page_count").fetchone()
+    core.execute(f"PRAGMA max_page_count = {pages}")
 
 
 def make_room(core: JournaledCore) -> None:
-    core.journal._connection.execute("PRAGMA max_page_count = 1000000")
+    core.execute("PRAGMA max_page_count = 1000000")
 
 
 def test_a_full_disk_stops_no_watching_and_loses_no_row_once_there_is_room(journaled: Make, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_rows_that_wait_are_bounded_the_oldest_go_and_are_counted(
     monkeypatch.setattr(journal_module, "MAX_WAITING", 20)
     core = journaled(config=Config(rules=watching("non_finite", {})))
     connection = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
-    core.journal._connection.execute("PRAGMA busy_timeout = 0")
+    core.execute("PRAGMA busy_timeout = 0")
     connection.execute("BEGIN IMMEDIATE")
     story = scenario(ranks=1, core=core).healthy(100)
     connection.execute("ROLLBACK")
@@ -167,7 +167,7 @@ def _ready_status(daemon: DaemonProcess) -> str:
 
 def test_a_file_of_another_schema_is_left_alone(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
-    core.journal._connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    core.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
 
     with pytest.raises(JournalError, match=r"schema 99, this one reads 6\); choose another --data-dir"):
         Journal(tmp_path / "journal.sqlite", State(rule_configs={}, started=0.0), max_steps=1, retention_days=1.0)

@@ -192,11 +192,11 @@ def test_a_full_disk_keeps_few_looks_waiting_and_counts_the_others(
     monkeypatch.setattr(journal_module, "MAX_WAITING_SAMPLES", 5)
     core = journaled()
     story = a_story(core, about="none").sampled(2)
-    (pages,) = core.journal._connection.execute("PRAGMA page_count").fetchone()
-    core.journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = core.execute("PRAGMA page_count").fetchone()
+    core.execute(f"PRAGMA max_page_count = {pages}")
     story.sampled(90)
     lost = core.state.journal_lost
-    core.journal._connection.execute("PRAGMA max_page_count = 1000000")
+    core.execute("PRAGMA max_page_count = 1000000")
     story.sampled(1)
 
     assert lost > 0
@@ -206,7 +206,7 @@ def test_a_full_disk_keeps_few_looks_waiting_and_counts_the_others(
 def test_a_journal_without_the_history_is_read_and_reported_as_before(journaled: Make, tmp_path: Path) -> None:
     core = journaled()
     a_story(core).healthy(30).sampled(weight_norm=[1.0] * 4).healthy(5)
-    core.journal._connection.execute("DROP TABLE samples")
+    core.execute("DROP TABLE samples")
 
     with reading(tmp_path) as reader:
         assert reader.samples(STATS, *EVER) == []

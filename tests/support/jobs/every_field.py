@@ -173,8 +173,7 @@ def train(model: Any, optimizer: Any, scaler: Any, x: Any, y: Any, number: int, 
     scaler.update()
     if number % 20 == 0:
         monitor.validation(1.0, accuracy=0.5)
-    spiked = loss * 50 if 400 <= number < 420 else loss  # while the daemon judges it, snapshots are on hold
-    monitor.step(spiked, metrics={"accuracy": 0.5}, num_samples=8, num_tokens=128)
+    monitor.step(loss, metrics={"accuracy": 0.5}, num_samples=8, num_tokens=128)
 
 
 if __name__ == "__main__":
