@@ -23,7 +23,7 @@ def some_layers(num: int) -> tuple[Layer, ...]:
     return tuple(Layer(name=f"blocks.{i}.weight", numel=100 * (i + 1), kind="Linear") for i in range(num))
 
 
-def send_look(rank: SimulatedRank, step: int, num: int = 4, *, bad: int = -1, **arrays: Any) -> None:
+def send_sample(rank: SimulatedRank, step: int, num: int = 4, *, bad: int = -1, **arrays: Any) -> None:
     """A step that is looked at closely; the gradient of layer `bad` is not a number."""
     norms = np.linspace(0.1, 0.4, num, dtype=np.float32)
     if bad >= 0:
@@ -38,12 +38,12 @@ def test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell(
     with simulated_ranks(daemon.endpoint, 1, {"job": job, "modules": MODULES}) as (rank,):
         dead = np.array([0.0, 0.25, 0.75], dtype=np.float32)
         for step in (10, 20):
-            send_look(rank, step, activation_std=np.ones(3, dtype=np.float32), activation_dead=dead)
+            send_sample(rank, step, activation_std=np.ones(3, dtype=np.float32), activation_dead=dead)
         page.goto(f"{daemon.url}?job={job}")
         page.wait_for_function(DRAWN, arg=2)
         expect(page.locator("#layers-hint")).to_have_text("gradient norm of 4 layers at 2 samples")
         assert page.evaluate(TRACE, "crosses")["x"] == []
-        send_look(rank, 30, bad=2)
+        send_sample(rank, 30, bad=2)
         page.wait_for_function(DRAWN, arg=3)
 
         assert page.evaluate(TRACE, "values")["z"][2][2] is None
@@ -84,7 +84,7 @@ def test_a_click_opens_a_layer_that_the_address_keeps_and_escape_closes(
 ) -> None:
     with simulated_ranks(daemon.endpoint, 1, {"job": job}) as (rank,):
         for step in (10, 20, 30):
-            send_look(rank, step, bad=1 if step == 30 else -1)
+            send_sample(rank, step, bad=1 if step == 30 else -1)
         page.goto(f"{daemon.url}?job={job}")
         page.wait_for_function(DRAWN, arg=3)
         page.locator("#layer-frame").click(position=middle_of(page, row=1, column=0))
@@ -95,7 +95,7 @@ def test_a_click_opens_a_layer_that_the_address_keeps_and_escape_closes(
         expect(page.locator("#layer-facts")).to_contain_text("2 of 4")
         expect(page.locator("#layer-found")).to_contain_text("non_finite, warning")
         expect(page.locator("#layer-charts h4")).to_have_text(["Gradient norm now NaN", "Weight norm now 2.000"])
-        send_look(rank, 40)
+        send_sample(rank, 40)
         expect(page.locator("#layer-charts h4").first).to_have_text("Gradient norm now 0.2000")
         page.reload()
         expect(page.locator("#layer-charts h4")).to_have_count(2)
@@ -114,7 +114,7 @@ def test_a_click_opens_a_layer_that_the_address_keeps_and_escape_closes(
 def test_the_address_keeps_an_incident_beside_a_layer(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 1, {"job": job}) as (rank,):
         for step in (10, 20, 30):
-            send_look(rank, step, bad=1 if step == 30 else -1)
+            send_sample(rank, step, bad=1 if step == 30 else -1)
         page.goto(f"{daemon.url}?job={job}#layer=blocks.1.weight")
         expect(page.locator("#layer-name")).to_have_text("blocks.1.weight")
         page.locator(".bar-mark").first.click()
@@ -136,7 +136,7 @@ def test_the_address_keeps_an_incident_beside_a_layer(daemon: DaemonProcess, pag
 def test_the_map_is_walked_and_a_layer_found_from_the_keyboard(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 1, {"job": job}) as (rank,):
         for step in (10, 20, 30):
-            send_look(rank, step)
+            send_sample(rank, step)
         page.goto(f"{daemon.url}?job={job}")
         page.wait_for_function(DRAWN, arg=3)
         page.locator("#layer-keep").evaluate("button => button.hidden = false")
@@ -167,8 +167,8 @@ def test_two_thousand_layers_share_rows_and_each_can_still_be_found(
 ) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     with simulated_ranks(daemon.endpoint, 1, {"job": job, "layers": some_layers(2000)}) as (rank,):
-        for look in range(1, 21):
-            send_look(rank, 10 * look, 2000, bad=1234 if look == 20 else -1)
+        for sampled in range(1, 21):
+            send_sample(rank, 10 * sampled, 2000, bad=1234 if sampled == 20 else -1)
         assert wait_until(lambda: daemon.step(job) == 200, 20)
         page.goto(f"{daemon.url}?job={job}")
         page.wait_for_function("() => document.getElementById('loss-chart').data")
@@ -205,7 +205,7 @@ def test_before_the_first_look_it_says_so_and_what_never_will_be_seen_says_why(
         expect(note).to_have_text("No layers sampled yet. One is taken every 100 steps; the run is at step 7.")
         page.get_by_role("button", name="Dead units").click()
         expect(note).to_have_text("Not monitored: inside a full-graph compile.")
-        send_look(rank, 100)
+        send_sample(rank, 100)
         expect(note).to_have_text("Dead units cannot be shown: inside a full-graph compile.")
         page.get_by_role("button", name="Gradient", exact=True).click()
         page.wait_for_function(DRAWN, arg=1)

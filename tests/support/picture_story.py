@@ -116,12 +116,12 @@ def a_step(step: int, rank: int, draw: np.random.Generator, shared: float, began
         is_sampled=is_sampled,
         sample_every=SAMPLE_EVERY,
         batch=Batch(step - 1, 0, (PER_RANK, 3, 224, 224), num_bad, -2.12, 2.64) if is_sampled else None,
-        arrays={"grad_norm": norms.astype(np.float32), **(a_look(step, depth, draw, is_lost) if is_sampled else {})},
+        arrays={"grad_norm": norms.astype(np.float32), **(a_sample(step, depth, draw, is_lost) if is_sampled else {})},
     )
 
 
-def a_look(step: int, depth: Any, draw: np.random.Generator, is_lost: bool) -> dict[str, Any]:
-    """What a closer look shows: one block's units die from the middle of the run on."""
+def a_sample(step: int, depth: Any, draw: np.random.Generator, is_lost: bool) -> dict[str, Any]:
+    """What a sample shows: one block's units die from the middle of the run on."""
     blocks, share = np.arange(NUM_BLOCKS), step / STEPS
     dying = np.where(blocks == DYING, 0.36 * min(1.0, max(0.0, 2.0 * (share - 0.35))), 0.0)
     rate = learning_rate(step) / PEAK_LR

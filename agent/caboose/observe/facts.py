@@ -51,9 +51,9 @@ def gather(
         "optimizer": _listed(type(optimizer).__name__ for optimizer in optimizers),
         "scheduler": _listed(type(scheduler).__name__ for scheduler in schedulers),
         "scaler": scaler is not None and bool(scaler.is_enabled()),
-        "init_std_ratio": _init_ratio(model),
     }
     device = facts["device"]
+    facts |= _initial_weights(model)
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -82,31 +82,32 @@ def _listed(names: Any) -> str | None:
     return ", ".join(sorted(set(names))) or None
 
 
-def _init_ratio(model: torch.nn.Module) -> str | None:
-    """Standard deviation of the weights over He's and Xavier's; lowest and highest over the layers.
+def _initial_weights(model: torch.nn.Module) -> dict[str, Scalar]:
+    """`init_he_min` and `init_he_max`: standard deviation of a layer's weights over that of He initialisation.
 
     Read once, at attach, from a part of the first layers; it waits for the device.
     """
-    he: list[float] = []
-    xavier: list[float] = []
+    ratios: list[float] = []
     for module in model.modules():
         # As an attribute it may be computed, which may change the model.
         weight = module._parameters.get("weight")  # noqa: SLF001 - as above
         if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
             continue
-        if len(he) == MAX_INIT_LAYERS:
+        if len(ratios) == MAX_INIT_LAYERS:
             break
-        field = math.prod(weight.shape[2:])
-        fan_in, fan_out = weight.shape[1] * field, weight.shape[0] * field
+        fan_in = math.prod(weight.shape[1:])
         part = own(weight).detach().reshape(-1)[:65_536].float()
         if part.numel() < 2:
             continue
-        std = float(part.std())
-        he.append(std / math.sqrt(2 / fan_in))
-        xavier.append(std / math.sqrt(2 / (fan_in + fan_out)))
-    if not he:
-        return None
-    return f"He {min(he):.2g}..{max(he):.2g}, Xavier {min(xavier):.2g}..{max(xavier):.2g}"
+        ratios.append(float(part.std()) / math.sqrt(2 / fan_in))
+    if not ratios:
+        return {}
+    return {"init_he_min": _rounded(min(ratios)), "init_he_max": _rounded(max(ratios))}
+
+
+def _rounded(ratio: float) -> float:
+    """Two significant digits: a part of the weights gives no more."""
+    return float(f"{ratio:.2g}")
 
 
 def _memory_limits(device: str | None) -> dict[str, Scalar]:

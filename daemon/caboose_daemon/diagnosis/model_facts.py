@@ -49,13 +49,8 @@ def is_clipped(case: Case) -> bool | None:
 
 def init_ratio(case: Case) -> tuple[float, float] | None:
     """Lowest and highest standard deviation of the layers' initial weights, relative to He initialisation."""
-    found = re.match(r"He ([^.\s]*(?:\.\d+)?(?:e[+-]?\d+)?)\.\.([^,\s]+)", case.fact("init_std_ratio"))
-    if found is None:
-        return None
-    try:
-        return float(found[1]), float(found[2])
-    except ValueError:
-        return None
+    lowest, highest = case.setting("init_he_min"), case.setting("init_he_max")
+    return None if lowest is None or highest is None else (lowest, highest)
 
 
 def input_range(case: Case) -> tuple[float, float] | None:

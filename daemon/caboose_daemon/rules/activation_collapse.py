@@ -4,8 +4,8 @@ Design
 ------
 The logarithm of each module's standard deviation is compared with the module's own level over the sampled steps so far,
 and with its usual scatter; no absolute bound fits all models. It must exceed both a factor and the scatter, at several
-samples in a row. Values out of bounds are not learned. After `relearn_looks` samples they become the new level, so that
-an intended change is not reported for ever.
+samples in a row. Values out of bounds are not learned. After `relearn_samples` samples they become the new level, so
+that an intended change is not reported for ever.
 
 Growth alone is no fault: layers that start at zero by design grow a thousandfold. An explosion counts only where the
 module exceeds the usual level of every module in the net. Norms have a fixed spread by design, and the spread of losses
@@ -43,11 +43,11 @@ class ActivationCollapseConfig(RuleConfig):
     """Factor above its level to which a module's standard deviation must rise."""
     scales: float = 8.0
     """Distance from the level, in scales of the usual scatter, that is needed as well."""
-    warmup_looks: int = 5
+    warmup_samples: int = 5
     """Sampled steps from which a module's level is learned."""
-    persist_looks: int = 2
+    persist_samples: int = 2
     """Sampled steps in a row before it is reported."""
-    relearn_looks: int = 20
+    relearn_samples: int = 20
     """Sampled steps after which a changed value becomes the new level."""
 
 
@@ -72,7 +72,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
     def _make_room(self, num: int) -> None:
         self._level: NDArray[np.float64] = np.full(num, np.nan)
         self._scatter: NDArray[np.float64] = np.zeros(num)
-        self._num_looks: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._num_sampled: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._num_bad: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
 
     def observe(self, view: JobView) -> Finding | None:
@@ -90,7 +90,7 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
             now = np.log(spread)
             away = now - self._level
         far = self.config.scales * np.maximum(self._scatter, MIN_SCATTER)
-        is_known = seen & (self._num_looks >= self.config.warmup_looks)
+        is_known = seen & (self._num_sampled >= self.config.warmup_samples)
         usual = np.max(self._level[is_known], initial=-np.inf)
         with np.errstate(invalid="ignore"):
             collapsed = is_known & (away < -np.maximum(np.log(self.config.collapse_factor), far))
@@ -112,12 +112,12 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
 
     def _learn(self, now: NDArray[np.float64], good: NDArray[np.bool_]) -> None:
         good = good & np.isfinite(now)  # a spread of exactly zero from the start is by design
-        rate = np.maximum(RATE, 1.0 / (self._num_looks + 1.0))
+        rate = np.maximum(RATE, 1.0 / (self._num_sampled + 1.0))
         with np.errstate(invalid="ignore"):
             off = np.where(np.isnan(self._level), 0.0, now - self._level)
         self._level = np.where(good, np.where(np.isnan(self._level), now, self._level + rate * off), self._level)
         self._scatter = np.where(good, self._scatter + rate * (np.abs(off) - self._scatter), self._scatter)
-        self._num_looks += good
+        self._num_sampled += good
 
     def _follow_weights(self, view: JobView, step: AlignedStep, *, is_usual: bool) -> dict[str, float]:
         """`weight_ratio`: median norm ratio of the weight matrices to the last usual sample, for the diagnosis."""
@@ -139,10 +139,10 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         return {"weight_ratio": float(np.median(ratios))} if len(ratios) else {}
 
     def _relearn(self, now: NDArray[np.float64]) -> None:
-        stayed = self._num_bad >= self.config.relearn_looks
+        stayed = self._num_bad >= self.config.relearn_samples
         if stayed.any():
             self._level = np.where(stayed, np.where(np.isfinite(now), now, np.nan), self._level)
-            self._num_looks[stayed] = 0
+            self._num_sampled[stayed] = 0
             self._num_bad[stayed] = 0
 
     def _judge(
@@ -153,8 +153,8 @@ class ActivationCollapse(LastingRule[ActivationCollapseConfig]):
         exploded: NDArray[np.bool_],
         weights: dict[str, float],
     ) -> Finding | None:
-        rows = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_looks))
-        if not len(rows) and (self._num_looks < self.config.warmup_looks)[self._is_judged].all():
+        rows = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_samples))
+        if not len(rows) and (self._num_sampled < self.config.warmup_samples)[self._is_judged].all():
             return None  # a restarted daemon has no level to judge by yet
         if not len(rows):
             return self._resolved(step, "activations of every layer are back at their usual spread")

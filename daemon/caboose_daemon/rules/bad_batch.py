@@ -30,7 +30,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Batch, StepReport
 
-MIN_LOOKS = 3
+MIN_SAMPLES = 3
 """Sampled steps before a range can be judged."""
 RELEARN_STEPS = 3
 """High steps in a row after which their loss is the new level."""
@@ -65,7 +65,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         self._before: Mapping[int, StepReport] = {}
         self._lowest = math.inf
         self._highest = -math.inf
-        self._num_looks = 0
+        self._num_sampled = 0
         self._num_high = 0
         self._num_calm = 0
 
@@ -122,7 +122,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         return int(high[0]), "the loss jumped on this rank only"
 
     def _is_out_of_range(self, batch: Batch) -> bool:
-        if self._num_looks < MIN_LOOKS or batch.lowest is None or batch.highest is None:
+        if self._num_sampled < MIN_SAMPLES or batch.lowest is None or batch.highest is None:
             return False
         room = self.config.range_widths * (self._highest - self._lowest)
         return batch.highest > self._highest + room or batch.lowest < self._lowest - room
@@ -132,7 +132,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         lows = [b.lowest for b in seen if b.lowest is not None and math.isfinite(b.lowest)]
         highs = [b.highest for b in seen if b.highest is not None and math.isfinite(b.highest)]
         if lows and highs:
-            self._num_looks += 1
+            self._num_sampled += 1
             self._lowest, self._highest = min(self._lowest, *lows), max(self._highest, *highs)
 
     def _calm(self, step: int) -> Finding | None:

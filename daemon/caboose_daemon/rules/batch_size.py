@@ -36,9 +36,9 @@ class BatchSizeConfig(RuleConfig):
     """Noise scale over batch above which the batch is far too small."""
     wasteful_ratio: float = 10.0
     """Batch over noise scale above which the batch is wasteful."""
-    min_looks: int = 10
+    min_samples: int = 10
     """Sampled steps before the first judgement; the noise scale of the first steps means little."""
-    memory_looks: int = 20
+    memory_samples: int = 20
     """Sampled steps over which the averages are taken."""
 
 
@@ -53,7 +53,7 @@ class BatchSize(Rule[BatchSizeConfig]):
 
     def __init__(self, config: BatchSizeConfig) -> None:
         super().__init__(config)
-        self._scale = NoiseScale(config.memory_looks)
+        self._scale = NoiseScale(config.memory_samples)
         self._loss = Curve()
         self._kind = ""
         self._onset: int | None = None
@@ -67,7 +67,7 @@ class BatchSize(Rule[BatchSizeConfig]):
             self._loss.add(loss)
         if not step.is_sampled or not self._scale.observe(step):
             return None
-        if self._scale.signal.num < self.config.min_looks:
+        if self._scale.signal.num < self.config.min_samples:
             return None
         return self._judge(view, step)
 

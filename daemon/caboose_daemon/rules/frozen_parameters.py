@@ -47,7 +47,7 @@ class FrozenParametersConfig(RuleConfig):
     window_steps: int = 100
     """Steps with gradients of other layers and none of this one; ten times as many for a layer that had a gradient
     before, or where several optimizers take turns."""
-    persist_looks: int = 5
+    persist_samples: int = 5
     """Sampled steps at which a layer's update is exactly zero."""
 
 
@@ -86,7 +86,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         self._layers: Sequence[Layer] | None = None
         self._skipped = SkippedSteps()
         self._highest_lr = 0.0
-        self._num_looks = 0
+        self._num_sampled = 0
         self._num_updates = 0
         self._is_resumed = False
         self._first_step = 0
@@ -120,7 +120,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         self._num_without: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._last_with_gradient: NDArray[np.int64] = np.full(num, step)
         self._num_still: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
-        self._num_looks = 0
+        self._num_sampled = 0
         self._first_step = step
 
     def _watch_gradients(self, step: AlignedStep) -> None:
@@ -131,7 +131,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         has = norms.has & ~is_zero  # a gradient that is not finite counts as one
         if not has.any():
             return
-        self._num_looks += 1
+        self._num_sampled += 1
         without = norms.is_absent | (is_zero & ~self._table.is_bias)
         self._last_with_gradient[has] = step.step
         self._num_without[has] = 0
@@ -155,12 +155,12 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         table, window = self._table, self.config.window_steps * self._table.patience
         limits = np.where(self._had, self.config.window_steps * BY_TURNS, window)
         idle = table.is_watched & (self._num_without >= limits)
-        still = table.is_watched & (self._num_still >= self.config.persist_looks) & ~idle
-        is_unheld = len(table.unheld) > 0 and self._num_looks >= self.config.window_steps
+        still = table.is_watched & (self._num_still >= self.config.persist_samples) & ~idle
+        is_unheld = len(table.unheld) > 0 and self._num_sampled >= self.config.window_steps
         is_anything = is_unheld or bool(idle.any() or still.any())
         if self._is_resumed and not is_anything and self._last is not None:
-            moved = self._last.values["never_moves"] == 0 or self._num_updates >= self.config.persist_looks
-            self._is_resumed = self._num_looks < window or not moved
+            moved = self._last.values["never_moves"] == 0 or self._num_updates >= self.config.persist_samples
+            self._is_resumed = self._num_sampled < window or not moved
             if self._is_resumed:
                 return None
         if not is_anything:

@@ -51,7 +51,7 @@ class RankOutlierConfig(RuleConfig):
     """Factor that is needed as well, for the gradient before the all-reduce."""
     memory_steps: int = 32
     """Steps over which the loss is averaged; more steps report later."""
-    memory_looks: int = 8
+    memory_samples: int = 8
     """Sampled steps over which the gradient is averaged."""
 
 
@@ -121,7 +121,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
         self._by_loss: frozenset[int] = frozenset()
         self._by_gradient: frozenset[int] = frozenset()
         self._num_held_steps = 0
-        self._num_held_looks = 0
+        self._num_held_sampled = 0
         self._onset: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
@@ -151,7 +151,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
     def resume(self, finding: Finding) -> None:
         """Keeps the outliers until enough was seen to judge them again."""
         self._onset = finding.onset_step
-        self._num_held_steps, self._num_held_looks = self.config.memory_steps, self.config.memory_looks
+        self._num_held_steps, self._num_held_sampled = self.config.memory_steps, self.config.memory_samples
         self._by_loss = frozenset(finding.ranks) if finding.phase == "forward" else frozenset()
         self._by_gradient = frozenset(finding.ranks) if finding.phase == "backward" else frozenset()
 
@@ -179,13 +179,13 @@ class RankOutlier(Rule[RankOutlierConfig]):
             return
         logs = np.log(np.where(is_seen, norms, 1.0))
         least = math.log(config.gradient_ratio)
-        if not self._gradient.learn(logs, is_seen, config.memory_looks, least):
+        if not self._gradient.learn(logs, is_seen, config.memory_samples, least):
             return
-        if self._num_held_looks > 0:
-            self._num_held_looks -= 1
+        if self._num_held_sampled > 0:
+            self._num_held_sampled -= 1
             return
         is_known = bool(self._by_gradient)
-        self._by_gradient = self._gradient.outliers(config.scales, least, config.memory_looks, is_known=is_known)
+        self._by_gradient = self._gradient.outliers(config.scales, least, config.memory_samples, is_known=is_known)
 
     def _over(self, step: AlignedStep) -> Finding | None:
         onset, self._onset = self._onset, None

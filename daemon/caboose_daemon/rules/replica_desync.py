@@ -32,7 +32,7 @@ MAX_NAMED = 64
 class ReplicaDesyncConfig(RuleConfig):
     """Thresholds of replica_desync."""
 
-    critical_looks: int = 2
+    critical_samples: int = 2
     """Sampled steps with differing replicas before it is critical."""
 
 
@@ -42,7 +42,7 @@ class _Episode:
     last_equal: int
     odd: tuple[int, ...]
     layers: tuple[str, ...]
-    num_looks: int = 0
+    num_sampled: int = 0
 
 
 class ReplicaDesync(Rule[ReplicaDesyncConfig]):
@@ -77,7 +77,11 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
         """Restores ranks and layer."""
         values = finding.values
         self._episode = _Episode(
-            finding.onset_step, int(values["last_equal"]), finding.ranks, finding.layers, int(values["looks"])
+            finding.onset_step,
+            int(values["last_equal"]),
+            finding.ranks,
+            finding.layers,
+            int(values.get("num_sampled", 0)),
         )
 
     def _differ(
@@ -90,8 +94,8 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
             episode.odd = odd  # with more reports, or more differing ranks, the majority may be clearer
         layers, num_layers = _differing_layers(view, step, prints, common)
         episode.layers = episode.layers or layers
-        episode.num_looks += 1
-        is_critical = episode.num_looks >= self.config.critical_looks
+        episode.num_sampled += 1
+        is_critical = episode.num_sampled >= self.config.critical_samples
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
@@ -102,7 +106,7 @@ class ReplicaDesync(Rule[ReplicaDesyncConfig]):
             layers=episode.layers,
             phase="update",
             values={
-                "looks": float(episode.num_looks),
+                "num_sampled": float(episode.num_sampled),
                 "last_equal": float(episode.last_equal),
                 "odd_ranks": float(len(odd)),
                 "ranks": float(len(prints)),

@@ -36,7 +36,7 @@ class SaturationConfig(RuleConfig):
     """Share of saturated units above which a module is saturated."""
     gradient_ratio: float = 0.3
     """Gradient per element below the module over that above it, under which hardly any gradient passes."""
-    persist_looks: int = 3
+    persist_samples: int = 3
     """Sampled steps in a row before it is reported, and without the condition before it is resolved."""
 
 
@@ -79,9 +79,9 @@ class Saturation(LastingRule[SaturationConfig]):
             self._num_good = 0
             if self._num_bad.max() == 1 and not self.is_open:
                 self._began = step.step
-        if self.is_open and self._num_good >= self.config.persist_looks:
+        if self.is_open and self._num_good >= self.config.persist_samples:
             return self._resolved(step.step, "gradients pass again below the saturated modules")
-        lasting = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_looks))
+        lasting = np.flatnonzero(self._num_bad >= (1 if self.is_open else self.config.persist_samples))
         if not len(lasting):
             return None
         worst = lasting[int(np.argmax(shares[lasting]))]

@@ -26,7 +26,7 @@ def flat(level: float, steps: int, noise: float = 0.01) -> NDArray[np.float64]:
 
 
 def moving(case: Case, ratio: float) -> Case:
-    """The same case, where the last closer look found the weights moving by this share of themselves."""
+    """The same case, where the last sample found the weights moving by this share of themselves."""
     (view,) = views([1.0], updates={0: ratio}, layers=LAYERS)
     return replace(case, sampled=view.step, layers=LAYERS)
 
@@ -233,14 +233,14 @@ def test_weights_that_began_alike_make_a_saddle() -> None:
     case = a_case(
         a_finding("plateau", 400, values=values),
         curves={"loss": flat(2.0, 600), "lr": [0.05] * 600},
-        facts={"init_std_ratio": "He 0..0.41, Xavier 0..0.7"},
+        facts={"init_he_min": 0, "init_he_max": 0.41},
     )
 
     diagnosis = diagnose(case)
 
     assert order(diagnosis)[0] == "saddle"
     says(diagnosis, "saddle", "almost equal", "start 2.3")
-    usual = diagnose(replace(case, facts={"init_std_ratio": "He 0.4..0.41, Xavier 0.4..0.7"}))
+    usual = diagnose(replace(case, facts={"init_he_min": 0.4, "init_he_max": 0.41}))
     assert told(usual, "saddle").confidence < 0.5
 
 

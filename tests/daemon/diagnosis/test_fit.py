@@ -269,7 +269,7 @@ def test_layers_without_a_gradient_are_cut_off_from_the_loss() -> None:
 
 
 def test_layers_that_had_a_gradient_and_lost_it_were_not_cut_off_by_code() -> None:
-    """Few samples pass in a window of closer looks, so that nothing is known of dead units."""
+    """Few samples pass in a window of samples, so that nothing is known of dead units."""
     values = {"without_gradient": 1.0}
     lost = a_case(
         a_finding("frozen_parameters", 380, step=1380, layers=("stem.weight",), values=values),

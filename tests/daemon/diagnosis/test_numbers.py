@@ -25,9 +25,13 @@ def a_break(onset: int = 150, ranks: tuple[int, ...] = (0,), **values: float) ->
     return a_case(finding, curves=CALM, visible=SEES, world=4)
 
 
-def begun(ratio: str, *findings: Any, **changes: Any) -> Case:
-    """A case of a model whose weights began at this ratio to He's and Xavier's rules."""
-    fields: dict[str, Any] = {"facts": {"init_std_ratio": ratio, "activations": "Tanh"}, "visible": SEES, **changes}
+def begun(ratio: tuple[float, float], *findings: Any, **changes: Any) -> Case:
+    """A case of a model whose weights began at these lowest and highest ratios to He initialisation."""
+    fields: dict[str, Any] = {
+        "facts": {"init_he_min": ratio[0], "init_he_max": ratio[1], "activations": "Tanh"},
+        "visible": SEES,
+        **changes,
+    }
     return a_case(*findings, **fields)
 
 
@@ -284,7 +288,7 @@ def a_fade(**changes: Any) -> Any:
 
 
 def test_ten_sigmoids_without_norms_are_too_deep() -> None:
-    facts = {"init_std_ratio": "He 0.41..0.41, Xavier 0.55..0.6", "activations": "Sigmoid"}
+    facts = {"init_he_min": 0.41, "init_he_max": 0.41, "activations": "Sigmoid"}
 
     diagnosis = diagnose(a_case(a_fade(), facts=facts, layers=DEEP, visible=SEES))
 
@@ -298,7 +302,7 @@ def test_ten_sigmoids_without_norms_are_too_deep() -> None:
 def test_the_same_fade_with_weights_five_times_too_large_and_saturated_units_is_the_initialisation() -> None:
     saturated = a_finding("saturation", 1, step=41, layers=("layers.1",), values={"share": 0.8})
 
-    diagnosis = diagnose(begun("He 5.5..5.7, Xavier 7..8", a_fade(), saturated, layers=DEEP))
+    diagnosis = diagnose(begun((5.5, 5.7), a_fade(), saturated, layers=DEEP))
 
     assert best(diagnosis) == "bad_init"
     assert "initial weights up to 5.7x those of He initialisation" in (told(diagnosis, "bad_init").evidence_for)
@@ -308,7 +312,7 @@ def test_the_same_fade_with_weights_five_times_too_large_and_saturated_units_is_
 def test_units_that_saturate_late_from_usual_weights_were_not_begun_so() -> None:
     saturated = a_finding("saturation", 3000, step=3100, layers=("layers.1",), values={"share": 0.8})
 
-    diagnosis = diagnose(begun("He 0.41..0.41, Xavier 0.55..0.6", saturated))
+    diagnosis = diagnose(begun((0.41, 0.41), saturated))
 
     assert "bad_init" not in order(diagnosis)
 
@@ -316,7 +320,7 @@ def test_units_that_saturate_late_from_usual_weights_were_not_begun_so() -> None
 def test_a_plateau_alone_does_not_blame_initialisation_decay_or_depth() -> None:
     diagnosis = diagnose(
         begun(
-            "He 0.41..0.41, Xavier 0.55..0.6",
+            (0.41, 0.41),
             a_finding("plateau", 3000),
             groups=(a_group(weight_decay=0.01),),
             layers=DEEP,
@@ -329,7 +333,7 @@ def test_a_plateau_alone_does_not_blame_initialisation_decay_or_depth() -> None:
 
 
 def test_units_that_die_in_training_are_dying_relus_and_those_dead_from_the_start_may_be_begun_so() -> None:
-    facts = {"activations": "ReLU", "init_std_ratio": "He 0.41..0.41, Xavier 0.5..0.6"}
+    facts = {"activations": "ReLU", "init_he_min": 0.41, "init_he_max": 0.41}
     late = a_finding("dead_units", 900, severity=Severity.CRITICAL, layers=("layer2",), values={"share": 0.7})
     early = a_finding("dead_units", 141, layers=("layer2",), values={"share": 0.88})
 

@@ -55,7 +55,7 @@ def an_outlier(**changes: Any) -> Finding:
 
 
 def a_desync(*, layers: float = 1.0, odd: float = 1.0, last_equal: float = 80.0, **changes: Any) -> Finding:
-    values = {"looks": 2.0, "last_equal": last_equal, "odd_ranks": odd, "ranks": 4.0, "layers": layers}
+    values = {"num_sampled": 2.0, "last_equal": last_equal, "odd_ranks": odd, "ranks": 4.0, "layers": layers}
     return a_finding("replica_desync", **{"ranks": (3,), "phase": "update", "values": values, **changes})
 
 

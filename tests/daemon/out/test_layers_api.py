@@ -1,4 +1,4 @@
-"""The JSON API of the layers over time, and the word that a new look is there."""
+"""The JSON API of the layers over time, and the word that a new sample is there."""
 
 import math
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _step(daemon: DaemonProcess, job: str) -> Any:
     return answer.get("step")
 
 
-def test_the_map_of_a_statistic_is_depth_by_looks(client: httpx.Client) -> None:
+def test_the_map_of_a_statistic_is_depth_by_samples(client: httpx.Client) -> None:
     answer = client.get("train/layers").json()
 
     assert (answer["job"], answer["stat"], answer["of"]) == ("train", "grad_norm", "layer")

@@ -122,7 +122,7 @@ def test_throughput_phases_noise_and_agreement_are_mirrored_too(told: Callable[.
     assert latest["gradient/noise_ratio"] == pytest.approx(story.job.meters.noise.ratio, rel=1e-5)
 
 
-def test_tensorboard_reads_histograms_and_layers_of_a_closer_look(told: Callable[..., Told], tmp_path: Path) -> None:
+def test_tensorboard_reads_histograms_and_layers_of_a_sample(told: Callable[..., Told], tmp_path: Path) -> None:
     story = told(modules=(Module("relu", "ReLU", 8),))
     story.healthy(2).sampled(
         weight_norm=[1.0, 2.0, 3.0, 4.0],

@@ -77,7 +77,7 @@ def test_an_overflow_that_the_scaler_skips_is_no_symptom() -> None:
     assert not story.meanwhile(scaler=Scaler(32768.0, 1)).nan_gradient(0, at=42, value=INF).of("bad_batch")
 
 
-def test_a_range_is_judged_only_after_three_looks() -> None:
+def test_a_range_is_judged_only_after_three_samples() -> None:
     story = batches(scenario(noise=0.02)).sampled(2).healthy(38)
 
     assert not batches(story, 1, highest=1e9).loss_spike(at=41, height=5.0).of("bad_batch")

@@ -23,7 +23,7 @@ def views(
     ratio: float,
     *,
     ranks: int = 8,
-    looks: int = 40,
+    samples: int = 40,
     falls: bool = False,
     missing: int | None = None,
     scatter_of_loss: float = 0.01,
@@ -35,7 +35,7 @@ def views(
     signal = generator.standard_normal(SIZE)
     signal /= np.linalg.norm(signal)
     scatter = np.sqrt(ratio * ranks / SIZE)
-    for i in range(looks * EVERY):
+    for i in range(samples * EVERY):
         is_sampled = i % EVERY == 0
         own = signal + scatter * generator.standard_normal((ranks, SIZE))
         reduced = np.array([np.linalg.norm(own.mean(axis=0))], dtype=np.float32)
@@ -90,11 +90,11 @@ def test_is_silent_at_the_order_of_the_noise_scale(ratio: float, ranks: int) -> 
 
 @pytest.mark.parametrize("ranks", [8, 32])
 def test_a_batch_far_below_it_is_told_and_a_warning_once_the_loss_no_longer_falls(ranks: int) -> None:
-    falling = judged(a_rule(), views(40.0, ranks=ranks, looks=100, falls=True))
+    falling = judged(a_rule(), views(40.0, ranks=ranks, samples=100, falls=True))
     assert falling
     assert {str(finding.severity) for finding in falling} == {"info"}
 
-    flat = judged(a_rule(), views(40.0, ranks=ranks, looks=100))
+    flat = judged(a_rule(), views(40.0, ranks=ranks, samples=100))
     assert flat[-1].severity == "warning"
     assert flat[-1].values["ratio"] > 10
 
@@ -121,8 +121,8 @@ def test_thresholds_can_be_configured() -> None:
 
 
 def test_nothing_is_judged_early() -> None:
-    assert judged(a_rule(), views(0.02, looks=9)) == []
-    assert judged(a_rule(), views(0.02, looks=11))
+    assert judged(a_rule(), views(0.02, samples=9)) == []
+    assert judged(a_rule(), views(0.02, samples=11))
 
 
 # Recovery
@@ -133,7 +133,7 @@ def test_is_over_when_the_noise_has_grown_to_the_batch() -> None:
     found = judged(rule, views(0.02))
     assert found[-1].state == "open"
 
-    after = judged(rule, views(1.0, looks=60))
+    after = judged(rule, views(1.0, samples=60))
     assert after[-1].state == "resolved"
     assert after[-1].onset_step == found[0].onset_step
 
@@ -151,22 +151,22 @@ def test_one_rank_alone_shows_no_noise() -> None:
 
 def test_says_nothing_where_the_estimate_is_uncertain() -> None:
     """Two ranks and noise a hundred times the signal: the averaged gradient hardly differs from the noise."""
-    found = judged(a_rule(), views(10.5, ranks=2, looks=30))
+    found = judged(a_rule(), views(10.5, ranks=2, samples=30))
 
     assert found == []
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_healthy_run_is_silent(seed: int) -> None:
-    assert judged(a_rule(), views(2.0, looks=200, ranks=4, seed=seed)) == []
+    assert judged(a_rule(), views(2.0, samples=200, ranks=4, seed=seed)) == []
 
 
 # What noise hides
 
 
 def test_a_fall_that_noise_would_hide_is_not_said_to_be_missing() -> None:
-    calm = judged(BatchSize(BatchSizeConfig()), views(100.0, looks=20))
-    wild = judged(BatchSize(BatchSizeConfig()), views(100.0, looks=20, scatter_of_loss=2.0))
+    calm = judged(BatchSize(BatchSizeConfig()), views(100.0, samples=20))
+    wild = judged(BatchSize(BatchSizeConfig()), views(100.0, samples=20, scatter_of_loss=2.0))
 
     assert "warning" in {str(finding.severity) for finding in calm}
     assert {str(finding.severity) for finding in wild} == {"info"}
@@ -174,7 +174,7 @@ def test_a_fall_that_noise_would_hide_is_not_said_to_be_missing() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_ratio_stays_a_number_to_believe_where_the_signal_drowns(seed: int) -> None:
-    found = judged(BatchSize(BatchSizeConfig()), views(1e6, ranks=2, looks=60, seed=seed))
+    found = judged(BatchSize(BatchSizeConfig()), views(1e6, ranks=2, samples=60, seed=seed))
 
     assert found
     assert all(finding.values["ratio"] < 1e4 for finding in found), "no more than its uncertainty allows"

@@ -149,7 +149,7 @@ def moving(story: Scenario, looks: int, ratio: float) -> Scenario:
     return story.sampled(looks, update_ratio=[1e-3, 1e-3, ratio, 1e-3])
 
 
-def test_speaks_when_the_weights_did_not_move_at_five_closer_looks() -> None:
+def test_speaks_when_the_weights_did_not_move_at_five_samples() -> None:
     story = moving(a_net(), 4, 0.0)
     assert story.is_silent
 

@@ -71,7 +71,7 @@ def test_the_second_look_pages() -> None:
 
 
 def test_the_number_of_looks_can_be_configured() -> None:
-    rules = {"replica_desync": ReplicaDesyncConfig(critical_looks=4)}
+    rules = {"replica_desync": ReplicaDesyncConfig(critical_samples=4)}
     story = a_job(rules=rules).plays(30, **prints({3: {2: 1}}))
     assert story.only("replica_desync").severity == "warning"
 

@@ -1,6 +1,5 @@
 """The model is at a point with small gradients though the loss is high: a saddle, often of units that started equal."""
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,7 +33,7 @@ class Saddle(Cause):
                 if start and level is not None and level > 0.5 * start:
                     text = f"loss flat at {level:.4g} (start {start:.4g}) at a healthy learning rate of {lr:.2g}"
                     yield supports(FAIR, text)
-        alike = initial_scale(case)
+        alike = case.setting("init_he_min")
         if alike is not None and alike < ALIKE:
             text = f"initial weights of a layer are almost equal ({alike:.1g}x He initialisation)"
             yield supports(STRONG, f"{text}, so its units get equal gradients")
@@ -58,9 +57,3 @@ class Saddle(Cause):
             avoid="do not change the optimizer first: no optimizer separates equal weights",
             verify="the loss falls within a few hundred steps, and the units of a layer differ from each other",
         )
-
-
-def initial_scale(case: Case) -> float | None:
-    """The smallest standard deviation of a layer's initial weights, relative to He initialisation; None if unknown."""
-    found = re.match(r"He ([0-9.e+-]+?)\.\.", case.fact("init_std_ratio"))
-    return float(found.group(1)) if found else None

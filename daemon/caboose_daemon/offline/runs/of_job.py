@@ -8,6 +8,8 @@ from caboose_daemon.offline.runs.run import CURVES, Json, Run, numbers
 from caboose_daemon.offline.runs.source import RunSource
 from caboose_wire.fields import Scalar
 
+MEASURED_FACTS = frozenset({"init_he_min", "init_he_max"})
+"""Facts that are measured from the weights; they differ between runs with the same settings."""
 NOT_SETTINGS = frozenset({"lr", "initial_lr", "params", "foreach", "fused", "capturable", "differentiable", "maximize"})
 """Keys of a parameter group that a schedule changes, or that do not affect results."""
 
@@ -67,6 +69,6 @@ def settings(detail: Json) -> dict[str, Scalar]:
         for key, value in group["settings"].items():
             if key not in NOT_SETTINGS:
                 result.setdefault(key if not place else f"{key} (group {place})", value)
-    facts = {key: value for key, value in detail["facts"].items() if key != "init_std_ratio"}
+    facts = {key: value for key, value in detail["facts"].items() if key not in MEASURED_FACTS}
     result = {**facts, **result, **detail["config"]}
     return dict(sorted(result.items()))
