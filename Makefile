@@ -36,20 +36,20 @@ demo: $(BIN)/.demo-ready ## watch a real 2-rank run in this terminal (KEEP=1 lea
 tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
 	@requirements/system.sh tests
 
-# Quick tests keep every core busy. Slow ones mostly wait for processes that they started, so there is one more of them
-# than cores; a file's tests share daemons and browsers. Tests that measure times and sizes run alone.
-BESIDE := -n $(shell expr $$(nproc) + 1) --dist loadfile
+# Tests often wait for processes that they started, so there is one more worker than cores. A slow file's tests share
+# daemons and browsers. Tests that measure times and sizes run alone.
+BESIDE := -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@requirements/tests.sh $(BIN)/python -n auto --dist worksteal -m "not slow"
+	@requirements/tests.sh $(BIN)/python -n $(shell expr $$(nproc) + 1) --dist worksteal -m "not slow"
 	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "slow and not alone and not long"
 	@requirements/tests.sh $(BIN)/python -m "alone and not long"
 endif
 
 test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples
-	@requirements/tests.sh $(BIN)/python -n auto --dist loadfile -m "long and not alone"
+	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "long and not alone"
 	@requirements/tests.sh $(BIN)/python -m "alone and long"
 
 lint: setup ## check style

@@ -51,8 +51,23 @@ LONG = (
     "test_preflight_ranks.py",
     "test_hunted_ranks.py",
     "test_fleet_page.py",
+    "test_every_field.py",
 )
 """Files whose slow tests take minutes together, and are run by `make test-long`."""
+
+
+FIRST = (
+    "test_every_field.py",
+    "test_drills.py",
+    "test_demo.py",
+    "test_chain.py",
+    "test_no_code.py",
+    "test_two_ranks.py",
+    "test_dashboard_queries.py",
+    "test_page.py",
+    "test_tensor_parallel.py",
+)
+"""Slow files that take longest, in that order: begun last, one of them would run alone at the end."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -61,11 +76,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if chosen is None or not collection_path.match("test_*.py"):
         return None
     is_listed = collection_path.name in {"alone": ALONE, "long": LONG}[chosen[1]]
-    return None if is_listed or f"mark.{chosen[1]}" in collection_path.read_text() else True
+    text = collection_path.read_text()
+    is_marked = f"mark.{chosen[1]}" in text or (chosen[1] == "long" and "support.seeds" in text)
+    return None if is_listed or is_marked else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what must not run beside anything else, and what takes long."""
+    """Marks what must not run beside anything else, and what takes long; puts the files that wait longest first."""
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for item in items:
         if item.path.name in LONG and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.long)

@@ -59,7 +59,7 @@ def test_the_demo_finds_the_incident_and_sums_it_up(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "its files are removed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
     demo = start(tmp_path, "--steps", "5000")
     try:
@@ -74,6 +74,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: in
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_keep_leaves_the_page_up_until_it_is_interrupted(tmp_path: Path) -> None:
     with tempfile.TemporaryFile("w+") as log:
         demo = subprocess.Popen(

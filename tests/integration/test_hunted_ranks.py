@@ -5,11 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
 from caboose_daemon.cli import caboose
+from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.training import JOBS, finish, training
 
@@ -20,7 +20,7 @@ NAN_AT = 130
 
 
 def ask(daemon: DaemonProcess, path: str) -> Any:
-    return httpx.get(f"{daemon.url}api/v1/jobs/hunted/{path}", timeout=10).json()
+    return http.get(f"{daemon.url}api/v1/jobs/hunted/{path}", timeout=10).json()
 
 
 def num_ready(daemon: DaemonProcess) -> int:

@@ -14,6 +14,7 @@ import yaml
 
 from caboose_daemon.ops.stack import configs
 from support.alerts import DASHBOARDS, rules
+from support.http import http
 from support.pager import Pager, a_pager
 from support.processes import end, wait_until
 
@@ -153,7 +154,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready", timeout=5).status_code == 200
+        return http.get(f"{url}/-/ready", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -244,10 +245,10 @@ FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "sev
     ],
 )
 def test_one_cause_notifies_once(alertmanager: str, sent: list[dict[str, Any]], notified: list[dict[str, Any]]) -> None:
-    httpx.post(f"{alertmanager}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
+    http.post(f"{alertmanager}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
 
     def shown() -> list[dict[str, Any]]:
-        answer: list[dict[str, Any]] = httpx.get(f"{alertmanager}/api/v2/alerts", timeout=10).json()
+        answer: list[dict[str, Any]] = http.get(f"{alertmanager}/api/v2/alerts", timeout=10).json()
         return answer
 
     try:
@@ -258,7 +259,7 @@ def test_one_cause_notifies_once(alertmanager: str, sent: list[dict[str, Any]], 
         ), shown()
     finally:
         over = [{**one, "endsAt": "2020-01-01T00:00:00Z", "startsAt": "2019-01-01T00:00:00Z"} for one in sent]
-        httpx.post(f"{alertmanager}/api/v2/alerts", json=over, timeout=10).raise_for_status()
+        http.post(f"{alertmanager}/api/v2/alerts", json=over, timeout=10).raise_for_status()
         assert wait_until(lambda: not shown(), 20)
 
 
@@ -304,7 +305,7 @@ def slow(instance: str) -> dict[str, Any]:
 def test_two_alerts_of_one_group_have_a_summary_without_a_common_one(sending: tuple[str, Pager]) -> None:
     url, pager = sending
     sent = [down("a:9757"), down("b:9757"), slow("a:9757"), slow("b:9757")]
-    httpx.post(f"{url}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
+    http.post(f"{url}/api/v2/alerts", json=sent, timeout=10).raise_for_status()
 
     assert wait_until(lambda: len(pager.notifications) == 2, 60)
 
@@ -320,7 +321,7 @@ def test_two_alerts_of_one_group_have_a_summary_without_a_common_one(sending: tu
 
 def test_a_single_alert_is_sent_with_its_own_summary(sending: tuple[str, Pager]) -> None:
     url, pager = sending
-    httpx.post(f"{url}/api/v2/alerts", json=[down("a:9757"), slow("b:9757")], timeout=10).raise_for_status()
+    http.post(f"{url}/api/v2/alerts", json=[down("a:9757"), slow("b:9757")], timeout=10).raise_for_status()
 
     assert wait_until(lambda: len(pager.notifications) == 2, 60)
 

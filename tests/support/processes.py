@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+from support.http import http
 
 READY_SECONDS = 20.0
 PATIENCE = 3.0
@@ -32,7 +32,7 @@ class DaemonProcess:
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON answer of an API path."""
-        response = httpx.get(self.url.rstrip("/") + path, params=params, timeout=10)
+        response = http.get(self.url.rstrip("/") + path, params=params, timeout=10)
         response.raise_for_status()
         return response.json()
 
@@ -44,12 +44,12 @@ class DaemonProcess:
     def post(self, path: str, body: Any) -> tuple[int, Any]:
         """The status and the JSON answer of a write, with the token."""
         headers = {"authorization": f"Bearer {self.token}"}
-        response = httpx.post(self.url.rstrip("/") + path, json=body, headers=headers, timeout=10)
+        response = http.post(self.url.rstrip("/") + path, json=body, headers=headers, timeout=10)
         return response.status_code, response.json()
 
     def text(self, path: str) -> str:
         """The answer as text."""
-        return httpx.get(self.url.rstrip("/") + path, timeout=10).text
+        return http.get(self.url.rstrip("/") + path, timeout=10).text
 
     @property
     def token(self) -> str:
@@ -122,6 +122,7 @@ def wait_until(condition: Any, timeout: float, *, every: float = 0.02) -> Any:
         if value or time.monotonic() >= deadline:
             return value
         time.sleep(every)
+        every = min(2 * every, 0.1)  # a condition that takes longer is asked less often
 
 
 def end(process: "subprocess.Popen[Any]", patience: float = 5.0) -> None:

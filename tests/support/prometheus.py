@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from support.http import http
 from support.processes import end, wait_until
 
 READY_SECONDS = 60.0
@@ -123,7 +124,7 @@ def _running(name: str, directory: Path, target: str, arguments: Any, ready: str
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5).status_code == 200
+        return http.get(url, timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 

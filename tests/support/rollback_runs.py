@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from support.http import http
 from support.processes import DaemonProcess, clean_environment, end
 
 JOB = "guarded"
@@ -50,4 +49,4 @@ def train(daemon: DaemonProcess, directory: Path, *options: str, ranks: int = 2,
 
 def ask(daemon: DaemonProcess, path: str) -> Any:
     """What the daemon says of the job."""
-    return httpx.get(f"{daemon.url}api/v1/jobs/{JOB}/{path}", timeout=10).json()
+    return http.get(f"{daemon.url}api/v1/jobs/{JOB}/{path}", timeout=10).json()

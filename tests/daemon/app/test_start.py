@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
 from support.scenario import JournaledCore, scenario
@@ -125,7 +126,7 @@ def test_a_signal_ends_it_within_two_seconds_also_with_an_open_stream(tmp_path: 
 def _read_stream(url: str, streaming: threading.Event) -> None:
     with (
         contextlib.suppress(httpx.HTTPError),
-        httpx.stream("GET", f"{url}api/v1/stream", timeout=20) as response,
+        http.stream("GET", f"{url}api/v1/stream", timeout=20) as response,
     ):
         for _ in response.iter_lines():
             streaming.set()

@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
 from caboose_daemon.cli import caboose
 from caboose_daemon.rules import RULES
+from support.http import http
 from support.processes import DaemonProcess, caboose_command, clean_environment, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
 
@@ -50,7 +50,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         assert wait_until(lambda: daemon.get("/api/v1/jobs/train")["step"] == 50, 10)
         headers = {"authorization": f"Bearer {daemon.token}"}
         body = {"rules": {"loss_spike": {"ratio": 1.5}, "non_finite": {"enabled": False}}}
-        assert httpx.post(f"{daemon.url}api/v1/config", headers=headers, json=body).status_code == 200
+        assert http.post(f"{daemon.url}api/v1/config", headers=headers, json=body).status_code == 200
         yield daemon
 
 

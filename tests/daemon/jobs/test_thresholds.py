@@ -14,6 +14,7 @@ import pytest
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.rules.loss_spike import LossSpike, LossSpikeConfig
+from support.http import http
 from support.processes import DaemonProcess, caboose_command, clean_environment, running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
 from support.recorder import Core
@@ -34,7 +35,7 @@ class Configured(DaemonProcess):
     def post(self, body: Any, **headers: str) -> httpx.Response:
         given = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
         content = {"content": body} if isinstance(body, str) else {"json": body}
-        return httpx.post(f"{self.url}api/v1/config", headers=given, timeout=10, **content)  # type: ignore[arg-type]
+        return http.post(f"{self.url}api/v1/config", headers=given, timeout=10, **content)  # type: ignore[arg-type]
 
     def in_force(self, rule: str, key: str) -> tuple[Any, str]:
         threshold = self.get("/api/v1/config")["rules"][rule][key]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from caboose_daemon.offline.runs.opening import journal_runs, open_runs, open_so
 from caboose_daemon.offline.runs.run import RunError
 from caboose_daemon.offline.runs.source import DaemonSource
 from caboose_daemon.out.api.client import Client
+from support.http import http
 from support.processes import running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 from support.scenario import JournaledCore, scenario
@@ -34,7 +34,7 @@ def test_a_daemon_and_its_journal_tell_the_same(tmp_path: Path) -> None:
         wait_until(lambda: daemon.get("/api/v1/jobs/train")["step"] == 40, 20)
         told = run_of_job(DaemonSource(Client(daemon.url)), "train")
         (read,) = journal_runs(daemon.data_dir / "journal.sqlite", "train")
-        status = httpx.get(f"{daemon.url.rstrip('/')}/api/v1/jobs/other/sample").status_code
+        status = http.get(f"{daemon.url.rstrip('/')}/api/v1/jobs/other/sample").status_code
 
     assert told.steps.tolist() == read.steps.tolist() == list(range(1, 41))
     np.testing.assert_array_equal(told.curves["loss"], read.curves["loss"])

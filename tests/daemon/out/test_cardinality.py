@@ -168,14 +168,12 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
 def test_new_job_names_without_end_are_capped_and_counted() -> None:
     core = Core()
     prometheus = Prometheus(core.state)
-    for number in range(3000):
-        peer, now = b"%d" % number, 0.1 * number
+    for number in range(1500):
+        peer, now = b"%d" % number, 0.2 * number
         core.say(peer, a_hello(job=f"job-{number}", world=1, incarnation=f"incarnation-{number}"), now)
         core.say(
             peer,
-            Bye(
-                step=0,
-            ),
+            Bye(step=0),
             now,
         )
         if number % 100 == 99:

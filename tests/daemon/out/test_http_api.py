@@ -11,6 +11,7 @@ import pytest
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_wire import Event, Group, Refused
+from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_hello, a_report, simulated_ranks
 
@@ -46,7 +47,7 @@ def client(busy: DaemonProcess) -> Iterator[httpx.Client]:
 
 
 def _detail(daemon: DaemonProcess) -> Any:
-    return httpx.get(f"{daemon.url}api/v1/jobs/train", timeout=10).json()
+    return http.get(f"{daemon.url}api/v1/jobs/train", timeout=10).json()
 
 
 # Reading

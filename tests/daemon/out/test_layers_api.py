@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from caboose_wire import Layer, Module
+from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
 
@@ -39,7 +40,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def _step(daemon: DaemonProcess, job: str) -> Any:
-    answer = httpx.get(f"{daemon.url}api/v1/jobs/{job}", timeout=10).json()
+    answer = http.get(f"{daemon.url}api/v1/jobs/{job}", timeout=10).json()
     return answer.get("step")
 
 

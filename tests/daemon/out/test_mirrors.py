@@ -400,6 +400,7 @@ def _key(item: Any) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_offline_run_of_weights_and_biases_holds_the_same(tmp_path: Path) -> None:
     """In a process of its own, as W&B runs in one: it starts a service and leaves hooks behind."""
     table = "[export]\nwandb_project = 'tests'\nwandb_dir = 'mirror'\n[daemon]\n"

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from caboose_daemon.cli import caboose
+from support.http import http
 from support.obedient import Obedient, obedient_ranks
 from support.processes import DaemonProcess, running_daemon, wait_until
 
@@ -127,13 +128,13 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_written_down(
     status, answer = daemon.post("/api/v1/jobs/train/commands", {"kind": "checkpoint"})
     assert (status, answer["error"]) == (409, "the run has no checkpoint directory (attach(..., checkpoints=...))")
     assert daemon.post("/api/v1/jobs/nobody/rollback", {})[0] == 404
-    assert httpx.post(f"{daemon.url}api/v1/jobs/train/rollback", json={}).status_code == 401, "writes need the token"
+    assert http.post(f"{daemon.url}api/v1/jobs/train/rollback", json={}).status_code == 401, "writes need the token"
     assert len(job.commands) == num_commands
 
 
 def test_an_open_page_is_told_of_a_decision(shared: tuple[DaemonProcess, Obedient]) -> None:
     daemon, _ = shared
-    with httpx.stream("GET", f"{daemon.url}api/v1/stream", params={"job": "train"}, timeout=20) as response:
+    with http.stream("GET", f"{daemon.url}api/v1/stream", params={"job": "train"}, timeout=20) as response:
         lines = response.iter_lines()
         assert any(line == "event: status" for line in lines), "it is listening"
         _, asked = daemon.post("/api/v1/jobs/train/rollback", {"to": 7})

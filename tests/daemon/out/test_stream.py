@@ -11,6 +11,7 @@ import pytest
 
 from caboose_daemon.out.api.live import MAX_BACKLOG, MAX_LISTENERS, Broker, Listener
 from caboose_wire import Event
+from support.http import http
 from support.processes import DaemonProcess
 from support.ranks import SimulatedRank, a_report, simulated_ranks
 
@@ -43,7 +44,7 @@ class Messages:
 
 
 def stream(daemon: DaemonProcess, **params: str) -> Any:
-    return httpx.stream("GET", f"{daemon.url}api/v1/stream", params=params, timeout=20)
+    return http.stream("GET", f"{daemon.url}api/v1/stream", params=params, timeout=20)
 
 
 def test_delivers_steps_findings_incidents_and_events(daemon: DaemonProcess, rank: SimulatedRank) -> None:

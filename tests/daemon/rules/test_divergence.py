@@ -5,6 +5,7 @@ import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import NAN, heavy_tailed
+from support.seeds import seeds
 from support.summaries import lacks
 
 RECENT = 9
@@ -192,7 +193,7 @@ def test_storms_of_the_first_quarter_do_not_excuse_later_ones() -> None:
 # Look-alikes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_loss_that_rises_from_the_beginning_has_no_basin_to_leave(seed: int) -> None:
     """As that of a model that makes its own targets does while they grow."""
     curve = 0.01 + 0.5 * (1 - np.exp(-np.arange(2500) / 800))
@@ -214,14 +215,14 @@ def test_a_warm_up_bump_is_no_divergence() -> None:
     assert Watch("divergence").over(views(noisy(losses, 0.02), lr=cosine(1000, 1e-3, 100))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_isolated_outliers_are_no_divergence(seed: int) -> None:
     losses = noisy(flat(3000), 0.05, seed=seed, scatter=heavy_tailed)
 
     assert Watch("divergence").over(views(losses)).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
 def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     assert Watch("divergence").over(views(noisy(power_law(3000), noise, seed=seed))).is_silent

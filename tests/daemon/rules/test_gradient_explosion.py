@@ -8,6 +8,7 @@ from caboose_daemon.offline.replay.logs import Column, Log
 from caboose_daemon.offline.replay.player import play
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, views
 from support.scenario import INF, NAN, heavy_tailed
+from support.seeds import seeds
 from support.summaries import lacks
 
 
@@ -196,7 +197,7 @@ def test_the_rise_of_norms_in_a_warm_up_is_not_told() -> None:
     assert Watch("gradient_explosion").over(run).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.05, 0.3, 0.8])
 def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     values = falling(4000, 5.0, 0.5, 100) * np.exp(noise * np.random.default_rng(seed).standard_normal(4000))
@@ -204,7 +205,7 @@ def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     assert watch(values, noisy(falling(4000), 0.05, seed=seed)).told() == {}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_heavy_tails_never_page(seed: int) -> None:
     values = np.exp(0.3 * heavy_tailed(np.random.default_rng(seed), 4000))
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import Noise, heavy_tailed, normal, scenario
+from support.seeds import seeds
 
 STEPS = 2500
-SEEDS = range(2)
+SEEDS = seeds(2)
 
 
 def norms(seed: int, noise: float = 0.2) -> Float64:
@@ -176,7 +177,7 @@ def single_samples(seed: int) -> dict[str, Any]:
     return {"losses": losses, "norms": 2 * np.sqrt(losses), "lr": flat(STEPS, 1e-2)}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_two_networks_against_each_other_never_page_and_are_told_of_a_few_times(seed: int) -> None:
     watched = Watch().over(views(**{"norms": norms(seed), "updates": updates(), **adversaries(seed)}))
 
@@ -184,7 +185,7 @@ def test_two_networks_against_each_other_never_page_and_are_told_of_a_few_times(
     assert len([e for e in watched.episodes if e.rule == "divergence"]) <= 4, "of eight times that it came back"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_model_that_makes_its_own_targets_is_told_of_a_few_times(seed: int) -> None:
     """Its first jumps look like any other spike, and page as such; all 24 would be a page every hundred steps."""
     watched = Watch().over(views(**{"updates": updates(), **own_targets(seed)}))
@@ -194,7 +195,7 @@ def test_a_model_that_makes_its_own_targets_is_told_of_a_few_times(seed: int) ->
     assert all(episode.first.step < STEPS / 2 for episode in watched.episodes)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_run_by_single_samples_is_at_most_a_ticket_for_an_outlier(seed: int) -> None:
     told = Watch().over(views(**{"updates": updates(), **single_samples(seed)})).told()
 
@@ -254,7 +255,7 @@ def judged(seed: int, noise: float, scatter: Noise) -> Watch:
     return Watch().over(views(losses, scattered))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(
     ("noise", "scatter"),
     [
@@ -267,13 +268,13 @@ def test_a_long_noisy_run_raises_nothing_at_all(seed: int, noise: float, scatter
     assert judged(seed, noise, scatter).findings == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_single_outliers_of_very_heavy_tails_never_page(seed: int) -> None:
     assert set(judged(seed, 0.1, heavy_tailed).told().values()) == {"warning"}
 
 
 def test_raises_nothing_through_the_whole_core() -> None:
-    story = scenario(ranks=2, noise=0.05, falling=2.0, seed=7).healthy(5000)
+    story = scenario(ranks=2, noise=0.05, falling=2.0, seed=7).healthy(2500)
 
-    assert story.job.num_steps == 5000
+    assert story.job.num_steps == 2500
     assert story.is_silent

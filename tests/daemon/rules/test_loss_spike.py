@@ -12,6 +12,7 @@ from support.curves import Watch, flat, noisy, power_law, views
 from support.ranks import a_report
 from support.scenario import NAN
 from support.scenario import scenario as of_all_rules
+from support.seeds import seeds
 from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="loss_spike")
@@ -361,7 +362,7 @@ def test_goes_on_with_the_same_onset_and_level_after_a_restart() -> None:
 # Long healthy runs
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
 def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     assert Watch("loss_spike").over(views(noisy(power_law(3000), noise, seed=seed))).told() == {}

@@ -138,7 +138,7 @@ def test_a_declared_change_is_left_alone(kind: str) -> None:
     ids=range(14),
 )
 def test_common_schedules_are_silent(schedule: Schedule) -> None:
-    assert following(schedule, 1000).is_silent
+    assert following(schedule, 1000, about="lr_schedule").is_silent
 
 
 def test_a_warm_up_in_stairs_of_epochs_is_silent() -> None:

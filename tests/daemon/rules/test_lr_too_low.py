@@ -5,6 +5,7 @@ import pytest
 
 from caboose_wire import Layer
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, views
+from support.seeds import seeds
 from support.summaries import lacks
 
 STEPS = 600
@@ -141,7 +142,7 @@ def test_tensors_that_say_little_are_left_out() -> None:
     assert told((1e-8, 1.0, 1.0))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_long_healthy_run_is_not_told(seed: int) -> None:
     ratios = 1e-3 * np.exp(np.random.default_rng(seed).standard_normal(60))
     at = {50 * (i + 1): float(ratio) for i, ratio in enumerate(ratios)}

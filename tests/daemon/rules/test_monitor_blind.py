@@ -125,7 +125,7 @@ def test_a_warning_is_told_apart_from_what_was_known_from_the_start() -> None:
 
 
 def test_a_long_healthy_run_is_silent() -> None:
-    assert scenario(2, noise=0.1).healthy(5000).is_silent
+    assert scenario(2, about="monitor_blind", noise=0.1).healthy(5000).is_silent
 
 
 def test_a_job_that_sees_everything_has_nothing_to_tell() -> None:

@@ -10,6 +10,7 @@ import pytest
 from caboose_wire import Module
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import scenario
+from support.seeds import seeds
 from support.summaries import lacks
 
 watch = functools.partial(Watch, "not_learning", min_steps=80)
@@ -72,7 +73,7 @@ def memorising(steps: int, level: float, share: float = 0.02) -> Float64:
 AN_EPOCH = {"num_classes": 10, "batch_size": 64, "dataset_length": 64 * 600}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_loss_that_is_near_chance_after_an_epoch_is_not_learning_though_it_falls(seed: int) -> None:
     losses = noisy(memorising(900, np.log(10)), 0.005, seed=seed)
 
@@ -198,7 +199,7 @@ def test_is_over_when_the_loss_falls() -> None:
     assert 300 < episode.last.step < 500
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_does_not_come_and_go_while_the_loss_stands(seed: int) -> None:
     """With noise that puts the line on either side of what counts as learning, from bucket to bucket."""
     watched = watch().over(views(noisy(flat(2000), 0.05, seed=seed)))
@@ -232,7 +233,7 @@ def test_a_slow_start_that_surely_falls_is_learning() -> None:
     assert watch().over(views(noisy(drop(1000, 0.06), 0.002))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.02, 0.3])
 def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     assert watch().over(views(noisy(power_law(3000), noise, seed=seed))).is_silent

@@ -5,6 +5,7 @@ import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import NAN, heavy_tailed
+from support.seeds import seeds
 from support.summaries import lacks
 
 STEPS = 1200
@@ -80,20 +81,20 @@ def test_swings_that_shrink_by_themselves_are_not_told() -> None:
 # Look-alikes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_noise_of_independent_batches_is_not_told_however_large(seed: int, noise: float) -> None:
     assert Watch("oscillation").over(views(noisy(flat(3000), noise, seed=seed))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_heavy_tails_are_not_told(seed: int) -> None:
     losses = np.maximum(noisy(flat(3000), 0.1, seed=seed, scatter=heavy_tailed), 0.1)
 
     assert Watch("oscillation").over(views(losses)).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_loss_that_drifts_slowly_is_not_told(seed: int) -> None:
     """A random walk is tied to its neighbours too, but seldom comes back."""
     walk = np.cumsum(np.random.default_rng(seed).standard_normal(3000))
@@ -101,7 +102,7 @@ def test_a_loss_that_drifts_slowly_is_not_told(seed: int) -> None:
     assert Watch("oscillation").over(views(2.0 * np.exp(0.005 * walk))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("rate", [0.003, 0.01, 0.03])
 def test_a_loss_that_falls_fast_is_not_told(rate: float, seed: int) -> None:
     """Batch noise about a loss that sinks by decades, steeply at first: it never swings."""

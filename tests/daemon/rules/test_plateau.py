@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
+from support.seeds import seeds
 from support.summaries import lacks
 
 LONG = 1500
@@ -100,7 +101,7 @@ def test_is_over_when_the_loss_falls_again() -> None:
     assert 600 < episode.last.step < 900
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_does_not_come_and_go_while_the_loss_stands(seed: int) -> None:
     watched = Watch("plateau").over(views(noisy(stuck(3000), 0.08, seed=seed)))
 
@@ -139,7 +140,7 @@ def test_a_flat_loss_in_a_long_warm_up_is_waited_for() -> None:
     assert Watch("plateau").over(views(losses, lr=cosine(LONG, 1e-3, 950))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("noise", [0.02, 0.3])
 def test_a_long_noisy_healthy_run_is_not_told(seed: int, noise: float) -> None:
     watched = Watch("plateau").over(views(noisy(power_law(3000), noise, seed=seed), lr=cosine(3000)))

@@ -16,6 +16,7 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import StepReport
 from support.scenario import Noise, heavy_tailed, normal
 from support.scenario import scenario as of_all_rules
+from support.seeds import seeds
 from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="rank_outlier")
@@ -199,7 +200,7 @@ def test_ranks_that_all_have_a_domain_of_their_own_are_not_outliers() -> None:
     assert judged(a_rule(), quick_views(losses)) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_ranks_that_differ_widely_anyway_have_no_outlier(seed: int) -> None:
     """Their levels follow Laplace's distribution: the outermost is four of its scales out, as one of 64 should be."""
     share = (np.arange(64) + 0.5) / 32 - 1

@@ -11,6 +11,7 @@ from caboose_daemon.rules.replica_desync import ReplicaDesyncConfig
 from support.ranks import LAYERS
 from support.scenario import JournaledCore, Scenario
 from support.scenario import scenario as of_all_rules
+from support.seeds import seeds
 from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="replica_desync")
@@ -161,8 +162,8 @@ def test_one_rank_alone_has_nobody_to_differ_from() -> None:
     assert a_job(4).plays(50, **prints({0: {1: 1}}, blind=frozenset({1, 2, 3}))).is_silent
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_long_noisy_healthy_run_is_silent(seed: int) -> None:
-    story = scenario(4, visible=VISIBLE, noise=0.1, seed=seed).plays(2000, **prints({}))
+    story = scenario(4, about="replica_desync", visible=VISIBLE, noise=0.1, seed=seed).plays(2000, **prints({}))
 
     assert story.is_silent

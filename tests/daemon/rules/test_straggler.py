@@ -173,9 +173,9 @@ def test_a_first_step_that_compiles_longer_on_one_rank_is_nothing() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 8, 64])
 @pytest.mark.parametrize("jitter", [0.02, 0.15])
 def test_the_scatter_of_a_long_healthy_run_names_nobody(ranks: int, jitter: float) -> None:
-    steps = 1500 if ranks < 64 else 200
+    steps = 600 if ranks < 64 else 100
 
-    assert a_job(ranks, steps, jitter=jitter, seed=ranks).of("straggler") == []
+    assert a_job(ranks, steps, settings={"about": "straggler"}, jitter=jitter, seed=ranks).is_silent
 
 
 def test_a_cluster_of_two_kinds_of_machines_has_no_straggler() -> None:

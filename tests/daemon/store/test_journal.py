@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from caboose_daemon.config import Config
@@ -13,6 +12,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.store import journal as journal_module
 from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.journal import Journal, JournalError
+from support.http import http
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
 from support.scenario import INF, NAN, JournaledCore, scenario, watching
@@ -159,7 +159,7 @@ def test_a_daemon_whose_journal_is_locked_says_so_and_catches_up(daemon: DaemonP
 
 
 def _ready_status(daemon: DaemonProcess) -> str:
-    return str(httpx.get(f"{daemon.url}readyz", timeout=10).status_code)
+    return str(http.get(f"{daemon.url}readyz", timeout=10).status_code)
 
 
 # Files that are not ours

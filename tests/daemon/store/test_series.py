@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from caboose_daemon.config import Config
@@ -13,6 +12,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.store.history import HistoryReader, restore
 from caboose_daemon.store.journal import Journal
 from caboose_wire import Phases
+from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, send_steps, simulated_ranks
 from support.scenario import INF, NAN, NORMS, JournaledCore, scenario
@@ -212,7 +212,7 @@ def test_a_window_is_asked_for_by_its_first_and_last_step(served: DaemonProcess)
     ],
 )
 def test_a_wrong_window_is_explained(served: DaemonProcess, query: str, message: str) -> None:
-    answer = httpx.get(f"{served.url}api/v1/jobs/train/series?{query}")
+    answer = http.get(f"{served.url}api/v1/jobs/train/series?{query}")
 
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(message)
@@ -231,32 +231,32 @@ def test_live_steps_tell_the_same_as_the_curve_does(served: DaemonProcess) -> No
 
 
 def test_plotlys_script_is_kept_for_good_under_the_name_of_its_version(served: DaemonProcess) -> None:
-    page = httpx.get(served.url).text
+    page = http.get(served.url).text
     (name,) = {part.split('"')[0] for part in page.split('href="static/plotly')[1:]}
-    answer = httpx.get(f"{served.url}static/plotly{name}")
+    answer = http.get(f"{served.url}static/plotly{name}")
 
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert (answer.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "Accept-Encoding")
     assert int(answer.headers["content-length"]) < 1_600_000 < len(answer.content)
-    plain = httpx.get(f"{served.url}static/plotly{name}", headers={"accept-encoding": "identity"})
+    plain = http.get(f"{served.url}static/plotly{name}", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.content == answer.content
 
 
 @pytest.mark.parametrize("path", ["", "static/page.js", "static/page.css", "static/plotly.min.js"])
 def test_whatever_an_upgrade_may_change_is_asked_for_again_and_not_sent_again(served: DaemonProcess, path: str) -> None:
-    first = httpx.get(f"{served.url}{path}")
-    again = httpx.get(f"{served.url}{path}", headers={"if-none-match": first.headers["etag"]})
+    first = http.get(f"{served.url}{path}")
+    again = http.get(f"{served.url}{path}", headers={"if-none-match": first.headers["etag"]})
 
     assert first.headers["cache-control"] == "no-cache"
     assert first.headers["content-encoding"] == "gzip"
     assert (again.status_code, again.content) == (304, b"")
-    other = httpx.get(f"{served.url}{path}", headers={"if-none-match": '"something else"'})
+    other = http.get(f"{served.url}{path}", headers={"if-none-match": '"something else"'})
     assert other.status_code == 200
 
 
 def test_the_page_names_every_script_it_leads_to(served: DaemonProcess) -> None:
-    page = httpx.get(served.url).text
+    page = http.get(served.url).text
     asked = {f"static/{line.split('./')[1].split(chr(34))[0]}" for line in _imports(served)}
 
     assert asked
@@ -264,5 +264,5 @@ def test_the_page_names_every_script_it_leads_to(served: DaemonProcess) -> None:
 
 
 def _imports(served: DaemonProcess) -> list[str]:
-    script = httpx.get(f"{served.url}static/page.js").text
+    script = http.get(f"{served.url}static/page.js").text
     return [line for line in script.splitlines() if line.startswith("import ")]
