@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from support.http import http
 
 READY_SECONDS = 20.0
@@ -114,12 +116,19 @@ def running_daemon(
 def wait_until(condition: Any, timeout: float, *, every: float = 0.02) -> Any:
     """Waits for a condition to hold and returns its value; the last value if it never does.
 
+    An HTTP error in it, such as that of a job which is not known yet, counts as not holding, until the deadline.
     The time-out is what a quiet machine needs; a busy one gets `PATIENCE` times as long.
     """
     deadline = time.monotonic() + PATIENCE * timeout
     while True:
-        value = condition()
-        if value or time.monotonic() >= deadline:
+        is_last = time.monotonic() >= deadline
+        try:
+            value = condition()
+        except httpx.HTTPStatusError:
+            if is_last:
+                raise
+            value = None
+        if value or is_last:
             return value
         time.sleep(every)
         every = min(2 * every, 0.1)  # a condition that takes longer is asked less often
