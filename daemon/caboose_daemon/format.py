@@ -1,6 +1,7 @@
 """Numbers, durations and places as text, for the terminal, the HTML report and log lines."""
 
 import math
+import re
 from typing import Any
 
 PARSED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -54,3 +55,21 @@ def witness(found: dict[str, Any]) -> str:
     if lead:
         parts.append(f"{lead} step{'s' if lead > 1 else ''} before the loss moved")
     return ", ".join(parts)
+
+
+_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""Characters that a terminal obeys instead of showing, and those that reverse text; without tab and newline."""
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, as Python writes them; lines stay lines."""
+    return text if text.isprintable() else _CONTROLS.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """The same, in one line."""
+    return printable(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

@@ -1,7 +1,6 @@
 """`caboose daemon`."""
 
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from caboose_daemon.app.app import Daemon, StartError
+from caboose_daemon.cli.console import echo, log_to_stderr
 from caboose_daemon.cli.options import config_option, default_file, example, fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
@@ -67,7 +67,7 @@ def daemon(
 
     Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     overrides: dict[str, Any] = {name: value for name, value in given.items() if value}
     if insecure:
         overrides["insecure"] = True
@@ -104,6 +104,6 @@ def _announce(running: Daemon, ready_file: Path | None) -> None:
         aside = ready_file.with_name(ready_file.name + ".incomplete")
         aside.write_text(json.dumps(addresses) + "\n", encoding="utf-8")
         aside.replace(ready_file)
-    click.echo(f"caboose daemon {__version__}")
-    click.echo(f"  reports  {running.endpoint}")
-    click.echo(f"  page     {running.url}")
+    echo(f"caboose daemon {__version__}")
+    echo(f"  reports  {running.endpoint}")
+    echo(f"  page     {running.url}")

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from caboose_daemon.cli.console import SafeConsole
 from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, example, fail
 from caboose_daemon.offline.runs.source import DaemonSource
 from caboose_daemon.ops.demo.incident import news, opening
@@ -41,7 +42,7 @@ def demo(steps: int, keep: bool) -> None:
     """
     if importlib.util.find_spec("torch") is None:
         fail("the demo trains a real model and needs torch: pip install torch")
-    console = Console()
+    console = SafeConsole()
     directory = Path(tempfile.mkdtemp(prefix="caboose-demo-"))
     processes: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.diagnosis_pages import page
 from caboose_daemon.cli.options import (
     EXIT_FAILED,
@@ -129,14 +130,14 @@ def _interview(what: tuple[str, ...], address: str | None, *, is_quiet: bool) ->
         return str(click.prompt(styled, default="", show_default=False, prompt_suffix=suffix, err=is_quiet))
 
     def show(text: str) -> None:
-        click.echo(text, err=is_quiet)
+        echo(text, err=is_quiet)
 
     try:
         name = what[0] if what else ask(WHICH).strip()
         run = load_one_run(name, address) if name else None
         answer = Interview(ask, show, run).hold()
     except click.Abort:  # Ctrl-C, or the end of piped input
-        click.echo(err=True)
+        echo(err=True)
         fail("interrupted; nothing was kept", EXIT_FAILED)
     show("")
     return answer

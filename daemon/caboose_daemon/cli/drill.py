@@ -9,6 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from caboose_daemon.cli.console import SafeConsole
 from caboose_daemon.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, example, fail, json_option, print_json
 from caboose_daemon.ops.drills import catalogue, scores, tables, through
 from caboose_daemon.ops.drills.conduct import conduct
@@ -84,7 +85,7 @@ def drill(
         fail("drills train real models and need torch: pip install torch")
     if not names and not lists:
         fail("which drill? `caboose drill --list` lists them; `all` runs every one")
-    console = Console(stderr=as_json)
+    console = SafeConsole(stderr=as_json)
     try:
         known = catalogue.read()
         chosen = known.named(names or ("all", "healthy"))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from caboose_daemon import assets
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import (
     EXIT_FAILED,
     config_option,
@@ -129,7 +130,7 @@ def _incidents(address: str | None) -> dict[str, list[dict[str, Any]]]:
     except ClientError as error:
         if address:
             raise
-        click.echo(f"caboose: {error}; no incidents pushed", err=True)
+        echo(f"caboose: {error}; no incidents pushed", err=True)
         return {}
 
 
@@ -142,16 +143,16 @@ def _show(
     words = PLANNED if dry_run else DONE
     for item in done:
         if item["action"] != "keep":
-            click.echo(f"{item['kind']:12} {item['name']:40} {words[item['action']]}")
+            echo(f"{item['kind']:12} {item['name']:40} {words[item['action']]}")
     if error:
         return
     counts = Counter(item["action"] for item in done)
     num_changed = counts["create"] + counts["update"]
     host = urlsplit(url).netloc
     if not num_changed:
-        click.echo(f"Nothing to change: all {len(done)} objects in {host} are up to date.")
+        echo(f"Nothing to change: all {len(done)} objects in {host} are up to date.")
     else:
-        click.echo(
+        echo(
             f"{'Would change' if dry_run else 'Changed'} {num_changed} of {len(done)} objects in {host}; "
             f"{counts['keep']} are up to date."
         )

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -59,10 +60,10 @@ def ack(
     if as_json:
         print_json(answer)
     elif undo:
-        click.echo(f"{incident} ({answer['rule']}) is {answer['state']}; not acknowledged")
+        echo(f"{incident} ({answer['rule']}) is {answer['state']}; not acknowledged")
     else:
         ack_ = answer["acknowledged"]
-        click.echo(f"{incident} ({answer['rule']}) acknowledged by {ack_['by']}: {ack_['reason']}")
+        echo(f"{incident} ({answer['rule']}) acknowledged by {ack_['by']}: {ack_['reason']}")
 
 
 @click.command(
@@ -103,9 +104,9 @@ def note(
     if as_json:
         print_json(event)
     else:
-        click.echo(f"recorded after step {event['step']:,} of {job} (attempt {event['attempt']}): {kind}: {text}")
+        echo(f"recorded after step {event['step']:,} of {job} (attempt {event['attempt']}): {kind}: {text}")
         if kind in ("note", "fix"):
-            click.echo(f"to see whether it helped, after some steps: caboose verify {job}")
+            echo(f"to see whether it helped, after some steps: caboose verify {job}")
 
 
 def _fields(given: tuple[str, ...]) -> dict[str, float | int | str]:

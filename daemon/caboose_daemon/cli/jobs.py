@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import (
     daemon_option,
     example,
@@ -54,7 +55,7 @@ def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
         console = make_console()
         console.print(jobs_table(rows, console.width))
     else:
-        click.echo(f"{where.name} knows no job yet; a run appears once it calls caboose.attach(...)")
+        echo(f"{where.name} knows no job yet; a run appears once it calls caboose.attach(...)")
 
 
 def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from caboose_daemon.app import keys as key_files
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import example, fail, json_option, print_json
 
 
@@ -32,8 +33,8 @@ def new(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json({"directory": str(directory), "server_key": server_public, "agent_key": agent_secret})
         return
-    click.echo(f"Keys are in {directory}. Start the daemon with them:\n", err=True)
-    click.echo(f"    caboose daemon --listen tcp://0.0.0.0:5757 --keys {directory}\n", err=True)
-    click.echo("and set these where your jobs run (the second is a secret):\n", err=True)
-    click.echo(f"export CABOOSE_SERVER_KEY='{server_public}'")
-    click.echo(f"export CABOOSE_AGENT_KEY='{agent_secret}'")
+    echo(f"Keys are in {directory}. Start the daemon with them:\n", err=True)
+    echo(f"    caboose daemon --listen tcp://0.0.0.0:5757 --keys {directory}\n", err=True)
+    echo("and set these where your jobs run (the second is a secret):\n", err=True)
+    echo(f"export CABOOSE_SERVER_KEY='{server_public}'")
+    echo(f"export CABOOSE_AGENT_KEY='{agent_secret}'")

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
 from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
@@ -72,7 +73,7 @@ def example(*lines: str) -> str:
 
 def fail(message: str, code: int = EXIT_USAGE) -> NoReturn:
     """Prints one line to standard error and ends the command."""
-    click.echo(f"caboose: {message}", err=True)
+    echo(f"caboose: {message}", err=True)
     sys.exit(code)
 
 
@@ -142,7 +143,7 @@ def named_job(where: RunSource, name: str | None) -> str:
 def load_runs(names: Sequence[str], address: str | None) -> list[Run]:
     """The named runs, with a progress bar where reading takes long."""
     runs: list[Run] = []
-    with one_line_errors(), progress_bar(Console(stderr=True)) as progress:
+    with one_line_errors(), progress_bar(SafeConsole(stderr=True)) as progress:
         rules = load(configured_file()).rules
         for name in names:
             task = progress.add_task(name[-40:], total=None)
@@ -197,13 +198,13 @@ def user_name() -> str:
 def make_console(max_width: int = MAX_WIDTH) -> Console:
     """Standard output: as wide as the terminal, up to `max_width` columns; a pipe gets 120."""
     width = int(os.environ.get("COLUMNS", "0") or 0) if sys.stdout.isatty() else PIPED_WIDTH
-    console = Console(width=width or None, highlight=False)
-    return console if console.width <= max_width else Console(width=max_width, highlight=False)
+    console = SafeConsole(width=width or None, highlight=False)
+    return console if console.width <= max_width else SafeConsole(width=max_width, highlight=False)
 
 
 def print_json(value: Any) -> None:
     """One JSON object on one line."""
-    click.echo(json.dumps(value, allow_nan=False))
+    echo(json.dumps(value, allow_nan=False))
 
 
 def progress_bar(errors: Console) -> Progress:

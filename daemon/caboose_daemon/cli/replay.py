@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
+from caboose_daemon.cli.console import SafeConsole
 from caboose_daemon.cli.options import (
     EXIT_OK,
     EXIT_USAGE,
@@ -56,7 +56,7 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
     other = load_config(other_file).rules if other_file is not None else None
     all_judged, differences = [], []
     is_broken = False
-    out, errors = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH), Console(stderr=True)
+    out, errors = SafeConsole(width=None if sys.stdout.isatty() else PIPED_WIDTH), SafeConsole(stderr=True)
     with progress_bar(errors) as progress:
         for path in files:
             try:

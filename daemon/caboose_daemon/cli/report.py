@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import daemon_option, example, fail, json_option, load_one_run, print_json
 from caboose_daemon.offline.html_report.document import render
 from caboose_daemon.offline.html_report.picture import PictureError, find_browser, take_picture
@@ -53,8 +54,8 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
         print_json(_as_object(run, written))
     else:
         for path in written:
-            click.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")
-        click.echo(_sentence(run), err=not sys.stdout.isatty())
+            echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")
+        echo(_sentence(run), err=not sys.stdout.isatty())
 
 
 def _write(target: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -136,9 +137,9 @@ def carry_out(
         print_json(decision)
     else:
         for line in decision["explanation"]:
-            click.echo(line)
+            echo(line)
         if decision["is_open"]:
-            click.echo(f"caboose: no answer within {wait:g} s; see {job_path(asked.job, '/decisions')}", err=True)
+            echo(f"caboose: no answer within {wait:g} s; see {job_path(asked.job, '/decisions')}", err=True)
     is_done = decision["state"] == "committed" or (dry_run and decision["state"] == "advised")
     sys.exit(EXIT_OK if is_done else EXIT_FAILED)
 
@@ -149,7 +150,7 @@ def _suggested_scale(job: str, *, as_json: bool, address: str | None, **_: Any) 
     if offer is None:
         fail(f"no open incident of {job} suggests another learning rate; give --lr-scale")
     confidence = f"{100 * offer['confidence']:.0f} %"
-    click.echo(f"incident {offer['incident']}: {offer['title']} ({confidence}): {offer['first_fix']}", err=True)
+    echo(f"incident {offer['incident']}: {offer['title']} ({confidence}): {offer['first_fix']}", err=True)
     scale = float(offer["lr_scale"])
     if as_json or not sys.stdin.isatty():
         fail(f"to do that: caboose apply {job} --lr-scale {scale:g}")
@@ -189,9 +190,9 @@ def _follow(client: Client, job: str, decision: Json, wait: float, *, is_quiet: 
         if shows_progress:
             answers = ", ".join(f"{num} {outcome}" for outcome, num in sorted(decision["num_answers"].items()))
             line = f"command {decision['command']}: {answers or 'sent'}, of {decision['world']} ranks"
-            click.echo(f"\r{line:<78}", nl=False, err=True)
+            echo(f"{line:<78}", nl=False, err=True, is_status=True)
     if shows_progress:
-        click.echo("", err=True)
+        echo("", err=True)
     return decision
 
 

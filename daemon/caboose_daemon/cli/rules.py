@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 
+from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.cli.options import (
     configured_file,
     connect,
@@ -68,13 +68,13 @@ def rules(context: click.Context, address: str | None, config_file: Path | None,
         context.obj = (address, config_file, as_json)
         return
     answer = _ask(address, config_file)
-    console = Console()
+    console = SafeConsole()
     if as_json:
         print_json(answer)
     elif console.is_terminal:
         console.print(listed(answer, console.width))
     else:
-        click.echo(plain_list(answer))
+        echo(plain_list(answer))
 
 
 @rules.command(epilog=example("caboose rules show loss_spike", "caboose rules show rank_silent --json"))
@@ -103,7 +103,7 @@ def show(
         texts = {"sees": about[name].sees, "sections": [list(section) for section in about[name].sections]}
         print_json({"source": answer["source"], **row, **texts})
         return
-    console = Console()
+    console = SafeConsole()
     console.print(one_page(about[name], row, answer["source"]), width=min(console.width, 100))
 
 

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from caboose_daemon import assets
+from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.cli.options import (
     DAEMON_DEFAULT,
     EXIT_FAILED,
@@ -125,7 +125,7 @@ def down(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json({"ended": ended})
     else:
-        click.echo(f"ended: {', '.join(ended) or 'nothing was running'}")
+        echo(f"ended: {', '.join(ended) or 'nothing was running'}")
 
 
 def _load(directory: Path) -> stacks.Stack:
@@ -151,7 +151,7 @@ def _show(made: stacks.Stack, as_json: bool) -> None:
         table.add_column(name, no_wrap=name != "log")
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = SafeConsole()
     console.print(table)
     if made.endpoint:
         console.print(f"agents report to  CABOOSE_ENDPOINT={made.endpoint}", highlight=False)

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.cli.keyboard import keyboard
 from caboose_daemon.cli.options import EXIT_OK, connect, daemon_option, example, fail, json_lines_option, print_json
 from caboose_daemon.cli.top_pages import plain_lines, screen
@@ -47,7 +48,7 @@ def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bo
     view.refresh()
     if view.problem:
         fail(view.problem)
-    console = Console()
+    console = SafeConsole()
     signal.signal(signal.SIGTERM, _end)
     try:
         if as_json or plain or not console.is_terminal or os.environ.get("TERM") == "dumb":
@@ -85,7 +86,7 @@ def _write(view: View, every: float, num: int | None, *, as_json: bool) -> None:
             print_json(view.as_object())
         else:
             for line in plain_lines(view, printed):
-                click.echo(line)
+                echo(line)
         sys.stdout.flush()
         if num is not None and (num := num - 1) == 0:
             return
