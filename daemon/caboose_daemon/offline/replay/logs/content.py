@@ -1,17 +1,70 @@
-"""A file's bytes, unpacked where it is gzipped, whatever its name is."""
+"""A file's bytes, unpacked where it is gzipped, whatever its name is, and within limits.
+
+Design
+------
+A log is somebody else's file, and a small gzip may unpack to any size. Readers hold a line, or a whole JSON document,
+in memory. So the stream counts what it hands out and raises LogError where a line or the file is longer than any log.
+"""
 
 import codecs
 import gzip
+import io
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from caboose_daemon.offline.replay.logs.log import LogError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 GZIP = b"\x1f\x8b"
 HEAD_BYTES = 64 * 1024
 """Bytes at the start of a file that are enough to recognise its format."""
 
 
-def opened(path: Path) -> BinaryIO:
-    """The file, to be read from its beginning."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+"""Of a JSON file, which is read as a whole and may be one line."""
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that raises LogError where a line, or all of it, is too long."""
+
+    def __init__(self, path: Path, stream: BinaryIO, max_line: int, max_bytes: int | None) -> None:
+        self._path, self._stream = path, stream
+        self._max_line, self._max_bytes = max_line, max_bytes
+        self._line = self._total = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer)
+        chunk = self._stream.read(len(view))
+        view[: len(chunk)] = chunk
+        newline = chunk.rfind(b"\n")
+        self._line = self._line + len(chunk) if newline < 0 else len(chunk) - 1 - newline
+        self._total += len(chunk)
+        if self._line > self._max_line:
+            raise LogError(f"{self._path}: a line of more than {self._max_line >> 20} MiB; this is no training log")
+        if self._max_bytes is not None and self._total > self._max_bytes:
+            limit = f"{self._max_bytes >> 20} MiB"
+            raise LogError(f"{self._path}: more than {limit} of JSON, which is read as a whole; convert it to CSV")
+        return len(chunk)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def opened(path: Path, *, max_line: int = MAX_LINE_BYTES, max_bytes: int | None = None) -> BinaryIO:
+    """The file, to be read from its beginning, within these limits."""
+    stream = unpacked(path)
+    return io.BufferedReader(_Bounded(path, stream, max_line, max_bytes), 128 * 1024)
+
+
+def unpacked(path: Path) -> BinaryIO:
+    """The file without limits, for readers of binary records that have their own."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == GZIP
     return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip else path.open("rb")
@@ -19,7 +72,7 @@ def opened(path: Path) -> BinaryIO:
 
 def head(path: Path) -> bytes:
     """The file's beginning."""
-    with opened(path) as file:
+    with unpacked(path) as file:
         return file.read(HEAD_BYTES)
 
 

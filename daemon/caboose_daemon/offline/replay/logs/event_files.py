@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from caboose_daemon.offline.replay.logs.cells import from_objects
-from caboose_daemon.offline.replay.logs.content import opened
+from caboose_daemon.offline.replay.logs.content import unpacked
 from caboose_daemon.offline.replay.logs.log import LogError
 from caboose_daemon.offline.replay.logs.names import candidates
 from caboose_daemon.offline.replay.logs.table import Table
@@ -86,7 +86,7 @@ def _begun(file: Path, parse: Callable[[bytes], Any]) -> float:
 
 def _events(file: Path, parse: Callable[[bytes], Any]) -> Iterator[Any]:
     position = 0
-    with opened(file) as stream:
+    with unpacked(file) as stream:
         while len(start := stream.read(12)) == 12:
             (length,) = _LENGTH.unpack_from(start)
             if length > MAX_RECORD_BYTES:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from caboose_daemon.offline.replay.logs.cells import from_objects, marked
-from caboose_daemon.offline.replay.logs.content import as_utf8, opened
+from caboose_daemon.offline.replay.logs.content import MAX_DOCUMENT_BYTES, as_utf8, opened
 from caboose_daemon.offline.replay.logs.log import LogError
 from caboose_daemon.offline.replay.logs.names import SPLITS
 from caboose_daemon.offline.replay.logs.table import Table
@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder().decode
 
 def read_json(path: Path) -> Table:
     """The table a JSON file holds, of one document or of one object a line."""
-    with opened(path) as file:
+    with opened(path, max_line=MAX_DOCUMENT_BYTES, max_bytes=MAX_DOCUMENT_BYTES) as file:
         data = as_utf8(file.read())
     first, _, rest = data.strip().partition(b"\n")
     if rest and isinstance(_parsed_or_error(first), dict):
