@@ -102,6 +102,11 @@ def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
         raise WireError("oversize", f"message of {total} bytes, the limit is {MAX_REPORT_BYTES}")
 
 
+def kind_of(frames: Sequence[bytes]) -> type[Message] | None:
+    """The type of a message, before anything of it is decoded; None where it has none."""
+    return TYPES.get(frames[0][1]) if frames and len(frames[0]) == 2 else None
+
+
 def decode(frames: Sequence[bytes]) -> Message:
     """The message in these frames; raises only WireError."""
     if len(frames) < 2:

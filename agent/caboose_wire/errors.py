@@ -10,8 +10,12 @@ Reason = Literal[
     "malformed",
     "unknown_peer",
     "layer_count",
+    "shape",
     "duplicate_job",
     "capacity",
+    "rate",
+    "endless",
+    "internal",
 ]
 """Why a frame or a peer is refused: a closed set, because each is a label value on a counter."""
 

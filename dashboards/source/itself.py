@@ -141,6 +141,18 @@ def _ingest() -> list[Panel]:
             rules=("CabooseMessagesRefused",),
         ),
         curves(
+            "Caught errors, jobs in quarantine",
+            Curve(rate("caboose_internal_errors_total", "stage", "kind"), "{{stage}}: {{kind}}"),
+            Curve(gauge("caboose_job_quarantined", operator="sum"), "jobs in quarantine"),
+            unit="short",
+            size=(8, 8),
+            is_open_ended=True,
+            least=0,
+            about="Exceptions that the daemon caught per second, by stage, and jobs that it does not judge for that"
+            " reason. 0 is normal; each exception is a bug.",
+            rules=("CabooseJobQuarantined",),
+        ),
+        curves(
             "Connected ranks, known jobs",
             Curve(gauge("caboose_peers_connected", operator="sum"), "ranks"),
             Curve(gauge("caboose_jobs_known", operator="sum"), "jobs"),

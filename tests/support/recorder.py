@@ -66,6 +66,8 @@ class Core:
         self.state = State(rule_configs=self.config.rules, started=0.0, rules=rules)
         self.sink = Recorder()
         self.orders: list[QueuedCommand] = []
+        self.may_fail = False
+        """Whether a test expects that something fails inside; otherwise it raises, as if nothing were guarded."""
         self.join(self.sink)
 
     def join(self, sink: Sink) -> None:
@@ -78,7 +80,9 @@ class Core:
 
     def say(self, peer: bytes, message: Message, now: float = 0.0) -> list[Reply]:
         """A peer sends a message."""
-        return self.receiver.handle(peer, encode(message), now)
+        replies = self.receiver.handle(peer, encode(message), now)
+        self._check()
+        return replies
 
     def pass_time(self, now: float) -> list[Reply]:
         """Time passes, as in one turn of the loop."""
@@ -90,7 +94,11 @@ class Core:
         for order in self.commander.take(is_journaled=not self.state.journal_error):
             self.orders.append(order)
             replies += self._to_all(order.job, order.command)
+        self._check()
         return replies
+
+    def _check(self) -> None:
+        assert self.may_fail or not self.state.num_errors, self.state.num_errors
 
     def commit(self, now: float) -> None:
         """Writes the journal, where there is one."""

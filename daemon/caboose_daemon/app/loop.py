@@ -19,6 +19,7 @@ from typing import Any
 import zmq
 import zmq.auth.thread
 
+from caboose_daemon.app.flood_watch import Connection, FloodWatch
 from caboose_daemon.app.keys import DaemonKeys
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
@@ -35,13 +36,15 @@ from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.store.journal import Journal
-from caboose_wire import Event, encode
+from caboose_wire import Event, Message, encode
 from caboose_wire.codec import MAX_FRAME_BYTES
 
 logger = logging.getLogger("caboose.daemon")
 
 POLL_MS = 100
 MAX_PER_TURN = 500
+FAILED_SECONDS = 0.1
+"""Pause after a turn that failed as a whole."""
 
 
 class DaemonSink(Sink):
@@ -126,6 +129,7 @@ class Loop:
         self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
         self._socket = self._context.socket(zmq.ROUTER)
         self._configure(keys)
+        self._floods = FloodWatch(self._closed_endless)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
@@ -154,7 +158,9 @@ class Loop:
         if endpoint.startswith("tcp://["):
             self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.bind(endpoint)
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._floods.listen_on(int(bound.rpartition(":")[2]))
+        return bound
 
     def start(self) -> None:
         self._thread.start()
@@ -162,37 +168,70 @@ class Loop:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._turn()
+                self._guarded_turn()
         except BaseException as error:
             logger.exception("the receiving loop failed")
             self.failure = error
 
+    def _guarded_turn(self) -> None:
+        """One turn; a failure outside of any job's guard is counted, and the loop pauses before it goes on."""
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - see jobs/job_guard
+            with self._state.lock:
+                self._state.guard.failed("loop", None, error, self._clock())
+            self._stopping.wait(FAILED_SECONDS)
+
     def _turn(self) -> None:
         has_messages = self._socket.poll(POLL_MS)
         start = time.perf_counter()
-        if has_messages:
+        if not has_messages:
+            self._floods.emptied()
+        else:
             with self._state.lock:
                 self._take(self._clock())
         with self._state.lock:
             now = self._clock()
+            self._floods.check(now)
             for peer, message in self._receiver.advance(now):
-                self._reply(peer, encode(message))
+                self._send(peer, message, now)
             self._pipeline.advance(now)
             for job, terms in self._policy.advance(now):
-                self._send_all(job, encode(terms))
+                with self._state.guard.watch("send", job, now):
+                    self._send_all(job, encode(terms))
             self._sink.flush(now)
             for item in self._policy.commander.take(is_journaled=not self._state.journal_error):
-                self._command(item)
+                with self._state.guard.watch("send", item.job, now):
+                    self._command(item)
             self._state.turn_seconds = time.perf_counter() - start
 
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
             try:
-                peer, *frames = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+                peer, *frames = self._receive()
             except zmq.Again:
+                self._floods.emptied()
                 return
             for to, message in self._receiver.handle(peer, frames, now):
-                self._reply(to, encode(message))
+                self._send(to, message, now)
+
+    def _receive(self) -> list[bytes]:
+        if self._floods.is_searching:
+            return self._floods.receive(self._socket)
+        return self._socket.recv_multipart(flags=zmq.NOBLOCK)
+
+    def _closed_endless(self, connection: Connection) -> None:
+        self._state.num_refused["endless"] += 1
+        logger.warning(
+            "closed the connection of %s: it sent %d MB without the end of a message",
+            connection.peer,
+            connection.received // 1_000_000,
+        )
+
+    def _send(self, peer: bytes, message: Message, now: float) -> None:
+        """Sends a reply; one that cannot be encoded is dropped and counted."""
+        with self._state.guard.watch("encode", None, now):
+            self._reply(peer, encode(message))
 
     def _command(self, item: QueuedCommand) -> None:
         command = item.command

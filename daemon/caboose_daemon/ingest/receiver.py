@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from caboose_daemon.ingest import admission
+from caboose_daemon.ingest.rates import Introductions
 from caboose_daemon.jobs.job import Attempt, Job, Member
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
@@ -39,7 +40,8 @@ from caboose_wire import (
     WireError,
     decode,
 )
-from caboose_wire.messages import LAYER_ARRAYS
+from caboose_wire.codec import kind_of
+from caboose_wire.shapes import check_shapes
 
 Reply = tuple[bytes, Message]
 
@@ -50,6 +52,8 @@ MAX_HELD_PER_PEER = 1200
 MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
+MAX_DETAIL = 500
+"""Characters of a refusal's detail; it may repeat what the peer sent."""
 
 
 @dataclass
@@ -86,6 +90,7 @@ class Receiver:
         self._strangers: dict[bytes, _Stranger] = {}
         self._rolled_back: dict[str, dict[int, bytes]] = {}
         """Peers that wait until the other ranks of their job report the rollback too, by job and rank."""
+        self._introductions = Introductions(MAX_PEERS)
         self._held_bytes = 0
         self._next_sweep = 0.0
 
@@ -94,16 +99,27 @@ class Receiver:
         size = sum(len(frame) for frame in frames)
         self._state.num_bytes += size
         try:
+            if kind_of(frames) is Hello and not self._introductions.allow_hello(peer, now):
+                raise WireError("rate", "too many Hellos from one connection; wait a second before the next")
             message = decode(frames)
             return self._apply(peer, message, size, now)
         except WireError as error:
             return self._refuse(peer, error)
+        except Exception as error:  # noqa: BLE001 - see jobs/job_guard: no message may end the loop
+            return self._failed(peer, error, now)
+
+    def _failed(self, peer: bytes, error: Exception, now: float) -> list[Reply]:
+        """A message could not be applied, by a fault of ours: it is dropped and counted."""
+        known = self._peers.get(peer)
+        self._state.guard.failed("receive", None if known is None else known.job, error, now)
+        self._state.num_refused["internal"] += 1
+        return []
 
     def _refuse(self, peer: bytes, error: WireError) -> list[Reply]:
         self._state.num_refused[error.reason] += 1
         if error.reason == "unknown_peer":
             return []
-        return [(peer, Refused(reason=error.reason, detail=error.detail))]
+        return [(peer, Refused(reason=error.reason, detail=error.detail[:MAX_DETAIL]))]
 
     def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
         if isinstance(message, Hello):
@@ -139,6 +155,8 @@ class Receiver:
             raise WireError("capacity", f"this daemon serves {MAX_PEERS} ranks already")
         job = self._state.jobs.get(hello.job)
         if job is None:
+            if not self._introductions.allow_job(now):
+                raise WireError("rate", "too many new jobs at once; this one is asked for its Hello again")
             self._make_room_for_a_job(now)
             job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
         verdict = admission.judge(job, hello, now)
@@ -224,6 +242,8 @@ class Receiver:
                 self._accept(known, message, now)
             except WireError as error:
                 self._state.num_refused[error.reason] += 1
+            except Exception as error:  # noqa: BLE001 - as in `handle`
+                self._failed(peer, error, now)
 
     def _accept(self, known: _Peer, message: Message, now: float) -> None:
         member = known.member
@@ -255,7 +275,7 @@ class Receiver:
 
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
-        _check_layer_arrays(report, len(known.job.layers))
+        check_shapes(report, len(known.job.layers), len(member.hello.modules))
         if report.attempt < member.hello.attempt:  # sent before the rollback that its Hello announced
             known.attempt.aligner.num_late += 1
             return
@@ -267,6 +287,9 @@ class Receiver:
         member.since_step_seconds = 0.0
         member.phase = ""
         member.numbers.take_report(report)
+        if known.job.faults.is_quarantined:
+            known.job.faults.num_unjudged += 1
+            return
         known.attempt.aligner.add(member.hello.rank, report, now)
 
     def advance(self, now: float) -> list[Reply]:
@@ -276,19 +299,24 @@ class Receiver:
             self._next_sweep = now + FORGET_SECONDS
             self._sweep(now)
         for name in list(self._rolled_back):
-            replies += self._go_on_together(name, now)
+            with self._state.guard.watch("admission", self._state.jobs.get(name), now):
+                replies += self._go_on_together(name, now)
         for peer, stranger in list(self._strangers.items()):
             if stranger.has_rolled_back:
                 continue
             if stranger.hello is not None:
-                try:
-                    replies += self._decide(peer, stranger, stranger.hello, now)
-                except WireError as error:
-                    self._release(peer, now)
-                    replies += self._refuse(peer, error)
+                with self._state.guard.watch("admission", self._state.jobs.get(stranger.hello.job), now):
+                    replies += self._decide_or_refuse(peer, stranger, stranger.hello, now)
             elif now - stranger.last_seen > FORGET_SECONDS:
                 self._release(peer, now)
         return replies
+
+    def _decide_or_refuse(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
+        try:
+            return self._decide(peer, stranger, hello, now)
+        except WireError as error:
+            self._release(peer, now)
+            return self._refuse(peer, error)
 
     def _go_on_together(self, name: str, now: float) -> list[Reply]:
         """Begins the attempt after a rollback, once all live ranks have reported it or the wait was too long."""
@@ -344,12 +372,3 @@ class Receiver:
 def _was_left_behind(known: _Peer) -> bool:
     attempt = known.job.attempt
     return attempt is not None and attempt.reason == "rollback" and attempt.number == known.attempt.number + 1
-
-
-def _check_layer_arrays(report: StepReport, num_layers: int) -> None:
-    for name in LAYER_ARRAYS & report.arrays.keys():
-        array = report.arrays[name]
-        start, stride = report.slices.get(name, (0, 1))
-        is_whole = name in report.slices or len(array) == num_layers
-        if not stride or not is_whole or start + (len(array) - 1) * stride >= num_layers:
-            raise WireError("layer_count", f"{name} has shape {array.shape}, the job has {num_layers} layers")

@@ -18,6 +18,7 @@ from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
 from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.steps.aligned import AlignedStep
@@ -158,6 +159,10 @@ class Job:
     previous_lr: float | None = None
     """The learning rate of the step that this attempt resumed from; None where it is not known."""
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
+    faults: JobFaults = field(default_factory=JobFaults)
+    """Failures of the daemon while it processed this job."""
+    lag_seconds: float = 0.0
+    """Age of the newest report of the last step when the rules judged it, by its rank's clock."""
 
     def __post_init__(self) -> None:
         self.incidents = IncidentLog(self.name, gap=self.gap)

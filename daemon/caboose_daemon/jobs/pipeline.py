@@ -91,11 +91,13 @@ class Pipeline:
     def begin_attempt(self, job: Job, hello: Hello, now: float, *, is_rollback: bool = False) -> None:
         """Begins an attempt, by a launch or a rollback: new alignment and baselines; what was open ends."""
         if job.attempt is not None:
-            self._close_steps(job, now, is_final=True)
+            with self._state.guard.watch("step", job, now):
+                self._close_steps(job, now, is_final=True)
             if not is_rollback and job.state == "ended":
                 self._end(job, now, ENDED)  # all its ranks may have left since the last tick
             why = _rolled_back(job, hello) if is_rollback else f"attempt {job.num_attempts + 1} began"
             self._end(job, now, why, is_cut=True)
+        job.faults.release()
         job.num_attempts += 1
         job.attempt = self.make_attempt(job, hello.world, hello.launch, hello.attempt, now)
         job.attempt.start_step = hello.start_step
@@ -169,11 +171,28 @@ class Pipeline:
                 self._awake_since = now
             self._next_tick, self._last_tick = now + TICK_SECONDS, now
         for job in self._state.jobs.values():
-            if job.attempt is None:
+            if job.attempt is None or self._is_quarantined(job, now):
                 continue
-            self._close_steps(job, now)
+            with self._state.guard.watch("step", job, now):
+                self._close_steps(job, now)
             if is_tick and job.attempt.members:
-                self._tick(job, job.attempt, now)
+                with self._state.guard.watch("tick", job, now):
+                    self._tick(job, job.attempt, now)
+
+    def _is_quarantined(self, job: Job, now: float) -> bool:
+        """Whether the job is not judged now; a quarantine that is over ends here, with fresh baselines."""
+        faults, attempt = job.faults, job.attempt
+        if not faults.is_quarantined or attempt is None:
+            return False
+        if now < faults.until:
+            return True
+        faults.release()
+        last_closed = max(attempt.aligner.last_closed, *(member.step for member in attempt.members.values()), -1)
+        fresh = self.make_attempt(job, attempt.world, attempt.launch, attempt.agent_attempt, now)
+        attempt.aligner, attempt.engine, attempt.regimes = fresh.aligner, fresh.engine, fresh.regimes
+        attempt.aligner.last_closed = last_closed
+        attempt.engine.resume()
+        return False
 
     def _tick(self, job: Job, attempt: Attempt, now: float) -> None:
         is_ended, is_abandoned = job.state == "ended", self._is_abandoned(job, now)
@@ -237,7 +256,7 @@ class Pipeline:
         job.num_non_finite += bool(step.bad_loss_ranks) or step.has_bad_grad_norm
         job.meters.observe(step)
         job.rollback.observe(step)
-        self._state.lag_seconds = max(0.0, now - step.time)
+        job.lag_seconds = max(0.0, now - step.time)
         regime = attempt.regimes.observe(
             lr=max(step.lr) if step.lr else None,
             num_samples=step.num_samples,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from caboose_daemon.jobs.engine import RuleStats
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.job_guard import JobGuard
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 
@@ -41,11 +42,11 @@ class State:
     """Messages accepted, by type."""
     num_refused: Counter[str] = field(default_factory=Counter)
     """Messages and peers refused, by reason."""
+    num_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Exceptions caught while messages and jobs were processed, by stage and exception class."""
     num_bytes: int = 0
     turn_seconds: float = 0.0
     """How long the last turn of the receiving loop took, without the time it waited."""
-    lag_seconds: float = 0.0
-    """Age of the newest report of the last step when the rules judged it, by its rank's clock."""
     num_peers: int = 0
     journal_failures: int = 0
     journal_error: str = ""
@@ -61,3 +62,12 @@ class State:
     scrape_seconds: float | None = None
     """How long the last response to /metrics took, until it was sent; None before the first."""
     lock: threading.RLock = field(default_factory=threading.RLock)
+    guard: JobGuard = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guard = JobGuard(self.num_errors)
+
+    @property
+    def lag_seconds(self) -> float:
+        """The largest lag of any job that is running."""
+        return max((job.lag_seconds for job in self.jobs.values() if job.state == "running"), default=0.0)

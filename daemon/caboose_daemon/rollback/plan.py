@@ -16,8 +16,15 @@ from collections.abc import Callable, Sequence
 
 from caboose_daemon.rollback_state.ledger import BadSpan, Ledger, LedgerEntry
 from caboose_wire import Plan, PlannedCheckpoint
+from caboose_wire.codec import MAX_HEADER_BYTES
 
 MAX_PLANNED = 100
+MAX_PLAN_BYTES = MAX_HEADER_BYTES - 16 * 1024
+"""For the checkpoints; the rest is for the reason and the batches to skip."""
+ENTRY_BYTES = 64
+"""Of a checkpoint's numbers, at most."""
+MAX_PATH, MAX_REASON = 4096, 256
+"""Characters that the wire allows."""
 BEFORE = 5
 """Steps before the onset whose batches are skipped as well."""
 
@@ -37,7 +44,7 @@ def make_plan(
     `lr_scale_of` gives the learning rate factor since a checkpoint was saved, or since the start of the run. `drops`
     are (step, count): batches dropped after that step.
     """
-    entries = ranked(ledger, exhausted)[:MAX_PLANNED]
+    entries = _fitting(ranked(ledger, exhausted))
     first = entries[0] if entries else None
     since = 0 if first is None else first.step
     skip = [
@@ -49,12 +56,27 @@ def make_plan(
     return Plan(
         job=job,
         checkpoints=tuple(
-            PlannedCheckpoint(e.name, e.step, e.health, e.reason, e.is_best, lr_scale_of(e)) for e in entries
+            PlannedCheckpoint(e.name, e.step, e.health, e.reason[:MAX_REASON], e.is_best, lr_scale_of(e))
+            for e in entries
         ),
         skip=tuple(_merged(sorted(skip)))[-MAX_PLANNED:],
         lr_scale=lr_scale_of(first),
         reason=_reason(job, first, exhausted, world)[:4096],
     )
+
+
+def _fitting(entries: list[LedgerEntry]) -> list[LedgerEntry]:
+    """The first ones, as many as fit into one message; the agent refuses a longer path."""
+    fitting: list[LedgerEntry] = []
+    num_bytes = 0
+    for entry in entries:
+        path = entry.name.encode(errors="replace")
+        num_bytes += len(path) + len(entry.reason[:MAX_REASON].encode(errors="replace")) + ENTRY_BYTES
+        if num_bytes > MAX_PLAN_BYTES or len(fitting) == MAX_PLANNED:
+            break
+        if len(entry.name) <= MAX_PATH:
+            fitting.append(entry)
+    return fitting
 
 
 def ranked(ledger: Ledger, exhausted: str = "") -> list[LedgerEntry]:

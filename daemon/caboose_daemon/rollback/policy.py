@@ -128,15 +128,21 @@ class Policy:
         for job in self._state.jobs.values():
             record = job.rollback
             has_news = record.num_steps_seen != job.num_steps or record.has_new_answers or record.has_new_holdings
-            if job.attempt is None or not (has_news or now >= record.next_check):
+            is_due = job.attempt is not None and not job.faults.is_quarantined
+            if not is_due or not (has_news or now >= record.next_check):
                 continue
             record.num_steps_seen, record.next_check = job.num_steps, now + CHECK_SECONDS
-            self._check(job, job.attempt, now)
-            terms = self.terms(job)
-            if record.terms != terms:
-                record.terms = terms
-                news.append((job, terms))
+            with self._state.guard.watch("policy", job, now):
+                news += self._new_terms(job, now)
         return news
+
+    def _new_terms(self, job: Job, now: float) -> list[tuple[Job, Terms]]:
+        """Checks one job; its terms, where they have changed."""
+        assert job.attempt is not None, "only a job with an attempt is checked"
+        self._check(job, job.attempt, now)
+        terms, known = self.terms(job), job.rollback.terms
+        job.rollback.terms = terms
+        return [] if terms == known else [(job, terms)]
 
     def _check(self, job: Job, attempt: Attempt, now: float) -> None:
         record = job.rollback
@@ -283,7 +289,7 @@ class Policy:
     def _boundary(self, job: Job, attempt: Attempt, num_tried: int) -> int:
         """The first step by which all ranks should have the command."""
         newest = max((member.step for member in attempt.members.values()), default=0)
-        steps = notice(pace(job.recent), self._state.lag_seconds, num_tried=num_tried)
+        steps = notice(pace(job.recent), job.lag_seconds, num_tried=num_tried)
         return ahead(newest, steps, stride(job.recent))
 
     def _latest(self, case: _Case) -> int:

@@ -79,7 +79,7 @@ class Requests:
             return self._refuse(job, decision, problem or "no rank has reported yet", request)
         step_seconds = pace(job.recent)
         newest = max((member.step for member in attempt.members.values()), default=0)
-        boundary = ahead(newest, notice(step_seconds, self._state.lag_seconds), stride(job.recent))
+        boundary = ahead(newest, notice(step_seconds, job.lag_seconds), stride(job.recent))
         decision = msgspec.structs.replace(decision, boundary=boundary)
         if request.kind == "rollback":
             target, line = self._target(job, attempt, request)

@@ -9,7 +9,7 @@ and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes ea
 """
 
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -53,15 +53,14 @@ class Aligner:
         if report.phases is not None and report.phases.total > 0:
             self._durations.append(report.phases.total)
 
-    def close(self, expected: Set[int], world: int, layers: Sequence[Layer], now: float) -> list[AlignedStep]:
-        """The steps that are complete or overdue, in order."""
+    def close(self, expected: Set[int], world: int, layers: Sequence[Layer], now: float) -> Iterator[AlignedStep]:
+        """The steps that are complete or overdue, in order. One whose reports cannot be combined is gone."""
         if not self._open:
-            return []
+            return
         watermark = min((self._reached.get(rank, -1) for rank in expected), default=-1)
         if not expected:
             watermark = max(self._reached.values(), default=-1)
         deadline = self.deadline_seconds
-        closed = []
         for number in sorted(self._open):
             step = self._open[number]
             is_due = number <= watermark or now - step.opened >= deadline or len(self._open) > MAX_OPEN
@@ -71,8 +70,7 @@ class Aligner:
             self.last_closed = number
             if any(rank not in step.reports for rank in expected):
                 self.num_incomplete += 1
-            closed.append(combine(step.reports, attempt=self.attempt, step=number, world=world, layers=layers))
-        return closed
+            yield combine(step.reports, attempt=self.attempt, step=number, world=world, layers=layers)
 
     @property
     def deadline_seconds(self) -> float:

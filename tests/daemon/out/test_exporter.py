@@ -97,7 +97,10 @@ def a_full_state() -> tuple[State, float]:
     )
     core.pass_time(story.now)
     core.state.started = 900.0
-    core.state.turn_seconds, core.state.lag_seconds, core.state.scrape_seconds = 0.001, 0.25, 0.125
+    core.state.turn_seconds, core.state.scrape_seconds = 0.001, 0.125
+    for job in core.state.jobs.values():
+        job.lag_seconds = 0.25
+    core.state.num_errors["step", "ValueError"] = 1
     core.state.journal_bytes, core.state.journal_failures, core.state.journal_lost = 4096, 2, 1
     core.state.exports["tensorboard"] = ExportCounts(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
     for number, stats in enumerate(core.state.rule_stats.values()):
@@ -211,6 +214,8 @@ FROZEN = {
     "caboose_layer_weight_norm": {"training_job", "stat"},
     "caboose_layers_unseen": {"training_job"},
     "caboose_learning_rate": {"training_job", "group"},
+    "caboose_internal_errors_total": {"stage", "kind"},
+    "caboose_job_quarantined": {"training_job"},
     "caboose_loop_lag_seconds": set(),
     "caboose_loop_turn_seconds": set(),
     "caboose_loss": {"training_job", "stat"},

@@ -21,7 +21,7 @@ class Ranks:
         self.aligner.add(rank, a_report(step, loss=float(rank), phases=Phases(total=seconds)), now)
 
     def closed(self, now: float = 0.0) -> list[AlignedStep]:
-        return self.aligner.close(self.expected, self.world, LAYERS, now)
+        return list(self.aligner.close(self.expected, self.world, LAYERS, now))
 
     def closed_steps(self, now: float = 0.0) -> list[int]:
         return [step.step for step in self.closed(now)]

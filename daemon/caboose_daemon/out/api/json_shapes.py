@@ -295,6 +295,14 @@ def job_row(job: Job, now: float) -> Json:
     }
 
 
+def quarantine(job: Job) -> Json | None:
+    """Why the daemon does not judge this job, and until when; None where it does."""
+    faults = job.faults
+    if not faults.is_quarantined:
+        return None
+    return {"reason": faults.reason, "until": faults.until, "num_unjudged": faults.num_unjudged}
+
+
 def mean_step_seconds(job: Job) -> float | None:
     """Over the last steps; None if they have no times."""
     seconds = [s.step_seconds for s in itertools.islice(reversed(job.recent), NUM_LAST_STEPS) if s.step_seconds]
@@ -331,6 +339,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "agent": agent_facts(job),
         "agent_seconds": number(mean_agent),
         "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
+        "quarantine": quarantine(job),
         "refused": {"count": job.num_refused, "detail": job.refused_detail},
         "rollback_state": rollback(job, budget, now),
         "events": [event(e) for e in job.events],

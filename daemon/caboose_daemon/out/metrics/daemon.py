@@ -16,6 +16,8 @@ def add_daemon(state: State, samples: Samples) -> None:
         samples.add("caboose_messages_received_total", count, kind)
     for reason, count in sorted(state.num_refused.items()):
         samples.add("caboose_messages_refused_total", count, reason)
+    for (stage, kind), count in sorted(state.num_errors.items()):
+        samples.add("caboose_internal_errors_total", count, stage, kind)
     samples.add("caboose_loop_turn_seconds", state.turn_seconds)
     samples.add("caboose_loop_lag_seconds", state.lag_seconds)
     for rule, stats in sorted(state.rule_stats.items()):

@@ -99,6 +99,11 @@ JOBS = Section(
             "Steps aligned since the job was first seen",
             "Its rate is steps per second. A rate of 0 while the job runs is a stall.",
         ),
+        _of_job(
+            "caboose_job_quarantined",
+            "1 while the job is not judged, because the daemon failed on it repeatedly",
+            "0 is normal. 1: no rule watches this job. The log of the daemon has the reason.",
+        ),
         _counted(
             "caboose_job_duplicates_refused_total",
             "Processes of other launches that claimed this job's name and were refused",
@@ -501,10 +506,17 @@ DAEMON = Section(
             ("reason",),
             "counter",
         ),
+        Metric(
+            "caboose_internal_errors_total",
+            "Exceptions that the daemon caught while it processed messages and jobs, by stage and exception class",
+            "Must not rise: each one is a bug. The log of the daemon has the first of each kind.",
+            ("stage", "kind"),
+            "counter",
+        ),
         Metric("caboose_loop_turn_seconds", "Duration of the last turn of the receiving loop", "Below 1 s is normal."),
         Metric(
             "caboose_loop_lag_seconds",
-            "Age of the last report when it was judged",
+            "Age of the last report when it was judged, of the job with the largest",
             "Stable is normal. Growing: the daemon is overloaded.",
         ),
         Metric(

@@ -4,7 +4,7 @@ IN_NAMES = ("seconds", "bytes", "ratio", "steps", "step", "ranks")
 """Units that names end in. OpenMetrics exports only these as `# UNIT`, because it requires the unit in the name."""
 FLAG, ONE = "0 or 1", "always 1"
 UNITS = {
-    FLAG: "job_up job_failed incident_open finding_open rollback_exhausted blind journal_writable",
+    FLAG: "job_up job_failed job_quarantined incident_open finding_open rollback_exhausted blind journal_writable",
     ONE: "job_info incident_info daemon_info",
     "level, 0 to 3": "job_severity",
     "level, 0 to 2": "rollback_mode",
@@ -36,7 +36,7 @@ UNITS = {
     "jobs": "jobs_known jobs_hidden",
     "messages": "messages_received_total messages_refused_total",
     "runs": "rule_runs_total",
-    "failures": "rule_failures_total journal_failures_total export_failures_total",
+    "failures": "internal_errors_total rule_failures_total journal_failures_total export_failures_total",
     "rows": "journal_lost_rows_total",
     "items": "exports_total exports_dropped_total",
 }

@@ -1,0 +1,186 @@
+"""Closes connections that send a message without end: libzmq would buffer it until the memory is gone.
+
+Design
+------
+MAXMSGSIZE limits a frame, and RCVHWM counts whole messages. A peer that sends frame after frame of one message is
+limited by neither: libzmq keeps the frames and hands over nothing. The daemon cannot see such a message, but it can see
+its own memory grow and, by TCP_INFO, which connection receives bytes. So this runs on the loop's thread and costs one
+read of /proc every `CHECK_SECONDS` as long as the memory does not grow. Growth of `GROWTH_BYTES` starts a search of
+`SEARCH_SECONDS`: messages are then received together with the descriptor that they came from. A connection is closed if
+it delivered no message during the search, still receives, and has received `MAX_UNFINISHED_BYTES` (twice the largest
+message) since its last delivery. Nobody is judged before the loop has emptied the socket once: until then whole
+messages may wait. An honest peer that is closed by mistake connects again within a second and loses nothing it queued.
+
+Only Linux has what this needs; elsewhere it does nothing.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from caboose_wire.codec import MAX_REPORT_BYTES
+
+logger = logging.getLogger("caboose.daemon")
+
+CHECK_SECONDS = 0.25
+GROWTH_BYTES = 64 * 1024 * 1024
+SEARCH_SECONDS = 5.0
+MAX_UNFINISHED_BYTES = 2 * MAX_REPORT_BYTES
+STILL_RECEIVES_BYTES = 1024 * 1024
+BYTES_RECEIVED = 128
+"""Offset of tcpi_bytes_received in the kernel's struct tcp_info."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An open TCP connection of this process, and the bytes that it has received."""
+
+    descriptor: int
+    peer: str
+    received: int
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Descriptors are used again; a connection is one descriptor and one peer."""
+        return self.descriptor, self.peer
+
+
+class FloodWatch:
+    """Watches the connections of one listening port."""
+
+    def __init__(self, on_closed: Callable[[Connection], None], memory: Callable[[], int] | None = None) -> None:
+        """`on_closed` is told of each connection that was closed; `memory` reads the resident bytes of this process."""
+        self._on_closed = on_closed
+        self._memory = memory or resident_bytes
+        self._port = 0
+        self._next_check = 0.0
+        self._reference: int | None = None
+        self._until = 0.0
+        self._began: dict[tuple[int, str], int] = {}
+        """Bytes that each connection had received when the search began."""
+        self._last_delivery: dict[tuple[int, str], int] = {}
+        """Bytes that each connection had received when it last delivered a message in a search."""
+        self._deliverers: set[int] = set()
+        """Descriptors that messages came from since the last look."""
+        self._honest: set[tuple[int, str]] = set()
+        """Connections that delivered a message in this search."""
+        self._has_emptied = False
+        self._has_closed = False
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether messages are to be received with `receive`."""
+        return self._until > 0.0
+
+    def listen_on(self, port: int) -> None:
+        self._port = port
+
+    def receive(self, router: "zmq.Socket[bytes]") -> list[bytes]:
+        """The next message, and notes the connection that it came from; zmq.Again if there is none."""
+        frames = router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+        with contextlib.suppress(zmq.ZMQError, KeyError, ValueError):
+            self._deliverers.add(int(frames[-1].get(zmq.SRCFD)))
+        return [frame.bytes for frame in frames]
+
+    def emptied(self) -> None:
+        """The socket has no whole message left."""
+        self._has_emptied = True
+
+    def check(self, now: float) -> None:
+        """Looks at the memory, and in a search at every connection."""
+        if now < self._next_check or not self._port:
+            return
+        self._next_check = now + CHECK_SECONDS
+        if self.is_searching:
+            self._search(now)
+            return
+        memory = self._memory()
+        if self._reference is None or memory < self._reference:
+            self._reference = memory
+        elif memory > self._reference + GROWTH_BYTES:
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._until = now + SEARCH_SECONDS
+        self._has_emptied = self._has_closed = False
+        self._deliverers.clear()
+        self._honest.clear()
+        self._began = {known.key: known.received for known in connections(self._port)}
+        self._last_delivery = {key: num for key, num in self._last_delivery.items() if key in self._began}
+
+    def _search(self, now: float) -> None:
+        for known in connections(self._port):
+            if known.descriptor in self._deliverers:
+                self._last_delivery[known.key] = known.received
+                self._honest.add(known.key)
+            elif self._has_emptied and known.key not in self._honest and self._is_endless(known):
+                self._close(known)
+        self._deliverers.clear()
+        if now >= self._until:
+            self._end()
+
+    def _is_endless(self, known: Connection) -> bool:
+        since_delivery = known.received - self._last_delivery.get(known.key, 0)
+        since_began = known.received - self._began.get(known.key, 0)
+        return since_delivery > MAX_UNFINISHED_BYTES and since_began > STILL_RECEIVES_BYTES
+
+    def _close(self, known: Connection) -> None:
+        with contextlib.suppress(OSError), _borrowed(known.descriptor) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+        self._has_closed = True
+        self._on_closed(known)
+
+    def _end(self) -> None:
+        self._until = 0.0
+        self._began = {}
+        if self._has_closed:
+            with contextlib.suppress(OSError, AttributeError):  # gives the freed buffers back to the system; glibc only
+                ctypes.CDLL(None).malloc_trim(0)
+        self._reference = self._memory()
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where it cannot be read."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * PAGE
+    except OSError:
+        return 0
+
+
+def connections(port: int) -> list[Connection]:
+    """The established TCP connections of this process to its own port."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    found += _connection(int(name), port)
+    return found
+
+
+def _connection(descriptor: int, port: int) -> list[Connection]:
+    with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+        if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return []
+        if connection.getsockname()[1] != port:
+            return []
+        host, peer_port = connection.getpeername()[:2]
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
+        if len(info) == BYTES_RECEIVED + 8:
+            (received,) = struct.unpack_from("=Q", info, BYTES_RECEIVED)
+            return [Connection(descriptor, f"{host}:{peer_port}", received)]
+    return []
+
+
+def _borrowed(descriptor: int) -> socket.socket:
+    """A socket object of its own for a descriptor of libzmq's; closing it leaves the original open."""
+    return socket.socket(fileno=os.dup(descriptor))
