@@ -288,6 +288,8 @@ class Job:
 
     @property
     def health(self) -> str:
-        """The severity of the worst open incident; ok where none is open."""
+        """The severity of the worst open incident; ok where none is open, warning where nobody looks."""
         incidents = self.incidents.open
-        return str(incidents[0].severity) if incidents else "ok"
+        if not incidents:
+            return "warning" if self.faults.is_quarantined else "ok"
+        return str(incidents[0].severity)

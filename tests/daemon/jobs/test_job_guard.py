@@ -9,6 +9,7 @@ import pytest
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.job_guard import LONGEST_SECONDS, MAX_FAILURES, QUARANTINE_SECONDS, WINDOW_SECONDS, JobFaults
 from caboose_daemon.jobs.meters import Meters
+from caboose_daemon.out.api import json_shapes
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_wire import Module, PlanRequest, encode
 from caboose_wire.messages import HISTOGRAM_BINS
@@ -72,6 +73,10 @@ def test_a_job_that_keeps_failing_is_quarantined_and_shown_and_the_other_is_not(
     assert faults.is_quarantined
     assert faults.reason == "step: ZeroDivisionError: not thought of"
     assert faults.num_unjudged == 2, "its reports still arrive"
+    assert bad_job(core).health == "warning", "what nobody looks at is not shown as healthy"
+    shown = json_shapes.job_facts(bad_job(core), 8.0, 3)["quarantine"]
+    assert (shown["reason"], shown["num_unjudged"]) == (faults.reason, 2)
+    assert 0 < shown["seconds_left"] <= QUARANTINE_SECONDS
     assert core.state.num_errors == {("step", "ZeroDivisionError"): MAX_FAILURES}
     assert bad_job(core).num_live(MAX_FAILURES + 3.0) == 1, "its ranks are not silent"
     assert not core.state.jobs["good"].faults.is_quarantined

@@ -59,7 +59,18 @@ def test_a_daemon_that_works_has_its_marks_and_what_does_not_its_crosses(where: 
     code, checks = examine(*where)
 
     found = states(checks)
-    for name in ("configuration", "keys", "daemon", "reports", "token", "clock", "journal", "messages", "rollback"):
+    for name in (
+        "configuration",
+        "keys",
+        "daemon",
+        "reports",
+        "token",
+        "clock",
+        "journal",
+        "messages",
+        "errors",
+        "rollback",
+    ):
         assert found[name] == "ok", checks[name]
     assert found["versions"] == "cross"
     assert "0.0.9" in checks["versions"]["text"]
@@ -155,6 +166,8 @@ def test_a_clock_a_journal_and_a_scraper_that_went_wrong_are_crosses(watched: Da
     assert judged(watched, journal=journal | {"free_bytes": 10**6})["journal"] == "warning"
     assert judged(watched, scrape={"seconds": 600, "by": "Prometheus"})["prometheus"] == "cross"
     assert judged(watched, num_refused={"version": 3})["messages"] == "warning"
+    assert judged(watched, num_errors={"step: KeyError": 3})["errors"] == "warning"
+    assert judged(watched, num_errors={"step: KeyError": 3}, quarantined=["gpt"])["errors"] == "cross"
 
 
 def test_a_run_that_allows_more_than_its_daemon_is_pointed_out(watched: DaemonProcess) -> None:

@@ -44,6 +44,7 @@ def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[DoctorChec
     yield _journal(about["journal"])
     yield _scraping(client, about)
     yield _refused(about["num_refused"])
+    yield _errors(about)
     rows = client.get("/api/v1/jobs")["jobs"]
     yield check_agents(rows)
     yield from _rank_clocks(client, about, rows)
@@ -125,6 +126,18 @@ def _refused(reasons: Json) -> DoctorCheck:
     text = ", ".join(f"{num:,} x {reason}" for reason, num in sorted(reasons.items(), key=lambda item: -item[1]))
     worst = max(reasons, key=lambda reason: reasons[reason])
     return DoctorCheck("messages", "warning", f"refused: {text}", REFUSALS.get(worst, "see the agents' log"))
+
+
+def _errors(about: Json) -> DoctorCheck:
+    """Exceptions that the daemon caught, and the jobs that it does not judge because of them."""
+    errors, jobs = about.get("num_errors", {}), about.get("quarantined", [])
+    if not errors:
+        return DoctorCheck("errors", "ok", "none caught since the daemon started")
+    text = ", ".join(f"{num:,} x {what}" for what, num in sorted(errors.items(), key=lambda item: -item[1])[:5])
+    fix = "report the tracebacks in the daemon's log as a bug"
+    if jobs:
+        return DoctorCheck("errors", "cross", f"caught: {text}; not judged now: {', '.join(jobs[:5])}", fix)
+    return DoctorCheck("errors", "warning", f"caught: {text}", fix)
 
 
 def check_agents(rows: list[Json]) -> DoctorCheck:

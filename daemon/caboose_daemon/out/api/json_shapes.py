@@ -295,12 +295,13 @@ def job_row(job: Job, now: float) -> Json:
     }
 
 
-def quarantine(job: Job) -> Json | None:
-    """Why the daemon does not judge this job, and until when; None where it does."""
+def quarantine(job: Job, now: float) -> Json | None:
+    """Why the daemon does not judge this job, and for how long; None where it does."""
     faults = job.faults
     if not faults.is_quarantined:
         return None
-    return {"reason": faults.reason, "until": faults.until, "num_unjudged": faults.num_unjudged}
+    left = round(max(0.0, faults.until - now), 3)
+    return {"reason": faults.reason, "seconds_left": left, "num_unjudged": faults.num_unjudged}
 
 
 def mean_step_seconds(job: Job) -> float | None:
@@ -339,7 +340,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "agent": agent_facts(job),
         "agent_seconds": number(mean_agent),
         "agent_share": number(mean_agent / mean_step) if mean_agent is not None and mean_step else None,
-        "quarantine": quarantine(job),
+        "quarantine": quarantine(job, now),
         "refused": {"count": job.num_refused, "detail": job.refused_detail},
         "rollback_state": rollback(job, budget, now),
         "events": [event(e) for e in job.events],

@@ -76,6 +76,8 @@ class RecordsApi:
                 "started": state.started,
                 "num_peers": state.num_peers,
                 "num_refused": dict(state.num_refused),
+                "num_errors": {f"{stage}: {kind}": count for (stage, kind), count in state.num_errors.items()},
+                "quarantined": [job.name for job in state.jobs.values() if job.faults.is_quarantined],
                 "problems": context.problems(),
                 "journal": {
                     "bytes": state.journal_bytes,

@@ -122,6 +122,7 @@ export function drawSight(model) {
   rows.push(["Agent overhead", share === null ? "not reported" : isOver ? `${cost}, over its budget of 1 %` : cost, isOver ? "warning" : ""]);
   const [missed, dropped] = ["num_missed", "num_dropped"].map((name) => status.ranks.reduce((sum, rank) => sum + rank[name], 0));
   if (missed || dropped) rows.push(["Lost reports", `${whole(missed)} never arrived, ${whole(dropped)} dropped by agents`, "warning"]);
+  if (status.quarantine) rows.push(["Not judged", `the daemon failed on this job repeatedly (${status.quarantine.reason}); it is judged again in ${duration(Math.max(0, status.quarantine.seconds_left))}`, "critical"]);
   if (status.refused.count) rows.push(["Refused", `${plural(status.refused.count, "other process").replace("processs", "processes")} claimed this job's name: ${status.refused.detail}`, "warning"]);
   rows.push(["Monitors", status.visible.length ? status.visible.join(", ").replaceAll("_", " ") : "unknown since the daemon restarted", status.visible.length ? "" : "unknown"]);
   for (const [what, reason] of Object.entries(status.blind)) rows.push([`Not monitored: ${what.replaceAll("_", " ")}`, reason, "warning"]);
