@@ -50,6 +50,8 @@ TYPES: dict[int, type[Message]] = {
 }
 _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")
+HELLO_START = bytes((VERSION, _CODES[Hello]))
+"""The first frame of a Hello, by which it is known before anything is decoded."""
 
 
 def _shape_of(value: Any) -> list[int]:
@@ -100,11 +102,6 @@ def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
     total = sum(len(frame) for frame in frames)
     if total > MAX_REPORT_BYTES:
         raise WireError("oversize", f"message of {total} bytes, the limit is {MAX_REPORT_BYTES}")
-
-
-def kind_of(frames: Sequence[bytes]) -> type[Message] | None:
-    """The type of a message, before anything of it is decoded; None where it has none."""
-    return TYPES.get(frames[0][1]) if frames and len(frames[0]) == 2 else None
 
 
 def decode(frames: Sequence[bytes]) -> Message:

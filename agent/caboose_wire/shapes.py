@@ -12,29 +12,28 @@ from caboose_wire.messages import HISTOGRAM_BINS, LAYER_ARRAYS, MODULE_ARRAYS, S
 
 WHOLE_ARRAYS = frozenset({"local_grad_norm", "layer_fingerprint"})
 """Layer arrays that a rank sends for all layers: they are compared layer by layer between ranks."""
+COLUMNS: dict[str, tuple[int, ...]] = {
+    name: (HISTOGRAM_BINS,) if name.endswith("_histogram") else () for name in LAYER_ARRAYS | MODULE_ARRAYS
+}
+"""The shape of a row, by array."""
 
 
 def check_shapes(report: StepReport, num_layers: int, num_modules: int) -> None:
     """Raises WireError where an array does not fit a job of this many layers and a rank of this many modules."""
     for name, array in report.arrays.items():
+        columns = COLUMNS.get(name)
+        if columns is None:
+            continue
+        num_rows, *row = array.shape
+        if tuple(row) != columns:
+            wanted = f"{HISTOGRAM_BINS} columns" if columns else "one dimension"
+            raise WireError("shape", f"{name} has shape {list(array.shape)}, expected {wanted}")
         if name in LAYER_ARRAYS:
-            _check_columns(name, array.shape)
-            _check_layers(name, len(array), report.slices.get(name), num_layers)
-        elif name in MODULE_ARRAYS:
-            _check_columns(name, array.shape)
-            if len(array) > num_modules:
-                raise WireError("layer_count", f"{name} has {len(array)} rows, the Hello has {num_modules} modules")
-
-
-def _check_columns(name: str, shape: tuple[int, ...]) -> None:
-    expected = (HISTOGRAM_BINS,) if name.endswith("_histogram") else ()
-    if shape[1:] != expected:
-        wanted = f"{HISTOGRAM_BINS} columns" if expected else "one dimension"
-        raise WireError("shape", f"{name} has shape {list(shape)}, expected {wanted}")
-
-
-def _check_layers(name: str, num_rows: int, place: tuple[int, int] | None, num_layers: int) -> None:
-    start, stride = place or (0, 1)
-    is_whole = num_rows == num_layers if place is None or name in WHOLE_ARRAYS else True
-    if not stride or not is_whole or start + (num_rows - 1) * stride >= num_layers:
-        raise WireError("layer_count", f"{name} has {num_rows} rows from layer {start} by {stride}, of {num_layers}")
+            start, stride = report.slices.get(name, (0, 1))
+            must_be_whole = name in WHOLE_ARRAYS or name not in report.slices
+            is_part = stride and start + (num_rows - 1) * stride < num_layers
+            if not is_part or (must_be_whole and num_rows != num_layers):
+                where = f"{num_rows} rows from layer {start} by {stride}"
+                raise WireError("layer_count", f"{name} has {where}, the job has {num_layers} layers")
+        elif num_rows > num_modules:
+            raise WireError("layer_count", f"{name} has {num_rows} rows, the Hello has {num_modules} modules")

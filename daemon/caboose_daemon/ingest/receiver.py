@@ -40,7 +40,7 @@ from caboose_wire import (
     WireError,
     decode,
 )
-from caboose_wire.codec import kind_of
+from caboose_wire.codec import HELLO_START
 from caboose_wire.shapes import check_shapes
 
 Reply = tuple[bytes, Message]
@@ -99,7 +99,7 @@ class Receiver:
         size = sum(len(frame) for frame in frames)
         self._state.num_bytes += size
         try:
-            if kind_of(frames) is Hello and not self._introductions.allow_hello(peer, now):
+            if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
                 raise WireError("rate", "too many Hellos from one connection; wait a second before the next")
             message = decode(frames)
             return self._apply(peer, message, size, now)
