@@ -211,8 +211,9 @@ def test_a_job_in_trouble_has_a_place_before_one_that_runs_and_that_before_one_t
     core = Core()
     prometheus = Prometheus(core.state)
     for number in range(MAX_JOBS):
-        core.say(b"%d" % number, a_hello(job=f"old-{number}", world=1, incarnation=f"incarnation-{number}"), 0.0)
-    prometheus.scrape(0.0)
+        hello = a_hello(job=f"old-{number}", world=1, incarnation=f"incarnation-{number}")
+        core.say(b"%d" % number, hello, 0.05 * number)
+    prometheus.scrape(20.0)
     for name, now in (("ended", 60.0), ("running", 60.0)):
         core.say(name.encode(), a_hello(job=name, world=1, incarnation=f"incarnation-{name}"), now)
     core.say(
