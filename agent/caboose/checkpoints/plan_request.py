@@ -4,6 +4,7 @@ import time
 
 import zmq
 
+from caboose.report import resources
 from caboose.report.sender import CurveKeys
 from caboose_wire import Plan, PlanRequest, Refused, WireError, decode, encode
 from caboose_wire.codec import MAX_HEADER_BYTES
@@ -14,7 +15,10 @@ class NoAnswer(Exception):
 
 
 def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_seconds: float) -> Plan:
-    """The daemon's answer; NoAnswer if it is absent, too slow, or refuses."""
+    """The daemon's answer; NoAnswer if it is absent, too slow, or refuses, or this process cannot ask."""
+    short = resources.shortage()
+    if short:
+        raise NoAnswer(f"the daemon at {endpoint} cannot be asked: {short}")
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     try:

@@ -13,6 +13,9 @@ Linger is zero, except for the last messages at `close`, which get a fraction of
 A daemon that does not know this rank (it was restarted) asks for a Hello; ours is encoded once and sent again on
 request. A refusal by the daemon is logged once, and tried again a minute later. Terms and commands are passed to
 `on_message`, which must not block.
+
+libzmq is touched only when this process has the descriptors, threads and memory for it (see `resources`). If it has
+not, and after any error, the thread waits and tries again; the newest reports are kept meanwhile.
 """
 
 import logging
@@ -24,6 +27,7 @@ from typing import Protocol
 
 import zmq
 
+from caboose.report import resources
 from caboose_wire import (
     Bye,
     Command,
@@ -146,12 +150,21 @@ class Sender:
         self._closing.set()
 
     def _run(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:  # noqa: BLE001 - a dead sender must not become a traceback in someone's job
-            logger.warning("caboose: the sender stopped, nothing more is reported: %r", error)
+        while True:
+            problem = resources.shortage()
+            if not problem:
+                try:
+                    self._serve()
+                except Exception as error:  # noqa: BLE001 - a dead sender must not become a traceback in someone's job
+                    problem = repr(error)
+            if problem:
+                self._log_once(f"nothing is reported for now, {problem}. It is tried again")
+            if self._closing.wait(resources.RETRY_SECONDS if problem else 0.0):
+                return
 
     def _serve(self) -> None:
+        """Reports until the run closes."""
+        self._is_hello_due = True
         context = zmq.Context()
         socket = context.socket(zmq.DEALER)
         try:
