@@ -5,6 +5,7 @@ import time
 import zmq
 
 from caboose.report import resources
+from caboose.report.daemon_log import printable
 from caboose.report.sender import CurveKeys
 from caboose_wire import Plan, PlanRequest, Refused, WireError, decode, encode
 from caboose_wire.codec import MAX_HEADER_BYTES
@@ -45,7 +46,8 @@ def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_se
             if isinstance(message, Plan) and message.job == request.job:
                 return message
             if isinstance(message, Refused):
-                raise NoAnswer(f"the daemon at {endpoint} refused ({message.reason}): {message.detail}")
+                why = printable(f"refused ({message.reason}): {message.detail}")
+                raise NoAnswer(f"the daemon at {endpoint} {why}")
         raise NoAnswer(f"the daemon at {endpoint} gave no plan within {timeout_seconds:g} s")
     finally:
         socket.close()

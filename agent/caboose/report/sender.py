@@ -28,6 +28,7 @@ from typing import Protocol
 import zmq
 
 from caboose.report import resources
+from caboose.report.daemon_log import daemon_log
 from caboose_wire import (
     Bye,
     Command,
@@ -263,7 +264,7 @@ class Sender:
             try:
                 message: Message = decode(socket.recv_multipart(flags=zmq.NOBLOCK))
             except WireError as error:
-                self._log_once(f"the daemon sent an unreadable message: {error.reason}")
+                self._log_once(f"the daemon sent an unreadable message: {error.reason}", daemon_log.log)
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
@@ -271,12 +272,12 @@ class Sender:
                 if self._on_message is not None:
                     self._on_message(message)
             elif isinstance(message, Refused):
-                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
+                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
                 if message.reason in ("version", "duplicate_job", "capacity"):
                     self._quiet_until = time.monotonic() + REFUSED_SECONDS
                     self._is_hello_due = True
 
-    def _log_once(self, text: str) -> None:
+    def _log_once(self, text: str, log: Callable[..., None] = logger.log) -> None:
         if text not in self._logged and len(self._logged) < 100:
             self._logged.add(text)
-            logger.warning("caboose: %s", text)
+            log(logging.WARNING, "caboose: %s", text)
