@@ -5,9 +5,9 @@ Design
 libzmq calls `abort` when it cannot create an epoll instance or start a thread, which ends the training process. So
 everything it will need is taken here for a moment, the descriptors, the threads and the memory at once, and given back
 before libzmq is touched. Measured with libzmq 4.3.5: 6 descriptors and 2 threads for the context and the first socket,
-1 descriptor for the connection, a few for a name lookup. Once the first socket exists, libzmq treats a lack of
-descriptors as a failed connection and tries again later. `NUM_DESCRIPTORS` leaves a margin, because other threads of
-the run may open files between this check and libzmq.
+2 descriptors for its monitor, 2 for the pipe beside it, 1 for the connection, a few for a name lookup. Once the first
+socket exists, libzmq treats a lack of descriptors as a failed connection and tries again later. `NUM_DESCRIPTORS`
+leaves a margin, because other threads of the run may open files between this check and libzmq.
 
 One check takes less than a millisecond. It is made at attach, on the sender's thread before a connection is opened, and
 every `RETRY_SECONDS` after it has failed; never once per step.
