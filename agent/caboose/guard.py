@@ -33,8 +33,9 @@ def left_out(what: str) -> None:
 class Guard:
     """Catches, counts and times whatever the agent does on the user's threads."""
 
-    def __init__(self, on_trip: Callable[[], None]) -> None:
-        self._on_trip = on_trip
+    def __init__(self, on_trip: Callable[[], None] = lambda: None) -> None:
+        self.on_trip = on_trip
+        """Called once, after too many failures."""
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self.num_failures = 0
         self.is_tripped = False
@@ -58,7 +59,7 @@ class Guard:
             self.is_tripped = True
             logger.warning("caboose: switched itself off after %d failures", self.num_failures)
             try:
-                self._on_trip()
+                self.on_trip()
             except Exception as trip_error:  # noqa: BLE001 - as above
                 logger.warning("caboose: could not remove its hooks: %r", trip_error)
 

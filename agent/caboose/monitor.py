@@ -5,11 +5,17 @@ Design
 The monitor only joins the parts that `attach` built. Every public call goes through the guard, so none of them raises.
 A disabled monitor is the same class without parts, and needs no torch.
 
+Where file descriptors, threads or memory are missing at attach, the monitor waits: it has a shell and no other parts,
+counts the steps, and tries again at a step boundary every `RETRY_SECONDS`. What the shell has is used from then on, so
+that loaders and functions wrapped in between stay valid.
+
 With rollback `auto` there is also a brake (`rollback.brake`). It is outside the guard: a rank that has agreed to act
 must act, even if observing has failed, and its two exceptions are meant to end the run.
 """
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +25,7 @@ from caboose.governor import Governor
 from caboose.guard import Guard
 from caboose.observe.loader import BatchSkip, WatchedLoader
 from caboose.observe.phases import PhaseClock
+from caboose.report import resources
 from caboose.report.identity import Identity
 from caboose.report.session import Session
 from caboose.report.step_count import StepCount
@@ -34,23 +41,32 @@ if TYPE_CHECKING:
     from caboose.rollback.brake import Brake
     from caboose.rollback.skip_step import StepSkipper
 
+logger = logging.getLogger("caboose")
+
 BROKEN_SECONDS = 5.0
 """How long `close` waits for a background save when the run ends with an error: other ranks may be gone."""
 
 Batch = TypeVar("Batch")
 
 
+class Shell:
+    """The parts that a monitor has from the beginning, also while it waits."""
+
+    def __init__(self, start_step: int = 0, start_model_step: int | None = None) -> None:
+        self.guard = Guard()
+        self.clock = PhaseClock()
+        self.skip = BatchSkip()
+        self.count = StepCount(start_step, start_model_step, lambda error: self.guard.failed("step", error))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What `attach` built for one rank."""
+    """What `attach` built for one rank, around a shell."""
 
     session: Session
-    guard: Guard
-    clock: PhaseClock
     governor: Governor
     observer: "Observer"
     reporter: StepReporter
-    skip: BatchSkip
     make_hunter: "Callable[[], Hunter]"
     """For a hunt that the user calls, where hunting is off."""
     hunter: "Hunter | None" = None
@@ -62,14 +78,25 @@ class Parts:
 class Monitor:
     """Watches one rank. Made by `caboose.attach`."""
 
-    def __init__(self, parts: Parts | None) -> None:
-        """Without parts it is disabled: every call does nothing."""
+    def __init__(
+        self, parts: Parts | None, shell: Shell | None = None, *, build_later: Callable[[], Parts] | None = None
+    ) -> None:
+        """Without parts every call does nothing, until `build_later` has built them, if it is given."""
+        shell = shell or Shell()
+        self.guard = shell.guard
+        self.clock = shell.clock
+        self._skip = shell.skip
+        self._count = shell.count
+        self._build_later = build_later
+        self._next_try = time.monotonic() + resources.RETRY_SECONDS
+        self._place(parts)
+        # Bound once, so that no wrapper is made per call.
+        self._guarded_step = self.guard.protect("step", self._end_step)
+        self._guarded_event = self.guard.protect("event", self._send_event)
+
+    def _place(self, parts: Parts | None) -> None:
         self.identity: Identity | None = None if parts is None else parts.session.identity
-        self.guard = Guard(on_trip=lambda: None) if parts is None else parts.guard
-        self.clock = PhaseClock() if parts is None else parts.clock
-        self._skip = BatchSkip() if parts is None else parts.skip
         self._governor = Governor(1, 1.0) if parts is None else parts.governor
-        self._count = StepCount(0, None, lambda _: None) if parts is None else parts.session.count
         self._session = None if parts is None else parts.session
         self._observer = None if parts is None else parts.observer
         self._reporter = None if parts is None else parts.reporter
@@ -79,14 +106,11 @@ class Monitor:
         self._hunter = None if parts is None else parts.hunter
         self._make_hunter = None if parts is None else parts.make_hunter
         self._is_closed = parts is None
-        # Bound once, so that no wrapper is made per call.
-        self._guarded_step = self.guard.protect("step", self._end_step)
-        self._guarded_event = self.guard.protect("event", self._send_event)
 
     @property
     def is_active(self) -> bool:
-        """Whether steps are being reported."""
-        return not (self._is_closed or self.guard.is_tripped)
+        """Whether steps are being reported, or will be as soon as there are resources for it."""
+        return self._build_later is not None or not (self._is_closed or self.guard.is_tripped)
 
     @property
     def model_step(self) -> int:
@@ -128,6 +152,8 @@ class Monitor:
         optimizer steps; `num_samples` weights this rank's loss in the mean over ranks.
         """
         if self._is_closed:
+            if self._build_later is not None:
+                self._wait(self._build_later, step)
             return
         number = self._count.advance(step)
         self._guarded_step(loss, metrics, num_samples, num_tokens)
@@ -152,6 +178,25 @@ class Monitor:
             reporter.report(loss, metrics, num_samples, num_tokens)
         finally:  # the step is over even if it could not be reported
             reporter.begin_step()
+
+    def _wait(self, build: Callable[[], Parts], step: int | None) -> None:
+        """A step that is not watched; tries to build the parts if it is time to."""
+        self._count.advance(step)
+        now = time.monotonic()
+        if now < self._next_try:
+            return
+        self._next_try = now + resources.RETRY_SECONDS
+        try:
+            if resources.shortage(resources.NUM_THREADS + 1):
+                return
+            self._place(build())
+        except Exception as error:  # noqa: BLE001 - this is in the middle of someone's run
+            if resources.is_shortage(error):
+                return
+            logger.warning("caboose: this run is not watched: %r", error)
+        else:
+            logger.warning("caboose: this run is watched from step %d on", self._count.step + 1)
+        self._build_later = None
 
     def watch(self, loader: Iterable[Batch]) -> "WatchedLoader[Batch]":
         """The same loader, with the wait for each batch timed and the batches counted."""
@@ -234,6 +279,7 @@ class Monitor:
 
         `error` is the exception that ends the run, if one does; at exit it is found without being passed.
         """
+        self._build_later = None
         if self._is_closed:
             return
         if self._checkpointer is not None:
@@ -252,6 +298,7 @@ class Monitor:
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""
         self._is_closed = True
+        self._build_later = None
         self.guard.is_tripped = True
         if self._session is not None:
             self._session.abandon()

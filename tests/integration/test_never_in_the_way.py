@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from support.processes import clean_environment, running_daemon
+from support.rogue import rogue
 from support.training import JOBS
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,14 @@ def mad(_directory: Path) -> Iterator[str]:
         context.term()
 
 
-@pytest.mark.parametrize("daemon", [hung, gone, mad])
+@contextmanager
+def flooding(_directory: Path) -> Iterator[str]:
+    """Something that sends frames of one message without end."""
+    with rogue() as daemon:
+        yield daemon.endpoint
+
+
+@pytest.mark.parametrize("daemon", [hung, gone, mad, flooding])
 def test_losses_are_bit_identical_memory_is_flat_and_calls_are_short(
     daemon: Any, bare: dict[str, Any], tmp_path: Path
 ) -> None:

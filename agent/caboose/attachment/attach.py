@@ -1,4 +1,11 @@
-"""`caboose.attach`: checks the arguments, builds the monitor, and starts it."""
+"""`caboose.attach`: checks the arguments, builds the monitor, and starts it.
+
+Design
+------
+A wrong argument raises. A lack of file descriptors, threads or memory does not: the monitor then waits for them (see
+`monitor`), and the run goes on. Three options cannot wait, because all ranks must have them from the first step on or
+the program relies on them: rollback `auto`, `skip_step` and checkpoints. With these a lack raises as well.
+"""
 
 import logging
 import os
@@ -6,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never
 
-from caboose.monitor import Monitor
-from caboose.report import identity, live_monitors
+from caboose.monitor import Monitor, Parts, Shell
+from caboose.report import identity, live_monitors, resources
 from caboose.settings import environment
 from caboose.settings.options import (
     Checkpoints,
@@ -102,7 +109,6 @@ def attach(
         import torch
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
-    from caboose.attachment.build import Request, build
 
     optimizers = _optimizers(optimizer)
     if not isinstance(model, torch.nn.Module):
@@ -115,16 +121,25 @@ def attach(
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
-    chosen = environment.resolve(os.environ, endpoint=endpoint, sampling=as_sampling(sampling), hunt=hunt)
+    cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
+    sampled, record = as_sampling(sampling), _record(config, num_classes)
     if rank is None and world_size is None and _has_process_group():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    who = identity.resolve(os.environ, job=job, rank=rank, world=world_size)
-    record = _record(config, num_classes)
-    if allowed.mode == "auto":
-        from caboose.rollback import support
 
-        support.check(model, optimizers, chosen, who.world)
+    def settle() -> tuple[environment.Settings, identity.Identity]:
+        chosen = environment.resolve(os.environ, endpoint=endpoint, sampling=sampled, hunt=hunt)
+        who = identity.resolve(os.environ, job=job, rank=rank, world=world_size)
+        if allowed.mode == "auto":
+            from caboose.rollback import support
 
+            support.check(model, optimizers, chosen, who.world)
+        return chosen, who
+
+    settled = None
+    try:
+        settled = settle()
+    except (ValueError, OSError, ImportError) as error:
+        _check_wait(error, cannot_wait=cannot_wait)
     before = _attached
     if before is not None and before.monitor.is_active:
         is_same_model = before.model is model
@@ -140,8 +155,13 @@ def attach(
         logger.info("caboose: %s in this process; that monitor is closed", what)
         before.monitor.close()
 
-    monitor = Monitor(
-        build(
+    shell = Shell(start_step, start_model_step)
+
+    def build_parts() -> Parts:
+        from caboose.attachment.build import Request, build
+
+        chosen, who = settled or settle()
+        return build(
             Request(
                 identity=who,
                 settings=chosen,
@@ -153,17 +173,42 @@ def attach(
                 rollback=allowed,
                 checkpoints=written,
                 config=record,
-                start_step=start_step,
-                start_model_step=start_model_step,
-            )
+            ),
+            shell,
         )
-    )
+
+    monitor = _started(build_parts, shell, cannot_wait=cannot_wait)
     live_monitors.register(monitor, model)
     _attached = Attached(model, optimizers, monitor, is_auto=allowed.mode == "auto")
-    if who.rank == 0:
+    if monitor.identity is not None and monitor.identity.rank == 0 and settled is not None:
         text = "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here"
-        logger.info(text, who.job, who.world, chosen.endpoint, allowed.mode)
+        logger.info(text, monitor.identity.job, monitor.identity.world, settled[0].endpoint, allowed.mode)
     return monitor
+
+
+def _started(build_parts: Callable[[], Parts], shell: Shell, *, cannot_wait: bool) -> Monitor:
+    """A monitor that watches; one that waits, where something is missing that it needs."""
+    short = "" if cannot_wait else resources.shortage(resources.NUM_THREADS + 1)
+    if not short:
+        try:
+            return Monitor(build_parts(), shell)
+        except Exception as error:  # noqa: BLE001 - raised again, unless waiting helps
+            _check_wait(error, cannot_wait=cannot_wait)
+            short = str(error)
+    text = "caboose: this run is not watched for now, %s. It is tried again every %g s"
+    logger.warning(text, short, resources.RETRY_SECONDS)
+    return Monitor(None, shell, build_later=build_parts)
+
+
+def _check_wait(error: Exception, *, cannot_wait: bool) -> None:
+    """Returns if this was a lack of resources, and the monitor may wait for them; else raises."""
+    if not resources.is_shortage(error):
+        raise error
+    if cannot_wait:
+        raise ValueError(
+            'attach: rollback="auto", skip_step and checkpoints cannot wait for resources, and this process has too '
+            f"few of them: {error}; raise `ulimit -n`, `ulimit -u` or `ulimit -v`"
+        ) from error
 
 
 def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":

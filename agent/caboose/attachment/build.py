@@ -2,8 +2,9 @@
 
 Design
 ------
-Everything runs on the training thread, before training. The sender's thread starts last, when nothing can be refused
-any more; a part that is refused leaves no hook, thread or process group behind.
+Everything runs on the training thread, before training, or at a step boundary where attach had to wait for resources.
+The sender's thread starts last, when nothing can be refused any more; a part that is refused leaves no hook, thread or
+process group behind.
 """
 
 import contextlib
@@ -16,13 +17,10 @@ import torch
 
 from caboose.governor import Governor
 from caboose.guard import Guard
-from caboose.monitor import Parts
-from caboose.observe.loader import BatchSkip
+from caboose.monitor import Parts, Shell
 from caboose.observe.observer import Observer
-from caboose.observe.phases import PhaseClock
 from caboose.report.identity import Identity
 from caboose.report.session import Session, build_hello
-from caboose.report.step_count import StepCount
 from caboose.report.step_reporter import StepReporter
 from caboose.settings.environment import Settings
 from caboose.settings.options import Checkpoints, Rollback
@@ -50,17 +48,13 @@ class Request:
     rollback: Rollback
     checkpoints: Checkpoints | None
     config: Mapping[str, Scalar]
-    start_step: int
-    start_model_step: int | None
 
 
-def build(request: Request) -> Parts:
+def build(request: Request, shell: Shell) -> Parts:
     """Places the hooks, starts the threads and returns the parts."""
     who, rollback = request.identity, request.rollback
-    guard = Guard(on_trip=lambda: observer.close())
-    clock, skip = PhaseClock(), BatchSkip()
-    count = StepCount(request.start_step, request.start_model_step, lambda error: guard.failed("step", error))
-    session = Session(who, count)
+    guard, clock = shell.guard, shell.clock
+    session = Session(who, shell.count)
     report_event = guard.protect("event", session.event)
     with contextlib.ExitStack() as undo:
         observer = Observer(
@@ -73,6 +67,7 @@ def build(request: Request) -> Parts:
             schedulers=request.schedulers,
             scaler=request.scaler,
         )
+        guard.on_trip = observer.close
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None
         if rollback.skip_step is not None:
@@ -93,7 +88,7 @@ def build(request: Request) -> Parts:
 
             brake = engage(
                 session,
-                skip,
+                shell.skip,
                 request.model,
                 request.optimizers,
                 request.settings,
@@ -134,12 +129,9 @@ def build(request: Request) -> Parts:
         undo.pop_all()
     return Parts(
         session=session,
-        guard=guard,
-        clock=clock,
         governor=governor,
         observer=observer,
         reporter=reporter,
-        skip=skip,
         make_hunter=make_hunter,
         hunter=hunter,
         brake=brake,

@@ -25,6 +25,7 @@ from caboose.checkpoints import layout, manifest
 from caboose.checkpoints.errors import CheckpointRefused
 from caboose.checkpoints.plan_request import NoAnswer, ask
 from caboose.report import identity
+from caboose.report.daemon_log import printable
 from caboose.settings import environment
 from caboose_wire import Plan, PlanRequest
 
@@ -32,6 +33,7 @@ logger = logging.getLogger("caboose")
 
 PATIENCE_SECONDS = 3600.0
 """How long other ranks wait for rank 0, which may have to read a large checkpoint completely."""
+MAX_REASON = 1000
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +196,7 @@ def _decide(directory: Path | None, answer: Plan | str, world: int, *, verify: b
         lr_scales={str(other.path): other.lr_scale for other in others if other.lr_scale != lr_scale},
         rejected=tuple(rejected),
         source="daemon" if is_answered else "disk",
-        reason=answer.reason if isinstance(answer, Plan) else answer,
+        reason=printable(answer.reason, MAX_REASON) if isinstance(answer, Plan) else answer,
     )
 
 

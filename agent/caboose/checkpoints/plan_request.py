@@ -4,9 +4,12 @@ import time
 
 import zmq
 
-from caboose.report.sender import CurveKeys
+from caboose.report import resources
+from caboose.report.connection import Connection, CurveKeys, Flooded
+from caboose.report.daemon_log import printable
 from caboose_wire import Plan, PlanRequest, Refused, WireError, decode, encode
-from caboose_wire.codec import MAX_HEADER_BYTES
+
+POLL_SECONDS = 0.02
 
 
 class NoAnswer(Exception):
@@ -14,39 +17,34 @@ class NoAnswer(Exception):
 
 
 def ask(endpoint: str, curve: CurveKeys | None, request: PlanRequest, timeout_seconds: float) -> Plan:
-    """The daemon's answer; NoAnswer if it is absent, too slow, or refuses."""
-    context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
+    """The daemon's answer; NoAnswer if it is absent, too slow, or refuses, or this process cannot ask."""
+    short = resources.shortage()
+    if short:
+        raise NoAnswer(f"the daemon at {endpoint} cannot be asked: {short}")
+    deadline = time.monotonic() + timeout_seconds
+    with zmq.Context() as context, Connection(context, endpoint, curve) as connection:
+        try:
+            while not connection.send(encode(request)):  # accepted only once connected: a missing daemon, or a slow one
+                if time.monotonic() > deadline:
+                    raise NoAnswer(f"no daemon at {endpoint} within {timeout_seconds:g} s")
+                connection.wait(POLL_SECONDS)
+            while time.monotonic() < deadline:
+                answer = _answer(connection, endpoint, request)
+                if answer is not None:
+                    return answer
+                connection.wait(POLL_SECONDS)
+        except Flooded as error:
+            raise NoAnswer(f"the daemon at {endpoint} gave no plan: {error}") from None
+    raise NoAnswer(f"the daemon at {endpoint} gave no plan within {timeout_seconds:g} s")
+
+
+def _answer(connection: Connection, endpoint: str, request: PlanRequest) -> Plan | None:
     try:
-        socket.setsockopt(zmq.LINGER, 0)
-        # Queued only once connected, so that a missing daemon differs from a slow one.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
-        if endpoint.startswith("tcp://["):
-            socket.setsockopt(zmq.IPV6, 1)
-        if curve is not None:
-            socket.curve_serverkey = curve.server_public
-            socket.curve_secretkey = curve.secret
-            socket.curve_publickey = curve.public
-        socket.connect(endpoint)
-        deadline = time.monotonic() + timeout_seconds
-        if not socket.poll(_left_ms(deadline), zmq.POLLOUT):
-            raise NoAnswer(f"no daemon at {endpoint} within {timeout_seconds:g} s")
-        socket.send_multipart(encode(request))
-        while socket.poll(_left_ms(deadline)):
-            try:
-                message = decode(socket.recv_multipart())
-            except WireError as error:
-                raise NoAnswer(f"the daemon at {endpoint} sent something unreadable: {error.reason}") from None
-            if isinstance(message, Plan) and message.job == request.job:
-                return message
-            if isinstance(message, Refused):
-                raise NoAnswer(f"the daemon at {endpoint} refused ({message.reason}): {message.detail}")
-        raise NoAnswer(f"the daemon at {endpoint} gave no plan within {timeout_seconds:g} s")
-    finally:
-        socket.close()
-        context.term()
-
-
-def _left_ms(deadline: float) -> int:
-    return max(0, int(1000 * (deadline - time.monotonic())))
+        frames = connection.receive()
+        message = None if frames is None else decode(frames)
+    except WireError as error:
+        raise NoAnswer(f"the daemon at {endpoint} sent something unreadable: {error.reason}") from None
+    if isinstance(message, Refused):
+        why = printable(f"refused ({message.reason}): {message.detail}")
+        raise NoAnswer(f"the daemon at {endpoint} {why}")
+    return message if isinstance(message, Plan) and message.job == request.job else None

@@ -1,4 +1,4 @@
-"""The thread that owns the socket: encodes and sends what the training thread queued, receives, and heartbeats.
+"""The thread that owns the connection: encodes and sends what the training thread queued, receives, and heartbeats.
 
 Design
 ------
@@ -6,13 +6,16 @@ The training thread only appends to a deque; it never touches the socket, a lock
 `POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
 interpreter from the training thread) and an idle one costs almost nothing.
 
-Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The socket
-itself holds few (`SNDHWM`), and none for a daemon that is not connected (`IMMEDIATE`), so that drops are decided here.
-Linger is zero, except for the last messages at `close`, which get a fraction of a second.
+Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The connection
+holds few, so that drops are decided here, and the last messages at `close` get a fraction of a second. A daemon that
+floods it is left alone for `REFUSED_SECONDS` (see `connection`).
 
 A daemon that does not know this rank (it was restarted) asks for a Hello; ours is encoded once and sent again on
 request. A refusal by the daemon is logged once, and tried again a minute later. Terms and commands are passed to
 `on_message`, which must not block.
+
+libzmq is touched only when this process has the descriptors, threads and memory for it (see `resources`). If it has
+not, and after any error, the thread waits and tries again; the newest reports are kept meanwhile.
 """
 
 import logging
@@ -24,6 +27,9 @@ from typing import Protocol
 
 import zmq
 
+from caboose.report import resources
+from caboose.report.connection import Connection, CurveKeys, Flooded, Waker
+from caboose.report.daemon_log import daemon_log
 from caboose_wire import (
     Bye,
     Command,
@@ -37,7 +43,6 @@ from caboose_wire import (
     decode,
     encode,
 )
-from caboose_wire.codec import MAX_HEADER_BYTES
 
 logger = logging.getLogger("caboose")
 
@@ -45,7 +50,6 @@ POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4
-LINGER_MS = 250
 MAX_QUEUED = 1000
 
 
@@ -59,17 +63,8 @@ class Outgoing(Protocol):
         """The message itself; built on the sender's thread."""
 
 
-class CurveKeys:
-    """Keys for an encrypted, authenticated connection, in ZeroMQ's text form (z85)."""
-
-    def __init__(self, server_public: str, agent_secret: str) -> None:
-        self.server_public = server_public.encode()
-        self.secret = agent_secret.encode()
-        self.public = zmq.curve_public(self.secret)
-
-
 class Sender:
-    """Owns the DEALER socket and the queue in front of it."""
+    """Owns the connection and the queue in front of it."""
 
     def __init__(
         self,
@@ -99,6 +94,7 @@ class Sender:
         self._next_heartbeat = 0.0
         self._bye: Bye | None = None
         self._closing = threading.Event()
+        self._waker = Waker()
         self._logged: set[str] = set()
         self.num_dropped = 0
         self.cpu_seconds = 0.0
@@ -137,6 +133,7 @@ class Sender:
         """Sends the Bye, gives queued messages a moment, and ends the thread."""
         self._bye = bye
         self._closing.set()
+        self._waker.wake()
         if self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -146,68 +143,67 @@ class Sender:
         self._closing.set()
 
     def _run(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:  # noqa: BLE001 - a dead sender must not become a traceback in someone's job
-            logger.warning("caboose: the sender stopped, nothing more is reported: %r", error)
+        while True:
+            problem = resources.shortage()
+            if not problem:
+                try:
+                    self._serve()
+                except Exception as error:  # noqa: BLE001 - a dead sender must not become a traceback in someone's job
+                    problem = repr(error)
+            if problem:
+                self._log_once(f"nothing is reported for now, {problem}. It is tried again")
+            if self._closing.wait(resources.RETRY_SECONDS if problem else 0.0):
+                return
 
     def _serve(self) -> None:
-        context = zmq.Context()
-        socket = context.socket(zmq.DEALER)
-        try:
-            self._configure(socket)
-            socket.connect(self._endpoint)
-            while not self._closing.wait(POLL_SECONDS):
-                self._turn(socket)
+        """Reports until the run closes."""
+        with zmq.Context() as context:
+            while True:
+                self._is_hello_due = True
+                try:
+                    with Connection(context, self._endpoint, self._curve, self._waker) as connection:
+                        self._report(connection)
+                    return
+                except Flooded as flood:
+                    if not flood.is_slow:
+                        self._log_once(f"the connection is closed for {REFUSED_SECONDS:g} s: {flood}", daemon_log.log)
+                    if self._closing.wait(0.0 if flood.is_slow else REFUSED_SECONDS):
+                        return
+
+    def _report(self, connection: Connection) -> None:
+        while not self._closing.is_set():
+            connection.wait(POLL_SECONDS)
+            if not self._closing.is_set():
+                self._turn(connection)
                 self.cpu_seconds = time.thread_time()
-            deadline = time.monotonic() + FLUSH_SECONDS
-            while not self._flush(socket) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            if self._bye is not None:
-                self._send(socket, encode(self._bye))
-        finally:
-            socket.close(linger=LINGER_MS)
-            context.term()
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while not self._flush(connection) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._bye is not None:
+            connection.send(encode(self._bye))
 
-    def _configure(self, socket: "zmq.Socket[bytes]") -> None:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 100)
-        socket.setsockopt(zmq.RCVHWM, 100)
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
-        if self._endpoint.startswith("tcp://["):
-            socket.setsockopt(zmq.IPV6, 1)
-        if self._curve is not None:
-            socket.curve_serverkey = self._curve.server_public
-            socket.curve_secretkey = self._curve.secret
-            socket.curve_publickey = self._curve.public
-
-    def _turn(self, socket: "zmq.Socket[bytes]") -> None:
-        self._listen(socket)
+    def _turn(self, connection: Connection) -> None:
+        self._listen(connection)
         now = time.monotonic()
         if now < self._quiet_until:
             return
-        if self._flush(socket) and now >= self._next_heartbeat and self._send(socket, encode(self._heartbeat())):
+        if self._flush(connection) and now >= self._next_heartbeat and connection.send(encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._send_with_heartbeat(socket)
+            self._send_with_heartbeat(connection)
 
-    def _send_with_heartbeat(self, socket: "zmq.Socket[bytes]") -> None:
+    def _send_with_heartbeat(self, connection: Connection) -> None:
         message = self._with_heartbeat(self._is_fresh) if self._with_heartbeat is not None else None
-        if message is not None and self._send(socket, encode(message)):
+        if message is not None and connection.send(encode(message)):
             self._is_fresh = False
 
-    def _flush(self, socket: "zmq.Socket[bytes]") -> bool:
+    def _flush(self, connection: Connection) -> bool:
         """Sends what is ready; False while the daemon does not accept it."""
         builder, self._next_hello = self._next_hello, None
         if builder is not None:
             self._hello_frames = encode(builder())
             self._is_hello_due = True
         if self._is_hello_due:
-            if not self._send(socket, self._hello_frames):
+            if not connection.send(self._hello_frames):
                 return False
             self._is_hello_due = False
             self._is_fresh = True
@@ -216,7 +212,7 @@ class Sender:
                 self._unsent = self._next_frames()
             if self._unsent is None:
                 return True
-            if not self._send(socket, self._unsent):
+            if not connection.send(self._unsent):
                 return False
             self._unsent = None
 
@@ -236,21 +232,15 @@ class Sender:
                 self._log_once(f"a report could not be encoded and was dropped: {error}")
         return None
 
-    def _send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> bool:
-        try:
-            socket.send_multipart(frames, flags=zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
-    def _listen(self, socket: "zmq.Socket[bytes]") -> None:
+    def _listen(self, connection: Connection) -> None:
         for _ in range(100):  # many messages of the daemon must not keep us from sending
-            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                return
             try:
-                message: Message = decode(socket.recv_multipart(flags=zmq.NOBLOCK))
+                frames = connection.receive()
+                if frames is None:
+                    return
+                message: Message = decode(frames)
             except WireError as error:
-                self._log_once(f"the daemon sent an unreadable message: {error.reason}")
+                self._log_once(f"the daemon sent an unreadable message: {error.reason}", daemon_log.log)
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
@@ -258,12 +248,12 @@ class Sender:
                 if self._on_message is not None:
                     self._on_message(message)
             elif isinstance(message, Refused):
-                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}")
+                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
                 if message.reason in ("version", "duplicate_job", "capacity"):
                     self._quiet_until = time.monotonic() + REFUSED_SECONDS
                     self._is_hello_due = True
 
-    def _log_once(self, text: str) -> None:
+    def _log_once(self, text: str, log: Callable[..., None] = logger.log) -> None:
         if text not in self._logged and len(self._logged) < 100:
             self._logged.add(text)
-            logger.warning("caboose: %s", text)
+            log(logging.WARNING, "caboose: %s", text)

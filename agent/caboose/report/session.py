@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from caboose.report.connection import CurveKeys
 from caboose.report.identity import Identity
 from caboose.report.record import Note
-from caboose.report.sender import CurveKeys, Outgoing, Sender
+from caboose.report.sender import Outgoing, Sender
 from caboose.report.step_count import StepCount
 from caboose.tensors.scalars import plain, plain_item
 from caboose.version import __version__

@@ -21,6 +21,7 @@ from torch import distributed as dist
 
 from caboose.guard import Guard
 from caboose.observe.loader import BatchSkip
+from caboose.report.daemon_log import daemon_log, printable
 from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
 from caboose.rollback.coordinator import Coordinator
@@ -207,7 +208,7 @@ class Brake:
 
     def _stop(self, command: Command, step: int) -> str:
         raise RunStopped(
-            f"stopped after step {step} on all ranks: {command.reason or 'asked to'}. "
+            f"stopped after step {step} on all ranks: {printable(command.reason) or 'asked to'}. "
             "Restart from a checkpoint; caboose.resume_plan() says which."
         )
 
@@ -241,17 +242,19 @@ class Brake:
             is_less = message.rollback != "auto"
             way_out = ": start it with --rollback auto" if is_less else ""
             text = "caboose: rollback is auto here and %s at the daemon, so %s is in force%s"
-            logger.log(logging.WARNING if is_less else logging.INFO, text, message.rollback, message.rollback, way_out)
+            level = logging.WARNING if is_less else logging.INFO
+            daemon_log.log(level, text, message.rollback, message.rollback, way_out)
         if self._has_secret and not message.is_signed and (self._terms is None or self._terms.is_signed):
-            logger.warning(
+            daemon_log.log(
+                logging.WARNING,
                 "caboose: there is a secret here and none at the daemon, so its commands will be refused: "
-                "start it with --secret-file"
+                "start it with --secret-file",
             )
         self._terms = message
 
     def answer(self, ack: Ack) -> None:
         """Reports the outcome of a command to the daemon; on either thread."""
-        logger.info("caboose: command %d: %s %s", ack.command, ack.outcome, ack.detail)
+        daemon_log.log(logging.INFO, "caboose: command %d: %s %s", ack.command, ack.outcome, ack.detail)
         self._session.send(ack)
 
     def holdings(self, is_asked: bool) -> Holdings | None:

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
+from caboose.report.daemon_log import printable
 from caboose.rollback.agreement import agree
 from caboose.rollback.budget import Limits
 from caboose.rollback.errors import NotCarriedOut, RollbackFailed, RollbackInDoubt, RunStopped
@@ -219,7 +220,8 @@ class Coordinator:
             command.number, "aborted" if undone else "done", undone or detail or str(stop or ""), seconds
         )
         if stop is not None or command.kind == "stop":  # stays armed, so that every later boundary raises it again
-            self._failure = stop or RunStopped(f"stopped after step {command.boundary} on all ranks: {command.reason}")
+            why = printable(command.reason)
+            self._failure = stop or RunStopped(f"stopped after step {command.boundary} on all ranks: {why}")
             raise self._failure
         self._negotiation.carried_out()
 

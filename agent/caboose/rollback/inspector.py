@@ -3,8 +3,8 @@
 Design
 ------
 One daemon thread, started with the first task; tasks run in order. They allocate and touch buffers, wait for copies off
-the device, and compute checksums. A task that raises is logged and dropped: the snapshot stays unchecked, and an
-unchecked snapshot is never used.
+the device, and compute checksums. A task that raises is logged and dropped, and so is one for which no thread can be
+started: the snapshot stays unchecked, and an unchecked snapshot is never used.
 """
 
 import logging
@@ -25,8 +25,13 @@ class Inspector:
     def put(self, task: Callable[[], None]) -> None:
         """Queues a task; returns at once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="caboose-snapshots", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="caboose-snapshots", daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:  # this may be a boundary at which all ranks act
+                logger.warning("caboose: a snapshot cannot be checked now and will not be used: %r", error)
+                return
+            self._thread = thread
         self._tasks.put(task)
 
     def close(self, timeout: float = 0.5) -> None:

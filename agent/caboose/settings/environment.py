@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caboose.report.sender import CurveKeys
+from caboose.report.connection import CurveKeys
 from caboose.settings.options import Sampling
 from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp

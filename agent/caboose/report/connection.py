@@ -1,0 +1,219 @@
+"""One connection to the daemon: a DEALER socket that keeps neither too much to send nor too much that came in.
+
+Design
+------
+Used by one thread, which owns it. To send: the socket holds few messages (`SNDHWM`), and none for a daemon that is not
+connected (`IMMEDIATE`), so that drops are decided by the caller. Linger is zero, except at `close`.
+
+What comes in: MAXMSGSIZE limits a frame, and a message may have any number of them. libzmq keeps the frames of an
+unfinished message where they cannot be read, counted or dropped; its high-water mark counts finished messages only. A
+peer that sends frames without end made a process grow by 300 MB/s. So the kernel's count of the bytes on the connection
+is compared with what was read (`caboose_wire.received_bytes`): more than `MAX_BYTES` since the last finished message
+raises `Flooded`, and closing the socket frees the frames. The count is read when the connection has something to read,
+at most every `CHECK_SECONDS`, so `wait` must be where its thread spends its time. Heartbeats are counted as well:
+without any message they reach the limit after hours, which is then no flood (`is_slow`). The bound: `MAX_BYTES` on the
+wire and what arrives during one check, at most 32 times that in libzmq's memory (an empty frame of 2 bytes takes 64
+there). Measured: 10 MB at most. The small receive buffer slows a flood down. Outside Linux the bytes are not counted,
+and only a frame is limited.
+
+A finished message is read frame by frame, and only `MAX_FRAMES` of it are kept.
+"""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from caboose_wire import WireError
+from caboose_wire.codec import MAX_HEADER_BYTES
+from caboose_wire.received_bytes import ReceivedBytes
+
+MAX_BYTES = 512 * 1024
+MAX_FRAMES = 8
+CHECK_SECONDS = 0.005
+SLOW_SECONDS = 3600.0
+RECEIVE_BUFFER_BYTES = 16 * 1024
+LINGER_MS = 250
+
+
+class CurveKeys:
+    """Keys for an encrypted, authenticated connection, in ZeroMQ's text form (z85)."""
+
+    def __init__(self, server_public: str, agent_secret: str) -> None:
+        self.server_public = server_public.encode()
+        self.secret = agent_secret.encode()
+        self.public = zmq.curve_public(self.secret)
+
+
+class Flooded(Exception):
+    """The daemon sends bytes, and no message of them is ever finished."""
+
+    def __init__(self, *, is_slow: bool) -> None:
+        super().__init__(f"the daemon sent more than {MAX_BYTES >> 10} KiB without a message")
+        self.is_slow = is_slow
+        """Whether it took so long that it may be heartbeats."""
+
+
+class Waker:
+    """Ends another thread's `Connection.wait`; any thread may call `wake`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: tuple[int, int] | None = None
+
+    def open(self) -> int:
+        """The descriptor to poll."""
+        with self._lock:
+            self._ends = os.pipe()
+            return self._ends[0]
+
+    def wake(self) -> None:
+        with self._lock:  # the descriptor must not become another file's between the two
+            if self._ends is not None:
+                os.write(self._ends[1], b"!")
+
+    def close(self) -> None:
+        with self._lock:
+            for end in self._ends or ():
+                os.close(end)
+            self._ends = None
+
+
+class Connection:
+    """A DEALER socket to one endpoint."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        curve: CurveKeys | None,
+        waker: Waker | None = None,
+    ) -> None:
+        self._waker = waker
+        self._count: ReceivedBytes | None = None
+        self._mark, self._marked_at = 0, time.monotonic()
+        with contextlib.ExitStack() as undo:
+            self._socket = undo.enter_context(context.socket(zmq.DEALER))
+            _configure(self._socket, endpoint, curve)
+            self._monitor = undo.enter_context(
+                self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+            )
+            self._poll = select.poll()
+            self._poll.register(int(self._monitor.getsockopt(zmq.FD)), select.POLLIN)
+            if waker is not None:
+                self._poll.register(waker.open(), select.POLLIN)
+                undo.callback(waker.close)
+            self._socket.connect(endpoint)
+            undo.pop_all()
+
+    def wait(self, seconds: float) -> None:
+        """Waits so long, or until woken; raises `Flooded` as soon as the daemon has sent too much."""
+        deadline = time.monotonic() + seconds
+        self._note_connections()  # to its end, for only then does its descriptor signal the next event
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(self._poll.poll(1000 * left))
+            count = self._count
+            if count is not None and count.descriptor in ready:
+                if not self._check(count):
+                    self._forget(count.descriptor)
+                time.sleep(min(CHECK_SECONDS, left))  # libzmq takes a moment to read what has come
+                del ready[count.descriptor]
+            if ready and not self._note_connections():
+                return  # woken
+
+    def _check(self, count: ReceivedBytes) -> bool:
+        """Whether the connection still exists."""
+        num = count.read()
+        if num is not None and num - self._mark > MAX_BYTES:
+            raise Flooded(is_slow=time.monotonic() - self._marked_at > SLOW_SECONDS)
+        return num is not None
+
+    def _note_connections(self) -> bool:
+        """Reads what the monitor has; returns whether it had anything."""
+        seen: list[tuple[int, int]] = []
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                seen.append((int(event["event"]), int(event["value"])))
+        for kind, descriptor in seen:
+            if self._count is not None:
+                self._forget(self._count.descriptor)
+            if kind == zmq.EVENT_CONNECTED:
+                self._count = ReceivedBytes(descriptor)
+                self._mark, self._marked_at = 0, time.monotonic()
+                if self._count.read() is not None:
+                    self._poll.register(descriptor, select.POLLIN)
+        return bool(seen)
+
+    def _forget(self, descriptor: int) -> None:
+        self._count = None
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(descriptor)
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Sends a message, if the daemon accepts it now; never waits."""
+        try:
+            self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> list[bytes] | None:
+        """The frames of the next finished message; None if there is none. WireError if it has too many."""
+        frames: list[bytes] = []
+        num = 0
+        try:
+            while num == 0 or self._socket.getsockopt(zmq.RCVMORE):
+                frame = self._socket.recv(zmq.NOBLOCK)
+                num += 1
+                if num <= MAX_FRAMES:
+                    frames.append(frame)
+        except zmq.Again:
+            return None
+        if self._count is not None:
+            self._mark, self._marked_at = self._count.read() or 0, time.monotonic()
+        if num > MAX_FRAMES:
+            raise WireError("oversize", f"{num} frames, the limit is {MAX_FRAMES}")
+        return frames
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Closes the socket; with a linger, what is sent already may still leave."""
+        if self._waker is not None:
+            self._waker.close()
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=linger_ms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(LINGER_MS if error is None else 0)
+
+
+def _configure(socket: "zmq.Socket[bytes]", endpoint: str, curve: CurveKeys | None) -> None:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 100)
+    socket.setsockopt(zmq.RCVHWM, 100)
+    socket.setsockopt(zmq.RCVBUF, RECEIVE_BUFFER_BYTES)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, 100)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
+    if endpoint.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
+    if curve is not None:
+        socket.curve_serverkey = curve.server_public
+        socket.curve_secretkey = curve.secret
+        socket.curve_publickey = curve.public
