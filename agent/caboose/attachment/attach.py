@@ -123,6 +123,7 @@ def attach(
     if allowed.mode == "auto":
         from caboose.rollback import support
 
+        chosen = environment.with_secret(chosen, os.environ)
         support.check(model, optimizers, chosen, who.world)
 
     before = _attached
@@ -160,9 +161,15 @@ def attach(
     )
     live_monitors.register(monitor, model)
     _attached = Attached(model, optimizers, monitor, is_auto=allowed.mode == "auto")
+    if chosen.why_uncommanded:
+        logger.warning(
+            "caboose: rollback is auto here, but there is no secret to check commands with, so advise is in force: %s; "
+            "or set CABOOSE_SECRET_FILE here and at the daemon",
+            chosen.why_uncommanded,
+        )
     if who.rank == 0:
         text = "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here"
-        logger.info(text, who.job, who.world, chosen.endpoint, allowed.mode)
+        logger.info(text, who.job, who.world, chosen.endpoint, "advise" if chosen.why_uncommanded else allowed.mode)
     return monitor
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import zmq
 import zmq.auth
 
+from caboose_wire.private_files import NotPrivate, check_named
+
 DAEMON, AGENT = "daemon", "agent"
 
 
@@ -48,4 +50,8 @@ def load(directory: Path) -> DaemonKeys:
         raise KeysError(f"{path}: {error}; make keys with `caboose keys new {directory}`") from None
     if secret is None:
         raise KeysError(f"{path} contains no secret key; make keys with `caboose keys new {directory}`")
+    try:
+        check_named(path)
+    except NotPrivate as error:
+        raise KeysError(str(error)) from None
     return DaemonKeys(public, secret, directory / "agents")
