@@ -6,8 +6,8 @@ Two threads. The loop's thread receives and judges; the main thread serves HTTP 
 mirror have their own thread (see `outbox`). `Daemon` can be embedded: construct, `start`, use `endpoint` and `url`,
 `serve` until something calls `stop`. Ports may be 0.
 
-SIGHUP rereads the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon running in it; that still
-ends the daemon. The two cases are distinguished by whether the terminal still exists.
+SIGHUP rereads the authorised keys, and the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon
+running in it; that still ends the daemon. The two cases are distinguished by whether the terminal still exists.
 """
 
 import asyncio
@@ -298,7 +298,8 @@ class Daemon:
             self.reload()
 
     def reload(self) -> None:
-        """Rereads the configuration: thresholds apply at once, everything else at the next start."""
+        """Rereads keys and configuration: keys and thresholds apply at once, everything else at the next start."""
+        self._loop.reload_keys()
         if self._reread is None:
             return
         try:
