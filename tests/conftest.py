@@ -1,8 +1,11 @@
 """Fixtures every test may use."""
 
+import atexit
 import os
 import re
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,10 @@ from support.processes import DaemonProcess, running_daemon
 # the tests of the checklist take 8 s of CPU time with one thread and 32 s with two. Torch and numpy read this when they
 # are imported, and the processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The secret that signs commands is this user's: tests have their own, and so have the processes that they start.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="caboose-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # A shell without a terminal starts what it puts in the background with SIGINT ignored, and children inherit that:
 # tests that interrupt a process need it to hear them.

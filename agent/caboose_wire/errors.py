@@ -12,6 +12,7 @@ Reason = Literal[
     "layer_count",
     "shape",
     "duplicate_job",
+    "identity",
     "capacity",
     "rate",
     "endless",

@@ -4,7 +4,7 @@ Design
 ------
 HMAC-SHA256 over the encoded command, with an empty signature field. Encoding a struct is deterministic, so both sides
 sign the same bytes. The secret is a file that the daemon and the ranks can read (`CABOOSE_SECRET_FILE`); on one machine
-it may be missing on both sides, and then nothing is signed.
+it is made without configuration (see `private_files`).
 """
 
 import hmac

@@ -1,6 +1,7 @@
 """A daemon's end of the wire that only listens: collects what real agents send, and says what a test tells it to."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -8,9 +9,17 @@ from typing import TypeVar
 
 import zmq
 
-from caboose_wire import Hello, Message, StepReport, decode, encode
+from caboose_wire import Command, Hello, Message, StepReport, decode, encode, sign
+from caboose_wire.private_files import read_or_make, user_secret_path
 
 M = TypeVar("M")
+
+
+def user_secret() -> bytes:
+    """The secret that a daemon of this user signs with."""
+    path = user_secret_path(os.environ)
+    assert path is not None, "tests set XDG_STATE_HOME"
+    return read_or_make(path)
 
 
 class Collector:
@@ -44,7 +53,9 @@ class Collector:
                 self.by_peer.append((peer, message))
 
     def say(self, message: Message) -> None:
-        """Sends a message to every agent that has spoken."""
+        """Sends a message to every agent that has spoken; a command is signed as this user's daemon signs it."""
+        if isinstance(message, Command) and not message.mac:
+            message = sign(message, user_secret())
         self._outbox.append(encode(message))
 
     def say_raw(self, frames: list[bytes]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.collector import Collector
 from support.http import http
 from support.processes import DaemonProcess, clean_environment, end
 
@@ -29,7 +30,9 @@ class Finished:
         return losses
 
 
-def train(daemon: DaemonProcess, directory: Path, *options: str, ranks: int = 2, timeout: float = 150.0) -> Finished:
+def train(
+    daemon: DaemonProcess | Collector, directory: Path, *options: str, ranks: int = 2, timeout: float = 150.0
+) -> Finished:
     """Runs the demo's job to its end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]

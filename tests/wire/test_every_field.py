@@ -56,6 +56,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("every-field")
     secret, config = folder / "secret", folder / "caboose.toml"
     secret.write_text("0123456789abcdef0123456789abcdef\n")
+    secret.chmod(0o600)
     config.write_text(f'[export]\ntensorboard_dir = "{folder / "mirror"}"\n')
     options = ("--rollback", "auto", "--secret-file", str(secret), "--config", str(config))
     command = [sys.executable, "-c", DAEMON, str(folder)]

@@ -132,6 +132,7 @@ def attach(
         if allowed.mode == "auto":
             from caboose.rollback import support
 
+            chosen = environment.with_secret(chosen, os.environ)
             support.check(model, optimizers, chosen, who.world)
         return chosen, who
 
@@ -180,10 +181,22 @@ def attach(
     monitor = _started(build_parts, shell, cannot_wait=cannot_wait)
     live_monitors.register(monitor, model)
     _attached = Attached(model, optimizers, monitor, is_auto=allowed.mode == "auto")
-    if monitor.identity is not None and monitor.identity.rank == 0 and settled is not None:
-        text = "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here"
-        logger.info(text, monitor.identity.job, monitor.identity.world, settled[0].endpoint, allowed.mode)
+    if settled is not None:
+        _log_attached(monitor, settled[0], allowed.mode)
     return monitor
+
+
+def _log_attached(monitor: Monitor, chosen: environment.Settings, mode: str) -> None:
+    if chosen.why_uncommanded:
+        logger.warning(
+            "caboose: rollback is auto here, but there is no secret to check commands with, so advise is in force: %s; "
+            "or set CABOOSE_SECRET_FILE here and at the daemon",
+            chosen.why_uncommanded,
+        )
+    who = monitor.identity
+    if who is not None and who.rank == 0:
+        text = "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here"
+        logger.info(text, who.job, who.world, chosen.endpoint, "advise" if chosen.why_uncommanded else mode)
 
 
 def _started(build_parts: Callable[[], Parts], shell: Shell, *, cannot_wait: bool) -> Monitor:

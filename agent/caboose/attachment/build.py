@@ -118,7 +118,7 @@ def build(request: Request, shell: Shell) -> Parts:
                 observer,
                 torch_version=str(torch.__version__),
                 config=request.config,
-                rollback=rollback.mode,
+                rollback="advise" if request.settings.why_uncommanded else rollback.mode,
             ),
             request.settings.endpoint,
             curve=request.settings.curve,

@@ -249,7 +249,7 @@ class Sender:
                     self._on_message(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
-                if message.reason in ("version", "duplicate_job", "capacity"):
+                if message.reason in ("version", "duplicate_job", "identity", "capacity"):
                     self._quiet_until = time.monotonic() + REFUSED_SECONDS
                     self._is_hello_due = True
 

@@ -43,7 +43,7 @@ class Participant:
         if command.world != self._world:
             return f"it is for {command.world} ranks; there are {self._world}"
         if self._secret is not None and not is_signed(command, self._secret):
-            return "it is not signed with the secret of CABOOSE_SECRET_FILE"
+            return "it is not signed with this run's secret (docs/rollback.md: signed commands)"
         return ""
 
     def objection(self, command: Command, now: float) -> str:

@@ -1,12 +1,14 @@
 """What the environment sets, beside the arguments of `attach`."""
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caboose.report.connection import CurveKeys
 from caboose.settings.options import Sampling
 from caboose_wire import read_secret
 from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
+from caboose_wire.private_files import NotPrivate, read_or_make, user_secret_path
 
 VARIABLES = (
     "CABOOSE_AGENT_KEY",
@@ -36,7 +38,9 @@ class Settings:
     overhead_budget: float = OVERHEAD_BUDGET
     """The agent's share of a step; above it, the agent samples less often."""
     secret: bytes | None = None
-    """Commands must be signed with it; without one, they are accepted from this machine only."""
+    """Commands must be signed with it; see `with_secret`."""
+    why_uncommanded: str = ""
+    """Why no command can be accepted though the run allows it; empty if they can."""
     is_local: bool = True
     """Whether the daemon is on this machine."""
     hunt: bool = False
@@ -77,6 +81,26 @@ def resolve(
         is_local=is_loopback(host),
         hunt=_hunt(env, hunt),
     )
+
+
+def with_secret(settings: Settings, env: Mapping[str, str]) -> Settings:
+    """With a secret for a run that may act: the one that is set, else on this machine the one of this user.
+
+    Where neither can be had, the secret is one that nobody knows: no command is obeyed. The rank still takes part in
+    what all ranks of an `auto` run do together, since the others may have a secret.
+    """
+    if settings.secret is not None or not settings.is_local:
+        return settings
+    path = user_secret_path(env)
+    try:
+        if path is None:
+            raise NotPrivate("this user has no home directory")
+        return replace(settings, secret=read_or_make(path))
+    except NotPrivate as error:
+        why = str(error)
+    except OSError as error:
+        why = f"{path}: {error.strerror or error}"
+    return replace(settings, secret=secrets.token_bytes(32), why_uncommanded=why)
 
 
 def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> CurveKeys | None:

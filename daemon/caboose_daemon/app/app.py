@@ -6,8 +6,8 @@ Two threads. The loop's thread receives and judges; the main thread serves HTTP 
 mirror have their own thread (see `outbox`). `Daemon` can be embedded: construct, `start`, use `endpoint` and `url`,
 `serve` until something calls `stop`. Ports may be 0.
 
-SIGHUP rereads the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon running in it; that still
-ends the daemon. The two cases are distinguished by whether the terminal still exists.
+SIGHUP rereads the authorised keys, and the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon
+running in it; that still ends the daemon. The two cases are distinguished by whether the terminal still exists.
 """
 
 import asyncio
@@ -45,6 +45,7 @@ from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.journal import Journal, JournalError
 from caboose_wire import read_secret
 from caboose_wire.endpoints import is_loopback, split_http, split_tcp
+from caboose_wire.private_files import NotPrivate, check_named, read_or_make, user_secret_path
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -114,6 +115,7 @@ class Daemon:
             incident_seconds=config.metrics.incident_seconds,
             requests=Requests(self.state, commander),
             rollback=config.rollback,
+            is_signed=commander.has_secret,
         )
         self._ending_since: float | None = None
         """Time of SIGTERM while lingering."""
@@ -180,15 +182,32 @@ class Daemon:
     def _secret(self) -> bytes | None:
         path = self._config.rollback.secret_file
         if not path:
-            if self._config.rollback.mode == "auto" and not is_loopback(split_tcp(self._config.daemon.listen)[0]):
-                logger.warning(
-                    "rollback is auto without --secret-file: ranks on other machines accept only signed commands"
-                )
-            return None
+            return self._user_secret()
         try:
-            return read_secret(path)
+            secret = read_secret(path)
+            check_named(Path(path).expanduser())
+            return secret
         except ValueError as error:
             raise StartError(str(error)) from None
+
+    def _user_secret(self) -> bytes | None:
+        is_auto = self._config.rollback.mode == "auto"
+        if is_auto and not is_loopback(split_tcp(self._config.daemon.listen)[0]):
+            logger.warning("rollback is auto without --secret-file: ranks on other machines accept only its signature")
+        path = user_secret_path(os.environ)
+        try:
+            if path is not None:
+                return read_or_make(path)
+            why = "this user has no home directory"
+        except NotPrivate as error:
+            if is_auto:
+                raise StartError(str(error)) from None
+            why = str(error)
+        except OSError as error:
+            why = f"{path}: {error.strerror or error}"
+        if is_auto:
+            logger.warning("commands are not signed, and no rank will obey them: %s; set --secret-file", why)
+        return None
 
     def start(self) -> None:
         """Binds both ports and starts receiving."""
@@ -219,7 +238,9 @@ class Daemon:
         given = self._config.daemon.token_file
         path = Path(given).expanduser() if given else self._data_dir / "token"
         try:
-            return read_or_make_token(path)
+            token = read_or_make_token(path)
+            check_named(path)
+            return token
         except (OSError, ValueError) as error:
             raise StartError(f"token: {error}") from None
 
@@ -277,7 +298,8 @@ class Daemon:
             self.reload()
 
     def reload(self) -> None:
-        """Rereads the configuration: thresholds apply at once, everything else at the next start."""
+        """Rereads keys and configuration: keys and thresholds apply at once, everything else at the next start."""
+        self._loop.reload_keys()
         if self._reread is None:
             return
         try:

@@ -86,9 +86,13 @@ class FloodWatch:
     def receive(self, router: "zmq.Socket[bytes]") -> list[bytes]:
         """The next message, and notes the connection that it came from; zmq.Again if there is none."""
         frames = router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
-        with contextlib.suppress(zmq.ZMQError, KeyError, ValueError):
-            self._deliverers.add(int(frames[-1].get(zmq.SRCFD)))
+        self.delivered(frames[-1])
         return [frame.bytes for frame in frames]
+
+    def delivered(self, frame: zmq.Frame) -> None:
+        """Notes the connection that a message came from."""
+        with contextlib.suppress(zmq.ZMQError, KeyError, ValueError):
+            self._deliverers.add(int(frame.get(zmq.SRCFD)))
 
     def emptied(self) -> None:
         """The socket has no whole message left."""
@@ -133,8 +137,7 @@ class FloodWatch:
         return since_delivery > MAX_UNFINISHED_BYTES and since_began > STILL_RECEIVES_BYTES
 
     def _close(self, known: Connection) -> None:
-        with contextlib.suppress(OSError), _borrowed(known.descriptor) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
+        _shut(known)
         self._has_closed = True
         self._on_closed(known)
 
@@ -165,6 +168,19 @@ def connections(port: int) -> list[Connection]:
                 if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                     found += _connection(int(name), port)
     return found
+
+
+def close_connections(port: int, descriptors: set[int]) -> int:
+    """Closes those descriptors that are connections to this port; returns how many."""
+    found = [known for known in connections(port) if known.descriptor in descriptors]
+    for known in found:
+        _shut(known)
+    return len(found)
+
+
+def _shut(known: Connection) -> None:
+    with contextlib.suppress(OSError), _borrowed(known.descriptor) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(descriptor: int, port: int) -> list[Connection]:

@@ -20,6 +20,7 @@ import zmq
 import zmq.auth.thread
 
 from caboose_daemon.app.flood_watch import Connection, FloodWatch
+from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
@@ -127,6 +128,8 @@ class Loop:
         self._clock = clock
         self._context = zmq.Context()
         self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
+        self._keys: KeyWatch | None = None
+        self._port = 0
         self._socket = self._context.socket(zmq.ROUTER)
         self._configure(keys)
         self._floods = FloodWatch(self._closed_endless)
@@ -148,7 +151,8 @@ class Loop:
         if keys is not None:
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
             self._authenticator.start()
-            self._authenticator.configure_curve(domain="*", location=str(keys.agents_dir))
+            self._keys = KeyWatch(keys.agents_dir)
+            self._authenticator.configure_curve_callback(domain="*", credentials_provider=self._keys)
             socket.curve_publickey = keys.public
             socket.curve_secretkey = keys.secret
             socket.curve_server = True
@@ -159,11 +163,17 @@ class Loop:
             self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.bind(endpoint)
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._floods.listen_on(int(bound.rpartition(":")[2]))
+        self._port = int(bound.rpartition(":")[2])
+        self._floods.listen_on(self._port)
         return bound
 
     def start(self) -> None:
         self._thread.start()
+
+    def reload_keys(self) -> None:
+        """Reads the authorised keys again at the next turn."""
+        if self._keys is not None:
+            self._keys.ask()
 
     def _run(self) -> None:
         try:
@@ -193,6 +203,8 @@ class Loop:
         with self._state.lock:
             now = self._clock()
             self._floods.check(now)
+            if self._keys is not None:
+                self._receiver.forget(self._keys.check(now, self._port), now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
             self._pipeline.advance(now)
@@ -208,17 +220,20 @@ class Loop:
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
             try:
-                peer, *frames = self._receive()
+                (peer, *frames), key = self._receive()
             except zmq.Again:
                 self._floods.emptied()
                 return
-            for to, message in self._receiver.handle(peer, frames, now):
+            for to, message in self._receiver.handle(peer, frames, now, key):
                 self._send(to, message, now)
 
-    def _receive(self) -> list[bytes]:
+    def _receive(self) -> tuple[list[bytes], str]:
+        """The next message, with its peer in front, and the key of its connection; empty without keys."""
+        if self._keys is not None:
+            return self._keys.receive(self._socket, self._floods.delivered if self._floods.is_searching else None)
         if self._floods.is_searching:
-            return self._floods.receive(self._socket)
-        return self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            return self._floods.receive(self._socket), ""
+        return self._socket.recv_multipart(flags=zmq.NOBLOCK), ""
 
     def _closed_endless(self, connection: Connection) -> None:
         self._state.num_refused["endless"] += 1

@@ -63,7 +63,7 @@ def daemon(
 
     A flag overrides its environment variable (CABOOSE_LISTEN, ...), which overrides caboose.toml. Ctrl-C or SIGTERM
     ends the daemon; with --linger, SIGTERM waits until all findings are scraped, and a second SIGTERM ends it
-    at once. SIGHUP reloads the rules' thresholds.
+    at once. SIGHUP reloads the authorised keys and the rules' thresholds.
 
     Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
     """

@@ -72,6 +72,7 @@ class _Stranger:
     asked: float = -math.inf
     last_seen: float = 0.0
     hello: Hello | None = None
+    key: str = ""
     since: float = 0.0
     has_rolled_back: bool = False
     held: deque[tuple[Message, int]] = field(default_factory=deque)
@@ -86,7 +87,8 @@ class Receiver:
         self._pipeline = pipeline
         self._policy = policy
         self._peers: dict[bytes, _Peer] = {}
-        self._peer_of: dict[str, bytes] = {}
+        self._peer_of: dict[tuple[str, str], bytes] = {}
+        """The connection of each rank, by its job and incarnation."""
         self._strangers: dict[bytes, _Stranger] = {}
         self._rolled_back: dict[str, dict[int, bytes]] = {}
         """Peers that wait until the other ranks of their job report the rollback too, by job and rank."""
@@ -94,15 +96,15 @@ class Receiver:
         self._held_bytes = 0
         self._next_sweep = 0.0
 
-    def handle(self, peer: bytes, frames: Sequence[bytes], now: float) -> list[Reply]:
-        """Applies one message; returns the replies."""
+    def handle(self, peer: bytes, frames: Sequence[bytes], now: float, key: str = "") -> list[Reply]:
+        """Applies one message; returns the replies. `key` is the key of its connection, where keys are used."""
         size = sum(len(frame) for frame in frames)
         self._state.num_bytes += size
         try:
             if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
                 raise WireError("rate", "too many Hellos from one connection; wait a second before the next")
             message = decode(frames)
-            return self._apply(peer, message, size, now)
+            return self._apply(peer, message, size, now, key)
         except WireError as error:
             return self._refuse(peer, error)
         except Exception as error:  # noqa: BLE001 - see jobs/job_guard: no message may end the loop
@@ -121,9 +123,9 @@ class Receiver:
             return []
         return [(peer, Refused(reason=error.reason, detail=error.detail[:MAX_DETAIL]))]
 
-    def _apply(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
+    def _apply(self, peer: bytes, message: Message, size: int, now: float, key: str) -> list[Reply]:
         if isinstance(message, Hello):
-            return self._introduce(peer, message, now)
+            return self._introduce(peer, message, now, key)
         if isinstance(message, PlanRequest):
             self._state.num_frames["PlanRequest"] += 1
             return [(peer, self._policy.plan(message))]
@@ -148,7 +150,7 @@ class Receiver:
         known.asked = now
         return [(peer, HelloRequest())]
 
-    def _introduce(self, peer: bytes, hello: Hello, now: float) -> list[Reply]:
+    def _introduce(self, peer: bytes, hello: Hello, now: float, key: str) -> list[Reply]:
         if hello.rank >= hello.world:
             raise WireError("malformed", f"rank {hello.rank} in a world of {hello.world}")
         if len(self._peers) >= MAX_PEERS and peer not in self._peers:
@@ -159,6 +161,8 @@ class Receiver:
                 raise WireError("rate", "too many new jobs at once; this one is asked for its Hello again")
             self._make_room_for_a_job(now)
             job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
+        if job.key != key and job.attempt is not None and admission.is_alive(job.attempt, now):
+            raise WireError("identity", f"job {hello.job!r} is reported with another key; rename one with CABOOSE_JOB")
         verdict = admission.judge(job, hello, now)
         if verdict in ("waits", "rolled_back"):
             stranger = self._stranger(peer, now)
@@ -166,8 +170,9 @@ class Receiver:
                 self._peers.pop(peer, None)  # its next messages belong to the next attempt
                 self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
                 stranger.has_rolled_back = True
-            stranger.hello, stranger.since = hello, now
+            stranger.hello, stranger.since, stranger.key = hello, now, key
             return []
+        job.key = key
         if verdict == "begins":
             self._pipeline.begin_attempt(job, hello, now)
         return self._admit(peer, job, hello, now)
@@ -176,8 +181,9 @@ class Receiver:
         self._state.num_frames["Hello"] += 1
         member = self._pipeline.admit(job, hello, now)
         assert job.attempt is not None, "a judged Hello has an attempt to join"
-        self._peers.pop(self._peer_of.get(hello.incarnation, b""), None)  # its connection before this one
-        self._peer_of[hello.incarnation] = peer
+        name = (job.name, hello.incarnation)
+        self._peers.pop(self._peer_of.get(name, b""), None)  # its connection before this one
+        self._peer_of[name] = peer
         self._peers[peer] = _Peer(job, job.attempt, member)
         self._state.num_peers = len(self._peers)
         self._release(peer, now)
@@ -186,7 +192,7 @@ class Receiver:
 
     def peer_of(self, member: Member) -> bytes | None:
         """The connection of a rank, if it has one."""
-        return self._peer_of.get(member.hello.incarnation)
+        return self._peer_of.get((member.hello.job, member.hello.incarnation))
 
     def _make_room_for_a_job(self, now: float) -> None:
         """Beyond the limit, the job that was silent for the longest is dropped from memory; the journal keeps it."""
@@ -200,9 +206,17 @@ class Receiver:
         del jobs[gone.name]
         self._forget([peer for peer, known in self._peers.items() if known.job is gone])
 
+    def forget(self, peers: Sequence[bytes], now: float) -> None:
+        """These connections are closed: nothing more is sent to them, and what they wait with is dropped."""
+        self._forget([peer for peer in peers if peer in self._peers])
+        for peer in peers:
+            self._release(peer, now)
+
     def _forget(self, peers: Sequence[bytes]) -> None:
         for peer in peers:
-            self._peer_of.pop(self._peers.pop(peer).member.hello.incarnation, None)
+            hello = self._peers.pop(peer).member.hello
+            if self._peer_of.get((hello.job, hello.incarnation)) == peer:
+                del self._peer_of[hello.job, hello.incarnation]
         self._state.num_peers = len(self._peers)
 
     def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
@@ -337,7 +351,7 @@ class Receiver:
                 self._pipeline.begin_attempt(job, hello, now, is_rollback=True)
             waiting[rank][1].has_rolled_back = False
             try:
-                replies += self._introduce(waiting[rank][0], hello, now)
+                replies += self._introduce(waiting[rank][0], hello, now, waiting[rank][1].key)
             except WireError as error:
                 self._release(waiting[rank][0], now)
                 replies += self._refuse(waiting[rank][0], error)
@@ -358,7 +372,7 @@ class Receiver:
     def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
         job = self._state.jobs.get(hello.job)
         if job is None or admission.judge(job, hello, now) != "waits":
-            return self._introduce(peer, hello, now)
+            return self._introduce(peer, hello, now, stranger.key)
         if job.last_seen > stranger.since + 1.0:  # a second for messages sent before the old launch died
             job.num_refused += 1
             job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"

@@ -129,6 +129,8 @@ class Job:
     """False for a log that is replayed."""
     attempt: Attempt | None = None
     num_attempts: int = 0
+    key: str = ""
+    """The key that its ranks report with; empty without keys, and in a job of the journal."""
     layers: tuple[Layer, ...] = ()
     groups: tuple[Group, ...] = ()
     visible: frozenset[str] = frozenset()

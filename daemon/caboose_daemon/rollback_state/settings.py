@@ -13,7 +13,8 @@ class RollbackConfig:
     mode: Literal["off", "advise", "auto"] = "advise"
     """off: no decisions. advise: decisions are shown, not carried out. auto: carried out if the run also allows it."""
     secret_file: str = ""
-    """File with the secret that signs commands; the ranks need the same secret. Empty: commands are unsigned."""
+    """File with the secret that signs commands; the ranks need the same secret. Empty: this user's own, which agents of
+    the same user on this machine find by themselves."""
     budget: int = 3
     """Rollbacks of one job in 24 hours; after that a person is needed. The ranks also have a budget."""
     cooldown_steps: int = 200

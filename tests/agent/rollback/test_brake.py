@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import caboose
-from caboose_wire import Hello, Holdings, StepReport, Terms, sign
+from caboose_wire import Hello, Holdings, StepReport, Terms, encode, sign
 from support.braked import Braked
 from support.collector import Collector
 from support.processes import wait_until
@@ -109,7 +109,7 @@ def test_an_unsigned_command_is_refused_where_there_is_a_secret(
     run.holdings(lambda h: any(s.step == 10 and s.is_ready for s in h.snapshots))
     for secret in (None, b"another secret, as long"):
         command = run.command(target=10)
-        run.daemon.say(command if secret is None else sign(command, secret))
+        run.daemon.say_raw(encode(command if secret is None else sign(command, secret)))
         assert wait_until(lambda: run.answers(run.num_commands), 10)[-1].outcome == "refused"
     assert run.tell(sign(run.command(target=10), SECRET)) == "done"
 

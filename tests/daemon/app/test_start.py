@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from caboose_daemon.app.keys import make
+from caboose_wire.private_files import read_or_make
 from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -147,3 +149,29 @@ def test_what_was_received_before_the_signal_is_in_the_journal(tmp_path: Path) -
 def test_it_says_where_it_listens(daemon: DaemonProcess) -> None:
     assert wait_until(lambda: daemon.url in daemon.log.read_text(), 5)
     assert daemon.endpoint in daemon.log.read_text()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_a_secret_that_others_can_read_is_refused_with_the_way_out(
+    refused_start: Refused, tmp_path: Path, mode: int
+) -> None:
+    make(tmp_path / "keys")
+    key = tmp_path / "keys" / "daemon.key_secret"
+    for name in ("secret", "token"):
+        (tmp_path / name).write_text("0123456789abcdef0123456789abcdef\n")
+    for path, arguments in (
+        (key, ("--keys", "keys")),
+        (tmp_path / "secret", ("--secret-file", "secret")),
+        (tmp_path / "token", ("--token-file", "token")),
+    ):
+        path.chmod(mode)
+        line = refused_start(*arguments)
+        assert f"{path.name} can be read by other users (mode {mode:o}): run `chmod 600 " in line
+
+
+def test_nor_is_the_secret_of_this_user_trusted_then(refused_start: Refused, tmp_path: Path) -> None:
+    secret = tmp_path / "state" / "caboose" / "secret"
+    read_or_make(secret)
+    secret.chmod(0o644)
+    line = refused_start("--rollback", "auto", XDG_STATE_HOME=str(tmp_path / "state"))
+    assert line == f"{secret} can be read by other users (mode 644): run `chmod 600 {secret}`"

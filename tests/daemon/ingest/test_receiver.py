@@ -352,4 +352,4 @@ def test_peers_of_jobs_that_are_over_are_forgotten_after_a_while() -> None:
 
 def test_reasons_are_a_closed_set() -> None:
     assert WireError("oversize", "").reason in REASONS
-    assert len(REASONS) == 13
+    assert len(REASONS) == 14

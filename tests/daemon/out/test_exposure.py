@@ -1,5 +1,6 @@
 """Nobody gets in: what may be reached from other machines needs keys and a token, and keys are checked."""
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,3 +148,35 @@ def test_only_an_agent_with_the_right_keys_is_heard(tmp_path: Path, knock: Knock
 
         assert {job["job"] for job in daemon.get("/api/v1/jobs")["jobs"]} == {"right", "later"}
         assert 'caboose_messages_received_total{type="Hello"} 2.0' in daemon.text("/metrics")
+
+
+def test_a_name_is_authorised_listed_and_revoked(run_caboose: Run, tmp_path: Path) -> None:
+    run_caboose("keys", "new", "keys")
+    made = run_caboose("keys", "authorize", "keys", "alice")
+    assert [line.partition("=")[0] for line in made.stdout.splitlines()] == [
+        "export CABOOSE_SERVER_KEY",
+        "export CABOOSE_AGENT_KEY",
+    ]
+    assert sorted(path.name for path in (tmp_path / "keys" / "agents").glob("alice*")) == ["alice.key"], "not kept"
+    names = [row["name"] for row in json.loads(run_caboose("keys", "list", "keys", "--json").stdout)["keys"]]
+    assert names == ["agent", "alice"]
+    assert run_caboose("keys", "revoke", "keys", "alice").returncode == 0
+    assert "alice" not in run_caboose("keys", "list", "keys").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("authorize", "keys", "agent"), "agent is authorised already"),
+        (("authorize", "keys", "../daemon"), "no name for a key"),
+        (("authorize", "nowhere", "alice"), "make keys with `caboose keys new nowhere`"),
+        (("revoke", "keys", "alice"), "alice is not authorised in keys; authorised: agent"),
+        (("list", "nowhere"), "make keys with `caboose keys new nowhere`"),
+    ],
+)
+def test_keys_that_cannot_be_are_one_line(run_caboose: Run, arguments: tuple[str, ...], reason: str) -> None:
+    run_caboose("keys", "new", "keys")
+    ended = run_caboose("keys", *arguments)
+    assert ended.returncode == 2
+    assert reason in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

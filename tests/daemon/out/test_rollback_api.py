@@ -28,6 +28,7 @@ def watched_job(directory: Path) -> Iterator[tuple[DaemonProcess, Obedient]]:
     """A daemon with a secret that may act, and a job with a few snapshots."""
     file = directory / "secret"
     file.write_text(SECRET + "\n")
+    file.chmod(0o600)
     with (
         running_daemon(directory / "daemon", "--rollback", "auto", "--secret-file", str(file)) as daemon,
         obedient_ranks(daemon.endpoint, secret=SECRET.encode()) as job,

@@ -169,7 +169,7 @@ def _rollback(about: Json) -> DoctorCheck:
     signed = (
         ""
         if mode != "auto" or about["rollback"]["is_signed"]
-        else "; commands are unsigned, and sent to this machine only"
+        else "; commands are not signed, and no rank obeys them: set --secret-file"
     )
     lower = [job for job in running if job["owner_mode"] == "auto" and mode != "auto"]
     text = f"the daemon's mode is {mode}{'; ' + modes if modes else ''}{signed}"

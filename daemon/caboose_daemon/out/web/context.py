@@ -30,6 +30,8 @@ class Context:
     is_receiving: Callable[[], bool]
     requests: Requests
     rollback: RollbackConfig
+    is_signed: bool = False
+    """Whether commands are signed."""
     incident_seconds: float = 120.0
     """Minimum time an incident is exported."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)

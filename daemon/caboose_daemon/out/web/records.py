@@ -88,7 +88,7 @@ class RecordsApi:
                 "scrape": None
                 if state.last_scrape is None
                 else {"seconds": round(max(0.0, now - state.last_scrape), 3), "by": state.scraper},
-                "rollback": {"mode": mode, "is_signed": bool(context.rollback.secret_file)},
+                "rollback": {"mode": mode, "is_signed": context.is_signed},
                 "jobs": [
                     {
                         "job": job.name,
