@@ -221,6 +221,7 @@ class Scenario:
 
     def says(self, rank: int, message: Message) -> Self:
         """A rank sends a message, and introduces itself if it is asked to."""
+        assert not self.core.state.num_refused.keys() & {"shape", "layer_count"}, "the Hello names what is reported"
         peer = f"peer-{rank}".encode()
         for _, reply in self.core.say(peer, message, self.now):
             if isinstance(reply, HelloRequest):

@@ -36,12 +36,12 @@ def test_an_absent_daemon_costs_nothing_and_the_oldest_reports_are_dropped_and_c
 ) -> None:
     port = a_free_port()
     monitor = attach(network, sgd(network), endpoint=f"tcp://127.0.0.1:{port}")
-    slowest = 0.0
+    seconds = []
     for _ in range(1500):
         start = time.thread_time()  # what others on this machine take is not the agent's
         monitor.step(1.0)
-        slowest = max(slowest, time.thread_time() - start)
-    assert slowest < 0.005
+        seconds.append(time.thread_time() - start)
+    assert sorted(seconds)[-3] < 0.005, "the interpreter's own collections of garbage are not the agent's"
     with collector(f"tcp://127.0.0.1:{port}") as late:
         reports = late.wait_for(StepReport, 1000, timeout=15)
         assert [r.seq for r in reports] == list(range(501, 1501)), "the newest thousand, in order"

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from caboose_wire import Scaler
+from caboose_wire import Module, Scaler
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
 from support.summaries import lacks
@@ -12,12 +12,15 @@ from support.summaries import lacks
 scenario = functools.partial(of_all_rules, about="loss_scale_collapse")
 
 
+MODULES = tuple(Module(f"act{i}", "ReLU", 8) for i in range(3))
+
+
 class Amp:
     """A run with a gradient scaler, told by its steps."""
 
     def __init__(self, scale: float = 65536.0) -> None:
         self.scale, self.num_skipped = scale, 0
-        self.story = scenario(ranks=2)
+        self.story = scenario(ranks=2, modules=MODULES)
 
     def good(self, steps: int) -> Scenario:
         return self.story.meanwhile(scaler=Scaler(self.scale, self.num_skipped)).healthy(steps)

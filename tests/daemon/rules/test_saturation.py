@@ -127,7 +127,7 @@ def test_a_long_healthy_run_with_partly_saturated_units_is_silent() -> None:
 def test_abstains_without_activations_or_gradients() -> None:
     assert look(a_tanh_net(visible=("loss", "gradients")), 9, 0.9).is_silent
     assert look(a_tanh_net(visible=("loss", "activations")), 9, 0.9).is_silent
-    assert look(a_tanh_net(), 9, 0.9, grad_norm=[]).is_silent
+    assert look(a_tanh_net(), 9, 0.9, grad_norm=[-1.0] * 3).is_silent
 
 
 def test_modules_that_were_not_called_do_not_count() -> None:

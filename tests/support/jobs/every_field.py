@@ -23,6 +23,8 @@ from support import wire_recorder
 
 JOB = "every-field"
 SECONDS = 120.0
+REPLICAS_DIFFER = 560
+"""The step after which one rank's weights are changed, so that the fingerprints of the layers are compared."""
 HIGH_LOSS = range(60, 120)
 """Steps whose loss is far too high: long enough that the daemon asks the ranks to keep the snapshots from before."""
 
@@ -101,6 +103,9 @@ def until_stopped(model: Any, optimizer: Any, scheduler: Any, scaler: Any, data:
         for x, y in monitor.watch(DataLoader(data, batch_size=8)):
             number += 1
             train(model, optimizer, scaler, x, y, number, monitor)
+            if number == REPLICAS_DIFFER and dist.get_rank() == 1:
+                with torch.no_grad():
+                    model.module[0].weight.add_(1e-3)
             scheduler.step()
             if number in (27, 40):
                 monitor.checkpoint()
