@@ -142,7 +142,7 @@ def _ingest() -> list[Panel]:
         ),
         curves(
             "Caught errors, jobs in quarantine",
-            Curve(rate("caboose_internal_errors_total", "stage", "kind"), "{{stage}}: {{kind}}"),
+            Curve(rate("caboose_internal_errors_total", "stage"), "{{stage}}"),
             Curve(gauge("caboose_job_quarantined", operator="sum"), "jobs in quarantine"),
             unit="short",
             size=(8, 8),

@@ -17,12 +17,13 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 logger = logging.getLogger("caboose.daemon")
 
 Stage = Literal["receive", "admission", "step", "tick", "policy", "encode", "send", "journal", "loop"]
 """Where it failed; a closed set, because it is a label."""
+STAGES: tuple[Stage, ...] = get_args(Stage)
 MAX_FAILURES = 5
 WINDOW_SECONDS = 60.0
 QUARANTINE_SECONDS = 60.0

@@ -214,7 +214,7 @@ FROZEN = {
     "caboose_layer_weight_norm": {"training_job", "stat"},
     "caboose_layers_unseen": {"training_job"},
     "caboose_learning_rate": {"training_job", "group"},
-    "caboose_internal_errors_total": {"stage", "kind"},
+    "caboose_internal_errors_total": {"stage"},
     "caboose_job_quarantined": {"training_job"},
     "caboose_loop_lag_seconds": set(),
     "caboose_loop_turn_seconds": set(),

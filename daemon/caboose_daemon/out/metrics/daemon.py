@@ -1,5 +1,6 @@
 """The series of the daemon: ingest, cost of the rules, journal, exports."""
 
+from caboose_daemon.jobs.job_guard import STAGES
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.samples import Samples
 from caboose_daemon.version import __version__
@@ -16,8 +17,9 @@ def add_daemon(state: State, samples: Samples) -> None:
         samples.add("caboose_messages_received_total", count, kind)
     for reason, count in sorted(state.num_refused.items()):
         samples.add("caboose_messages_refused_total", count, reason)
-    for (stage, kind), count in sorted(state.num_errors.items()):
-        samples.add("caboose_internal_errors_total", count, stage, kind)
+    for stage in STAGES:  # also at 0, so that the first one is an increase
+        count = sum(num for (at, _), num in state.num_errors.items() if at == stage)
+        samples.add("caboose_internal_errors_total", count, stage)
     samples.add("caboose_loop_turn_seconds", state.turn_seconds)
     samples.add("caboose_loop_lag_seconds", state.lag_seconds)
     for rule, stats in sorted(state.rule_stats.items()):

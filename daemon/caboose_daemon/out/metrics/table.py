@@ -508,9 +508,9 @@ DAEMON = Section(
         ),
         Metric(
             "caboose_internal_errors_total",
-            "Exceptions that the daemon caught while it processed messages and jobs, by stage and exception class",
+            "Exceptions that the daemon caught while it processed messages and jobs, by stage",
             "Must not rise: each one is a bug. The log of the daemon has the first of each kind.",
-            ("stage", "kind"),
+            ("stage",),
             "counter",
         ),
         Metric("caboose_loop_turn_seconds", "Duration of the last turn of the receiving loop", "Below 1 s is normal."),
