@@ -39,7 +39,12 @@ CABOOSE_DISABLED=1 runs the script without watching it. The daemon is another co
 
 WATCHING_FILES = frozenset(
     os.path.join(os.path.dirname(__file__), *name)
-    for name in (("attachment", "no_code.py"), ("attachment", "discovery.py"), ("observe", "losses.py"))
+    for name in (
+        ("attachment", "no_code.py"),
+        ("attachment", "discovery.py"),
+        ("observe", "losses.py"),
+        ("observe", "model_calls.py"),
+    )
 )
 """Files whose functions replace torch's; their frames are not part of the script."""
 

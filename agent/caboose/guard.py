@@ -74,10 +74,11 @@ def _never() -> bool:
 
 
 class Protected:
-    """A function behind the guard, usable as a hook on a user's model.
+    """A function behind the guard, usable as a hook on a user's tensors and optimizers.
 
-    A hook is part of the module that it watches, and so of its copies and pickles. There it must do nothing: pickled or
-    copied, it becomes the exit of a null context, which accepts anything, and needs no Caboose where it is loaded.
+    torch leaves these hooks out of copies and pickles, but an optimizer may have its own way to write itself. There a
+    hook must do nothing: pickled or copied, it becomes the exit of a null context, which accepts anything, and needs no
+    Caboose where it is loaded.
     """
 
     __slots__ = ("_function", "_guard", "_is_compiling", "_where")

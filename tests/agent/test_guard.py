@@ -9,6 +9,7 @@ import torch
 
 import caboose
 from caboose.guard import MAX_FAILURES, Guard
+from caboose.observe.model_calls import num_watches
 from caboose_wire import Heartbeat, StepReport
 from support.collector import Collector
 from support.processes import wait_until
@@ -98,7 +99,7 @@ def test_a_guard_that_tripped_takes_its_hooks_out_and_the_daemon_is_told(
     with caplog.at_level(logging.WARNING, logger="caboose"):
         train(network, optimizer, monitor, MAX_FAILURES + 5)
     assert not monitor.is_active
-    assert not network._forward_hooks
+    assert not num_watches(network)
     assert not optimizer._optimizer_step_pre_hooks
     said = [record.getMessage() for record in caplog.records]
     failures = [text for text in said if "injected" in text]

@@ -2,10 +2,10 @@
 
 Design
 ------
-Exists only with hunting on. A hook before the model's forward keeps references to the arguments (detached from any
-graph) and to the watched loader's batch, and a copy of the random generator's state, a few kilobytes. Nothing of the
-batch is copied, so a loop that changes its inputs in place after the forward changes what is kept: the tensors' version
-counters show that, and the result reports it.
+Exists only with hunting on. Before each call of the model (see `observe.model_calls`), references to its arguments
+(detached from any graph) and to the watched loader's batch are kept, and a copy of the random generator's state, a few
+kilobytes. Nothing of the batch is copied, so a loop that changes its inputs in place after the forward changes what is
+kept: the tensors' version counters show that, and the result reports it.
 
 Bounded: at most `MAX_STEPS` steps, `MAX_CALLS` forwards each (gradient accumulation), and `MAX_BYTES` of tensors in
 all. Larger batches are not kept, and the reason is.
@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from caboose.observe.model_calls import CallWatch
 
 MAX_STEPS = 4
 MAX_CALLS = 16
@@ -76,7 +78,7 @@ class Captures:
         self._thread = threading.get_ident()
         self.is_frozen = False
         """Whether a bad step is kept, and later ones are not."""
-        self._handle = model.register_forward_pre_hook(protect("hunt hook", self._before_forward), with_kwargs=True)
+        self._watch = CallWatch(model, protect("hunt hook", self._before_forward))
 
     def see(self, batch: Any) -> None:
         """The watched loader returned a batch."""
@@ -145,7 +147,7 @@ class Captures:
 
     def close(self) -> None:
         """Removes the hook, and drops everything."""
-        self._handle.remove()
+        self._watch.remove()
         self._batch = None
         self.thaw()
 

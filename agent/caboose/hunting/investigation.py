@@ -263,7 +263,6 @@ def _search(
             is_training=call.is_training,
         )
         kept.put_back()
-        kept.take_out_own_hooks()
         try:
             with Alone():  # type: ignore[no-untyped-call]  # torch gives no types
                 outcome = forward(kept.model, Again(part, again.loss_fn, part_of(again.batch, rows, count)), device)

@@ -2,9 +2,9 @@
 
 Design
 ------
-Like a trial before the run (`trials.trial`), but for a watched model in the middle of a step: the agent's own hooks are
-removed meanwhile, so that nothing is counted twice. Gradients come from autograd directly and are never accumulated, so
-that neither `.grad` nor DDP's reducer is touched; optimizers are not called. The copies are on the host: parameters,
+Like a trial before the run (`trials.trial`), but for a watched model in the middle of a step: its calls are not
+observed meanwhile, so that nothing is counted twice. Gradients come from autograd directly and are never accumulated,
+so that neither `.grad` nor DDP's reducer is touched; optimizers are not called. The copies are on the host: parameters,
 buffers, gradients, attributes, random states.
 """
 
@@ -14,12 +14,10 @@ from collections.abc import Iterator
 
 import torch
 
-from caboose.guard import Protected
 from caboose.observe.activations import is_compiled
+from caboose.observe.model_calls import paused
 from caboose.tensors.random_states import RandomStates
 from caboose.trials.restore_state import Kept
-
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class RestoredModel:
@@ -53,14 +51,6 @@ class RestoredModel:
                 parameter.grad = gradient
         self._random.put_back()
 
-    def take_out_own_hooks(self) -> None:
-        """Removes the agent's hooks; they are restored with the rest."""
-        for module in self.model.modules():
-            for name in HOOKS:
-                hooks = getattr(module, name, None) or {}
-                for key in [key for key, hook in hooks.items() if isinstance(hook, Protected)]:
-                    del hooks[key]
-
 
 @contextlib.contextmanager
 def restored(model: torch.nn.Module) -> Iterator[RestoredModel]:
@@ -69,9 +59,9 @@ def restored(model: torch.nn.Module) -> Iterator[RestoredModel]:
     with contextlib.ExitStack() as stack:
         if is_compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(paused(model))
         kept = RestoredModel(model)
         try:
-            kept.take_out_own_hooks()
             yield kept
         finally:
             torch.autograd.set_detect_anomaly(was_anomaly, was_checked)

@@ -1,4 +1,4 @@
-"""The hooks on the model and the optimizers, and the values of the step that is ending.
+"""The watch on the model's calls, the hooks on the optimizers, and the values of the step that is ending.
 
 Design
 ------
@@ -6,21 +6,22 @@ All of it runs on the training thread; nothing waits for a device and nothing co
 statistic and adds its values to the step's `StepVector`, which leaves the device as one vector.
 
 A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Between sampled
-steps only the hooks of the model and the optimizers exist.
+steps there are only the watch on the model's calls, which leaves no trace in the model (see `model_calls`), and the
+step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table
+from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Protect, Samples
@@ -46,6 +47,13 @@ class ObservedStep:
     """Whether the clipper's gradients were still multiplied by the scaler's scale."""
     num_skipped: int | None
     vector: Vector | None
+
+
+class Removable(Protocol):
+    """A hook or a watch."""
+
+    def remove(self) -> None:
+        """Ends it."""
 
 
 class Observer:
@@ -110,10 +118,9 @@ class Observer:
             self.blind["clipping"] = "this torch builds its clippers in an unknown way"
         if world > 1 and self._samples.local is None:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
-        self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(protect("forward hook", self._before_forward)),
-            model.register_forward_hook(protect("forward hook", self._after_forward), always_call=True),
-        ]
+        before_forward = protect("forward hook", self._before_forward)
+        after_forward = protect("forward hook", self._after_forward)
+        self._handles: list[Removable] = [CallWatch(model, before_forward, after_forward)]
         for number, optimizer in enumerate(self.optimizers):
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
@@ -202,8 +209,8 @@ class Observer:
     def _begin_gradients(self) -> None:
         self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
 
-    def _before_forward(self, module: torch.nn.Module, _args: Any) -> None:
-        self._samples.end_forward()  # an interrupt may have ended the forward before
+    def _before_forward(self, module: torch.nn.Module, _args: Any, _kwargs: Any) -> None:
+        self._samples.end_forward()  # if the end of the forward before was not seen
         if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return  # an evaluation inside the loop, or an export, is not the step's forward
         self._check_parameters()
@@ -217,7 +224,7 @@ class Observer:
             self._samples.begin_forward(module)
         self._clock.mark("forward")
 
-    def _after_forward(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def _after_forward(self, _module: torch.nn.Module) -> None:
         self._samples.end_forward()
         if self._clock.current == "forward":
             self._clock.mark("backward")

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Patches:
-    """Replaced attributes of modules and classes.
+    """Replaced attributes of modules, classes and instances.
 
     A replacement that someone else has wrapped since cannot be removed: it stays, so every replacement must do nothing
     once its owner has stopped.
@@ -17,10 +17,10 @@ class Patches:
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Replaces `owner.name` by what `make` builds around the original."""
-        original = getattr(owner, name)
+        original, is_own = getattr(owner, name), name in vars(owner)
         replacement = functools.wraps(original)(make(original))
         setattr(owner, name, replacement)
-        self._put.append((owner, name, original, replacement))
+        self._put.append((owner, name, original if is_own else None, replacement))
 
     def has(self, owner: Any, name: str) -> bool:
         """Whether that attribute was replaced here."""
@@ -30,5 +30,9 @@ class Patches:
         """Restores every original, the last replaced first."""
         while self._put:
             owner, name, original, replacement = self._put.pop()
-            if getattr(owner, name) is replacement:
+            if getattr(owner, name) is not replacement:
+                continue
+            if original is None:  # it is inherited, or a method of the instance's class
+                delattr(owner, name)
+            else:
                 setattr(owner, name, original)

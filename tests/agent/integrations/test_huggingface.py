@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from caboose.observe.model_calls import num_watches
 from caboose_wire import Bye, StepReport
 from support.collector import Collector
 from support.norms import grad_norm
@@ -190,7 +191,7 @@ def test_torch_is_as_before_when_training_is_over(trainer: Callable[..., Any], l
     run = trainer(max_steps=1)
     run.train()
     assert not hasattr(torch.autograd.backward, "__wrapped__")
-    assert not run.model._forward_hooks
+    assert not num_watches(run.model)
     assert run.callback.monitor is None
 
 

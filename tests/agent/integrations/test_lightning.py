@@ -199,6 +199,7 @@ def test_every_checkpoint_is_told_by_its_own_file_when_it_is_written(
     assert told == [(2, files[2]), (4, files[4]), (5, str(tmp_path / "mine.ckpt")), (6, files[6])]
     assert all(Path(path).stat().st_mtime <= event.time for event, (_, path) in zip(events, told, strict=True))
     assert any((tmp_path / "weights").iterdir())
+    assert "save_checkpoint" not in vars(run), "it is the class's own again"
     run.save_checkpoint(tmp_path / "after.ckpt")
     assert len([m for m in listening.messages if isinstance(m, Event)]) == 4, "nobody watches any more"
 

@@ -10,6 +10,7 @@ import torch
 
 import caboose
 from caboose.observe import clipping
+from caboose.observe.model_calls import num_watches
 from caboose.rollback import enable
 from support.collector import Collector
 
@@ -28,7 +29,7 @@ def auto(attach: Attach, network: torch.nn.Module, listening: Collector) -> Call
 @pytest.fixture(autouse=True)
 def no_hook_is_left(network: torch.nn.Module) -> Any:
     yield
-    assert not network._forward_hooks
+    assert not num_watches(network)
 
 
 class Keyless:
@@ -61,8 +62,7 @@ def test_whatever_is_refused_leaves_nothing_behind(
         auto(optimizer=optimizer, **{"rollback": skipping(), "checkpoints": tmp_path, **options})
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
-    assert not network._forward_hooks
-    assert not network._forward_pre_hooks
+    assert not num_watches(network)
     assert clipping._watching == watching
     assert set(threading.enumerate()) == threads
     network(torch.full((1, 4), torch.nan)).sum().backward()
