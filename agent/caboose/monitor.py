@@ -157,6 +157,8 @@ class Monitor:
             return
         number = self._count.advance(step)
         self._guarded_step(loss, metrics, num_samples, num_tokens)
+        if self.guard.is_tripped and self._observer is not None:
+            self._observer.close()
         if self._hunter is not None and self._hunter.bad_step is not None:
             self._hunter.hunt_alone(self._brake)
         if self._brake is not None:

@@ -109,6 +109,29 @@ def test_a_guard_that_tripped_takes_its_hooks_out_and_the_daemon_is_told(
     assert wait_until(lambda: listening.wait_for(Heartbeat)[-1].state == "disabled", 5)
 
 
+@pytest.mark.parametrize("rollback", ["advise", caboose.Rollback("advise", skip_step="nonfinite")])
+def test_hooks_that_go_during_an_optimizers_step_do_not_disturb_the_users_own(
+    rollback: Any, attach: Attach, network: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, listening: Collector
+) -> None:
+    """The guard trips inside the optimizer's hook; skip_step, which finds no clipper, switches itself off there."""
+    if rollback == "advise":
+        monkeypatch.setattr(torch, "_foreach_norm", broken)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    calls: list[str] = []
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, rollback=rollback)
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    losses = train(network, optimizer, monitor, MAX_FAILURES + 5)
+    assert len(losses) == MAX_FAILURES + 5
+    assert calls == ["before", "after"] * len(losses)
+    if rollback == "advise":
+        assert not monitor.is_active
+        assert (len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)) == (1, 1)
+    else:
+        assert monitor.is_active
+        assert len(optimizer._optimizer_step_pre_hooks) == 2, "the observer's and the user's"
+
+
 def test_nonsense_at_the_boundary_is_survived(attach: Attach, network: torch.nn.Module, listening: Collector) -> None:
     monitor = attach(network, torch.optim.SGD(network.parameters(), lr=0.1), endpoint=listening.endpoint)
     monitor.step("not a number")  # type: ignore[arg-type]  # that is the point

@@ -67,7 +67,7 @@ def build(request: Request, shell: Shell) -> Parts:
             schedulers=request.schedulers,
             scaler=request.scaler,
         )
-        guard.on_trip = observer.close
+        guard.on_trip = observer.retire
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None
         if rollback.skip_step is not None:

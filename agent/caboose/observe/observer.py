@@ -7,14 +7,17 @@ statistic and adds its values to the step's `StepVector`, which leaves the devic
 
 A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Between sampled
 steps there are only the watch on the model's calls, which leaves no trace in the model (see `model_calls`), and the
-step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies.
+step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies. torch iterates over these
+hooks while it calls them, and raises into the program if one is removed meanwhile. So when the guard trips, which may
+be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
@@ -47,13 +50,6 @@ class ObservedStep:
     """Whether the clipper's gradients were still multiplied by the scaler's scale."""
     num_skipped: int | None
     vector: Vector | None
-
-
-class Removable(Protocol):
-    """A hook or a watch."""
-
-    def remove(self) -> None:
-        """Ends it."""
 
 
 class Observer:
@@ -120,7 +116,8 @@ class Observer:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)
-        self._handles: list[Removable] = [CallWatch(model, before_forward, after_forward)]
+        self._watch = CallWatch(model, before_forward, after_forward)
+        self._handles: list[RemovableHandle] = []
         for number, optimizer in enumerate(self.optimizers):
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
@@ -326,13 +323,18 @@ class Observer:
             self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
             self._has_news = True
 
+    def retire(self) -> None:
+        """Removes everything but the optimizers' hooks, which may be running."""
+        self._watch.remove()
+        self._clipping.close()
+        self._samples.close()
+
     def close(self) -> None:
-        """Removes every hook; the model and the optimizers are as before."""
+        """Removes everything; the model and the optimizers are as before. Not for an optimizer's hook to call."""
+        self.retire()
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-        self._clipping.close()
-        self._samples.close()
 
 
 def _place(layer: Layer) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ class StepSkipper:
         self.last_reason = ""
         self.why_off = ""
         """Why this is off, if it is."""
-        self.guard = Guard(on_trip=self.close)
+        self.guard = Guard(on_trip=lambda: self._switch_off("it failed too often"))
         """Catches failures here, and times them."""
         self._clipping = ClippingObserver(frozenset(self._number_of), lambda _: None, self.guard.protect)
         if self._clipping.is_blind:
@@ -146,6 +146,8 @@ class StepSkipper:
 
         def decide(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             totals = self._totals.pop(number, None)
+            if self.why_off:
+                return
             if totals is None:
                 self._miss(optimizer, args, kwargs)
                 return
@@ -175,12 +177,14 @@ class StepSkipper:
     def end_step(self) -> None:
         """The boundary: a norm that no step used (a scaler skipped it) is not the next step's."""
         self._totals.clear()
+        if self.why_off:  # now, since torch raises if a hook is removed while it calls them
+            self.close()
 
     def _switch_off(self, reason: str) -> None:
         if not self.why_off:
             self.why_off = reason
             logger.warning("caboose: skip_step=%r is off: %s", self._mode, reason)
-        self.close()
+        self._clipping.close()
 
     def close(self) -> None:
         """Removes the hooks."""
