@@ -18,7 +18,8 @@ from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
 from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
 from caboose_daemon.offline.runs.source import MAX_NAMES, RunSource
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import READ_TOKEN_FILE, Client, ClientError
+from caboose_daemon.out.api.client import read_token as read_file_token
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 EXIT_OK = 0
@@ -115,8 +116,9 @@ def daemon_address(given: str | None) -> str:
 
 def connect(given: str | None) -> Client:
     """A client of the daemon at --daemon, CABOOSE_HTTP or the default address."""
+    file = os.environ.get(READ_TOKEN_FILE) or load_config(configured_file()).daemon.read_token_file
     try:
-        return Client(daemon_address(given))
+        return Client(daemon_address(given), token=read_file_token(file))
     except ValueError as error:
         fail(f"--daemon {error}")
 
