@@ -17,10 +17,8 @@ import logging
 import os
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 import zmq
@@ -30,6 +28,7 @@ from caboose_daemon.app import keys
 from caboose_daemon.app.clock import SteadyClock
 from caboose_daemon.app.loop import Loop
 from caboose_daemon.app.opening import open_journal
+from caboose_daemon.app.serving import ServeError, bind_http, tls_arguments
 from caboose_daemon.app.shutdown import has_unscraped_incidents
 from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
@@ -40,7 +39,7 @@ from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import ExportError, make_exports
 from caboose_daemon.out.web.application import make_application
-from caboose_daemon.out.web.connections import HEAD_SECONDS, NO_SNIFFING, Dropped, Listener, bounded, max_connections
+from caboose_daemon.out.web.connections import HEAD_SECONDS, NO_SNIFFING, Dropped, bounded
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.security import check_mode, read_or_make_token, read_token
 from caboose_daemon.out.web.writes import Prepared, Writes
@@ -221,7 +220,11 @@ class Daemon:
             raise StartError(f"--listen {daemon.listen}: {error.strerror}") from None
         host, port = split_http(daemon.http)
         dropped = Dropped(self.state.http_dropped)
-        self._http_socket = _bind_http(host, port, dropped)
+        try:
+            tls = tls_arguments(daemon.tls_cert, daemon.tls_key)
+            self._http_socket = bind_http(host, port, dropped)
+        except ServeError as error:
+            raise StartError(str(error)) from None
         real_port = self._http_socket.getsockname()[1]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
         scheme = "https" if daemon.tls_cert else "http"
@@ -245,33 +248,12 @@ class Daemon:
                 timeout_graceful_shutdown=1,
                 h11_max_incomplete_event_size=64 * 1024,
                 headers=[NO_SNIFFING],
-                **self._tls(),
+                **tls,
             )
         )
         self._exports.start()
         self._journal.retention.start(self._clock, is_checked=self._inspected.is_checked)
         self._loop.start()
-
-    def _tls(self) -> dict[str, Any]:
-        """uvicorn's arguments for TLS, after a look at the files: uvicorn would end with a traceback."""
-        daemon = self._config.daemon
-        if not daemon.tls_cert:
-            return {}
-        cert, key = (str(Path(given).expanduser()) for given in (daemon.tls_cert, daemon.tls_key))
-        for flag, path in (("--tls-cert", cert), ("--tls-key", key)):
-            try:
-                Path(path).read_bytes()
-            except OSError as error:
-                raise StartError(f"{flag} {path}: {error.strerror}") from None
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
-        except (ssl.SSLError, ValueError) as error:
-            reason = getattr(error, "reason", None) or str(error)
-            raise StartError(
-                f"--tls-cert {cert}, --tls-key {key}: {reason}; give a PEM chain and its PEM key without a passphrase"
-            ) from None
-        check_mode(Path(key))
-        return {"ssl_certfile": cert, "ssl_keyfile": key}
 
     def _token(self) -> str:
         given = self._config.daemon.token_file
@@ -390,22 +372,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind_http(host: str, port: int, dropped: Dropped) -> Listener:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        listener = Listener(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise StartError(f"--http {host}:{port}: {error.strerror}") from None
-    try:
-        listener.limit(max_connections(), dropped)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        hint = f"; is another daemon running? Choose another port, or --http {host}:0" if port else ""
-        raise StartError(f"--http {host}:{port}: {error.strerror}{hint}") from None
-    return listener

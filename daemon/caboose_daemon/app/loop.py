@@ -197,7 +197,7 @@ class Loop:
         """Commits a write, then makes its change, then answers it."""
         now = self._clock()
         if self._state.journal_error:
-            self._sink.flush(now)  # so that it is not refused for a reason that is gone
+            self._sink.flush(now, is_forced=True)  # so that it is not refused for a reason that is gone
         with self._state.lock:
             prepared = write.prepare()
         if prepared.change is not None:

@@ -39,6 +39,7 @@ def _open(
 ) -> Journal:
     journal = Journal(path, state, max_steps=config.max_steps, retention_days=config.retention_days)
     try:
+        state.journal_set_aside = inspected.wal_copy
         if inspected.set_aside is not None:
             salvage(inspected.set_aside, journal.database)
             state.journal_set_aside = inspected.set_aside.name

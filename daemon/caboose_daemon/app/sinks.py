@@ -103,17 +103,16 @@ class DaemonSink(Sink):
         for sink in self._sinks:
             sink.ledger_changed(job, entry)
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float, *, is_forced: bool = False) -> None:
         """Commits what changed: after that the state's lock may be released."""
-        self._journal.commit(now)
+        self._journal.commit(now, is_forced=is_forced)
 
     def write(self, change: Change, now: float) -> str:
         """Commits a change that is not yet made; the problem, and the change must not be made, or empty."""
-        return self._journal.write(change, now) or self._announce(change)
-
-    def _announce(self, change: Change) -> str:
-        change.record(self._live)
-        return ""
+        problem = self._journal.write(change, now)
+        if not problem:
+            change.record(self._live)
+        return problem
 
     def post(self, now: float) -> None:
         """Ends a turn: syncs what must not be lost with the power, then posts the live updates."""

@@ -116,11 +116,18 @@ def daemon_address(given: str | None) -> str:
 
 def connect(given: str | None) -> Client:
     """A client of the daemon at --daemon, CABOOSE_HTTP or the default address."""
-    file = os.environ.get(READ_TOKEN_FILE) or load_config(configured_file()).daemon.read_token_file
     try:
-        return Client(daemon_address(given), token=read_file_token(file))
+        return Client(daemon_address(given), token=read_file_token(_read_token_file()))
     except ValueError as error:
         fail(f"--daemon {error}")
+
+
+def _read_token_file() -> str:
+    """The file with the token for reading: of the variable, or of the configuration, where that can be read."""
+    try:
+        return os.environ.get(READ_TOKEN_FILE) or load(configured_file()).daemon.read_token_file
+    except ConfigError:
+        return ""
 
 
 def source(address: str | None, journal: Path | None) -> RunSource:

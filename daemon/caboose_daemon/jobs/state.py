@@ -83,11 +83,6 @@ class State:
     def __post_init__(self) -> None:
         self.guard = JobGuard(self.num_errors)
 
-    @property
-    def lag_seconds(self) -> float:
-        """The largest lag of any job that is running."""
-        return max((job.lag_seconds for job in self.jobs.values() if job.state == "running"), default=0.0)
-
     def copy_of(self, name: str) -> Job | None:
         """A job as it is now; None if there is no such job."""
         with self.lock:

@@ -60,7 +60,7 @@ BAD_VALUES = (
 
 
 class Journal(Sink):
-    """Writes all changes; implements the pipeline's Sink."""
+    """Writes all changes; implements the pipeline's Sink. sqlite3.DatabaseError: the file is damaged."""
 
     def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
         self.path = path
@@ -80,8 +80,8 @@ class Journal(Sink):
         try:
             self.database = Database(path)
             make_tables(self.database)
-        except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
+        except (sqlite3.OperationalError, OSError) as error:
+            raise JournalError(f"{path}: {error}; free disk space, or choose another --data-dir") from error
         self._marker.set("open")
         self._page_size = self.database.pragma("page_size")
         self._num_commits = 0

@@ -18,7 +18,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,21 +47,33 @@ class Inspected:
     """The damaged journal under its new name."""
     is_checked: bool = True
     """Whether all pages were checked."""
-    notes: tuple[str, ...] = ()
-    """What was lost without the journal being damaged as a whole."""
+    wal_copy: str = ""
+    """The name of the copy of a -wal whose rows are lost."""
 
 
 def inspect(path: Path, *, is_strict: bool, wall: Callable[[], float] = time.time) -> Inspected:
     """Checks a journal; JournalError where it must not be used."""
     try:
-        notes = _notes(path, is_strict, wall)
-        return Inspected(is_checked=_check(path), notes=notes)
+        return _inspect(path, is_strict, wall)
     except Damaged as damage:
         if is_strict:
             raise JournalError(
                 f"{path}: {damage}; move the file away, or start without --strict-journal: it is then kept aside"
             ) from None
         return Inspected(set_aside=keep_aside(path, str(damage), wall))
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror or error}; choose another --data-dir") from None
+
+
+def _inspect(path: Path, is_strict: bool, wall: Callable[[], float]) -> Inspected:
+    _clear_left_overs(path, wall)
+    if not _has_content(path):
+        return Inspected()
+    is_wal_missing = Marker(path).state == "open" and not Path(f"{path}-wal").exists()  # reading makes one
+    with _reading(path) as connection:
+        _check_version(path, connection)
+        wal_copy = _check_wal(path, is_wal_missing, is_strict, wall)
+        return Inspected(is_checked=_check_pages(connection), wal_copy=wal_copy)
 
 
 def keep_aside(path: Path, reason: str, wall: Callable[[], float] = time.time) -> Path:
@@ -78,47 +90,41 @@ def keep_aside(path: Path, reason: str, wall: Callable[[], float] = time.time) -
     return target
 
 
+def _clear_left_overs(path: Path, wall: Callable[[], float]) -> None:
+    """Moves the -wal of a journal that was removed: SQLite would take its rows for those of the fresh one."""
+    if path.exists():
+        return
+    for part in PARTS[1:]:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}{part}", f"{path}{part}.damaged-{_stamp(wall)}")
+
+
 def _stamp(wall: Callable[[], float]) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall()))
 
 
-def _notes(path: Path, is_strict: bool, wall: Callable[[], float]) -> tuple[str, ...]:
-    """Checks the -wal. The rows in a bad one are lost; the journal before them is not."""
-    wal = Path(f"{path}-wal")
-    is_there = path.is_file() and path.stat().st_size > 0
-    if is_there and Marker(path).state == "open" and not wal.exists():
-        problem = f"{wal.name} is missing although the daemon was not ended: its last rows are lost"
-    elif is_there and (found := wal_problem(wal)):
-        problem = f"{wal.name} is damaged ({found}): the rows after that are lost"
-    else:
-        return ()
-    if is_strict:
-        raise JournalError(f"{path}: {problem}; restore it, or start without --strict-journal")
-    if wal.exists():
-        copy = wal.with_name(f"{wal.name}.damaged-{_stamp(wall)}")
-        shutil.copy2(wal, copy)
-        problem = f"{problem}; kept as {copy.name}"
-    logger.error("%s: %s", path, problem)
-    return (problem,)
-
-
-def _check(path: Path) -> bool:
-    """Whether all pages were checked; raises Damaged, or JournalError for a journal that is not to be touched."""
+def _has_content(path: Path) -> bool:
+    """Whether there is a file to check; raises Damaged where there was one."""
     if not path.exists():
-        return True
+        return False
     if path.is_dir():
         raise Damaged("it is a directory")
     if path.stat().st_size == 0:
         if Marker(path).state:
             raise Damaged("it is empty")
-        return True  # a daemon was ended while it made its first journal
+        return False  # a daemon was ended while it made its first journal
     if not os.access(path, os.R_OK | os.W_OK):
         raise JournalError(f"{path}: no permission to read and write it; sudo chown {os.getuid()} {path}")
+    return True
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that changes nothing; what SQLite cannot read is Damaged."""
     before = {part for part in PARTS if Path(f"{path}{part}").exists()}
     connection = connect(path, read_only=True)
     try:
-        _check_version(path, connection)
-        return _check_pages(connection)
+        yield connection
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise JournalError(f"{path}: {error}: another process uses it; end that, or wait for it") from None
@@ -131,6 +137,27 @@ def _check(path: Path) -> bool:
             if part not in before:  # reading a file in WAL mode makes them, empty
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(f"{path}{part}")
+
+
+def _check_wal(path: Path, is_missing: bool, is_strict: bool, wall: Callable[[], float]) -> str:
+    """Checks the -wal; the name of the copy of a bad one. Its rows are lost, the journal before them is not."""
+    wal = Path(f"{path}-wal")
+    found = wal_problem(wal)
+    if found:
+        problem = f"{wal.name} is damaged ({found}): the rows after that are lost"
+    elif is_missing:
+        problem = f"{wal.name} is missing although the daemon was not ended: its last rows are lost"
+    else:
+        return ""
+    if is_strict:
+        raise JournalError(f"{path}: {problem}; restore it, or start without --strict-journal")
+    logger.error("%s: %s", path, problem)
+    if not found:
+        return ""
+    copy = wal.with_name(f"{wal.name}.damaged-{_stamp(wall)}")
+    with contextlib.suppress(OSError):  # no room for it
+        shutil.copy2(wal, copy)
+    return copy.name
 
 
 def _check_version(path: Path, connection: sqlite3.Connection) -> None:

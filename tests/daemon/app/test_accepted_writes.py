@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.http import http
 from support.obedient import obedient_ranks
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -80,7 +81,7 @@ def test_a_kill_right_after_the_answer_loses_no_write(tmp_path: Path) -> None:
         daemon.kill()
     lost = []
     path, body, is_kept = a_write(0)
-    for number in range(13):
+    for number in range(9):
         with running_daemon(tmp_path) as daemon:
             if number and not is_kept(daemon):
                 lost.append((number - 1, path))
@@ -116,7 +117,7 @@ def test_a_kill_right_after_a_command_was_accepted_loses_no_decision(tmp_path: P
 
 
 def _found(daemon: DaemonProcess, path: str) -> bool:
-    return httpx.get(daemon.url.rstrip("/") + path).status_code == 200
+    return http.get(daemon.url.rstrip("/") + path).status_code == 200
 
 
 # A full disk
@@ -152,7 +153,7 @@ def test_on_a_full_disk_every_write_is_refused_and_changes_nothing(tmp_path: Pat
         assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(WRITES, 503)
         assert all("the journal cannot be written" in body["error"] for _, body in answers.values())
         assert everything(daemon) == before
-        assert httpx.get(f"{daemon.url}readyz").status_code == 503
+        assert http.get(f"{daemon.url}readyz").status_code == 503
 
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)

@@ -18,6 +18,7 @@ from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.web import writes
 from caboose_daemon.store.database import Database
 from caboose_wire import Event
+from support.http import http
 from support.processes import wait_until
 from support.ranks import a_report, simulated_ranks
 from support.scenario import JournaledCore, scenario
@@ -39,7 +40,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 def post(daemon: Daemon, path: str = "/api/v1/jobs/train/events", body: Any = EVENT) -> httpx.Response:
     token = (daemon._data_dir / "token").read_text().strip()
     headers = {"authorization": f"Bearer {token}"}
-    return httpx.post(daemon.url.rstrip("/") + path, json=body, headers=headers, timeout=10)
+    return http.post(daemon.url.rstrip("/") + path, json=body, headers=headers, timeout=10)
 
 
 def in_journal(daemon: Daemon) -> int:
@@ -104,7 +105,7 @@ def test_readers_are_answered_while_a_write_is_synced_to_disk(daemon: Daemon, mo
     writer.start()
     try:
         assert begun.wait(10)
-        assert httpx.get(f"{daemon.url}api/v1/jobs/train", timeout=2).json()["events"] == []
+        assert http.get(f"{daemon.url}api/v1/jobs/train", timeout=2).json()["events"] == []
     finally:
         go_on.set()
         writer.join(10)

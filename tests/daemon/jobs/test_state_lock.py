@@ -134,7 +134,9 @@ def many() -> Core:
     """1,000 jobs."""
     core = Core()
     for number in range(1000):
-        core.say(b"%d" % number, a_hello(job=f"job-{number}", world=1, incarnation=f"incarnation-{number}"))
+        hello = a_hello(job=f"job-{number}", world=1, incarnation=f"incarnation-{number}")
+        core.say(b"%d" % number, hello, 0.1 * number)
+    assert len(core.state.jobs) == 1000
     return core
 
 

@@ -17,6 +17,7 @@ from caboose_daemon.config import Config, DaemonConfig
 from caboose_daemon.out.api.client import Client, ClientError
 from caboose_daemon.out.web import connections
 from caboose_daemon.rollback_state.settings import RollbackConfig
+from support.http import http
 from support.processes import running_daemon
 from support.served import served
 
@@ -37,12 +38,12 @@ def secret_file(path: Path, content: str, mode: int = 0o600) -> Path:
 def write(daemon: Daemon, authorization: str | None) -> int:
     headers = {"content-type": "application/json"} | ({"authorization": authorization} if authorization else {})
     url = f"{daemon.url}api/v1/config"
-    return httpx.post(url, content='{"rules": {}}', headers=headers, timeout=10).status_code
+    return http.post(url, content='{"rules": {}}', headers=headers, timeout=10).status_code
 
 
 def read(daemon: Daemon, path: str, authorization: str | None = None) -> int:
     headers = {"authorization": authorization} if authorization else {}
-    return httpx.get(f"{daemon.url}{path}", headers=headers, timeout=10).status_code
+    return http.get(f"{daemon.url}{path}", headers=headers, timeout=10).status_code
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +90,13 @@ def test_with_a_read_token_reading_needs_it(guarded: Daemon, path: str) -> None:
 
 
 def test_the_refusal_makes_a_browser_ask(guarded: Daemon) -> None:
-    answer = httpx.get(guarded.url)
+    answer = http.get(guarded.url)
 
     assert answer.headers["www-authenticate"] == 'Basic realm="caboose", charset="UTF-8"'
 
 
 def test_a_stream_needs_the_read_token_too(guarded: Daemon) -> None:
-    with httpx.stream("GET", f"{guarded.url}api/v1/stream", headers={"authorization": basic(READ)}) as answer:
+    with http.stream("GET", f"{guarded.url}api/v1/stream", headers={"authorization": basic(READ)}) as answer:
         assert answer.status_code == 200
     assert read(guarded, "api/v1/stream") == 401
 
@@ -127,7 +128,7 @@ def test_the_command_line_takes_the_read_token_from_its_variable(tmp_path: Path,
 
 def test_what_the_daemon_makes_is_for_its_owner_only(tmp_path: Path) -> None:
     with served(tmp_path / "a" / "data") as daemon:
-        assert httpx.get(f"{daemon.url}api/v1/jobs", timeout=10).status_code == 200
+        assert http.get(f"{daemon.url}api/v1/jobs", timeout=10).status_code == 200
         data = tmp_path / "a" / "data"
         modes = {path.name: path.stat().st_mode & 0o777 for path in data.iterdir()}
         assert {"journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock", "token"} <= modes.keys()
@@ -205,7 +206,7 @@ def test_with_a_certificate_everything_is_served_over_tls(tmp_path: Path, certif
         context = ssl.create_default_context(cafile=str(cert))
         assert httpx.get(f"{daemon.url}healthz", verify=context, timeout=10).json()["status"] == "ok"
         with pytest.raises(httpx.HTTPError):
-            httpx.get(daemon.url.replace("https", "http") + "healthz", timeout=10)
+            http.get(daemon.url.replace("https", "http") + "healthz", timeout=10)
 
 
 def test_a_client_that_never_finishes_its_handshake_counts_as_a_connection(

@@ -250,6 +250,14 @@ def test_frames_of_an_earlier_round_are_no_damage(tmp_path: Path) -> None:
         pass
 
 
+def test_the_wal_of_a_journal_that_was_removed_is_not_that_of_the_fresh_one(killed: Path) -> None:
+    (killed / "journal.sqlite").unlink()
+
+    with started_on(killed) as daemon:
+        assert daemon.state.jobs == {}
+    assert set_aside(killed) != []
+
+
 # Versions
 
 

@@ -102,7 +102,7 @@ def _journal(journal: Json) -> DoctorCheck:
         return DoctorCheck("journal", "cross", f"damaged: {journal['damage']}", fix)
     if journal["set_aside"]:
         fix = f"what could be read was taken over; look at {journal['set_aside']} in the data_dir, then remove it"
-        return DoctorCheck("journal", "warning", "the last start found it damaged and began a fresh one", fix)
+        return DoctorCheck("journal", "warning", "the last start found it damaged", fix)
     if journal["num_quarantined"] or journal["num_refused"]:
         fix = "the table `quarantine` of journal.sqlite has the rows and the reasons; the log names the first"
         text = f"{plural(journal['num_quarantined'], 'row')} set aside, {journal['num_refused']} not written"

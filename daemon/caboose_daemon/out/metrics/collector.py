@@ -70,6 +70,8 @@ class StateCollector(Collector):
 
     def _add_jobs(self, samples: Samples, now: float) -> None:
         jobs = {job.name: job for job in self._state.copies()}
+        lags = (job.lag_seconds for job in jobs.values() if job.state == "running")
+        samples.add("caboose_loop_lag_seconds", max(lags, default=0.0))
         names = list(jobs)
         wanted = np.array([self._interest(jobs[name], now) for name in names])
         chosen = [names[row] for row in self._slots.choose(names, wanted, now)] if names else []

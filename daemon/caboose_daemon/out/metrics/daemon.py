@@ -22,7 +22,6 @@ def add_daemon(state: State, samples: Samples) -> None:
     for (stage, kind), count in sorted(state.num_errors.items()):
         samples.add("caboose_internal_errors_total", count, stage, kind)
     samples.add("caboose_loop_turn_seconds", state.turn_seconds)
-    samples.add("caboose_loop_lag_seconds", state.lag_seconds)
     for rule, stats in sorted(state.rule_stats.items()):
         samples.add("caboose_rule_seconds_total", stats.seconds, rule)
         samples.add("caboose_rule_runs_total", stats.runs, rule)

@@ -75,8 +75,8 @@ class Listener(socket.socket):
         peer = _group(address)
         reason = self._excess(peer)
         if reason is not None:
-            connection.close()
             self._dropped.add(reason, peer)
+            connection.close()
             raise ConnectionAbortedError(reason)
         self._open[peer] += 1
         accepted = Accepted(connection.family, connection.type, connection.proto, fileno=connection.detach())

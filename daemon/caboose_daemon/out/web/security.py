@@ -49,10 +49,10 @@ def check_mode(path: Path, *, is_token: bool = False) -> None:
 
 def read_token(path: Path) -> str:
     """The token in this file."""
-    check_mode(path, is_token=True)
     token = path.read_text(encoding="utf-8").strip()
     if len(token) < 16:
         raise ValueError(f"{path}: the token is too short; use at least 16 characters")
+    check_mode(path, is_token=True)
     return token
 
 
