@@ -46,6 +46,12 @@ class DaemonConfig:
     """Directory made by `caboose keys new`; with it, only agents with a key are accepted."""
     token_file: str = ""
     """File with the token required for HTTP writes. Empty: one is made in data_dir, for use on this machine."""
+    read_token_file: str = ""
+    """File with the token required to read over HTTP: API, page and /metrics. Empty: reading is open."""
+    tls_cert: str = ""
+    """File with the certificate chain, PEM. With it and tls_key, HTTP is served over TLS."""
+    tls_key: str = ""
+    """File with the private key of tls_cert, PEM, without a passphrase."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names accepted in HTTP requests, besides the bound one and this machine's."""
     abandoned_seconds: float = 3600.0
@@ -66,16 +72,21 @@ class DaemonConfig:
         _must_be_positive(self, "abandoned_seconds")
         if not self.linger_seconds >= 0:
             raise ValueError(f"linger_seconds = {self.linger_seconds!r}: must not be below 0")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            given, other = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise ValueError(f"{given} = {getattr(self, given)!r}: needs {other} as well")
 
 
 @dataclass(frozen=True)
 class JournalConfig:
-    """`[journal]`: retention."""
+    """`[journal]`: retention, and what to do with a damaged one."""
 
     max_steps: int = 2_000_000
     """Steps kept per job; the oldest go first. A million take about 100 MB."""
     retention_days: float = 90.0
     """Days after which steps, events and closed episodes are deleted."""
+    strict: bool = False
+    """Refuse to start on a damaged journal. Otherwise it is kept aside, and a fresh one is begun."""
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "max_steps", "retention_days")
@@ -179,9 +190,12 @@ class Config:
 
 
 def load(
-    path: Path | None, overrides: Mapping[str, Any] | None = None, rollback: Mapping[str, Any] | None = None
+    path: Path | None,
+    overrides: Mapping[str, Any] | None = None,
+    rollback: Mapping[str, Any] | None = None,
+    journal: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The file's configuration (or the defaults), with overrides for `[daemon]` and `[rollback]`."""
+    """The file's configuration (or the defaults), with overrides for `[daemon]`, `[rollback]` and `[journal]`."""
     table: dict[str, Any] = {}
     name = str(path) if path is not None else "command line"
     if path is not None:
@@ -198,7 +212,7 @@ def load(
         for f in fields(Config)
         if f.name in SECTIONS and f.default_factory is not MISSING
     }
-    for section, over in (("daemon", overrides), ("rollback", rollback)):
+    for section, over in (("daemon", overrides), ("rollback", rollback), ("journal", journal)):
         if over:
             base = {f.name: getattr(sections[section], f.name) for f in fields(sections[section])}
             sections[section] = _build("command line", section, type(sections[section]), {**base, **over})

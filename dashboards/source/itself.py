@@ -133,11 +133,12 @@ def _ingest() -> list[Panel]:
         curves(
             "Refused messages",
             Curve(rate("caboose_messages_refused_total", "reason"), "{{reason}}"),
+            Curve(rate("caboose_http_connections_dropped_total", "reason"), "HTTP: {{reason}}"),
             unit="short",
             size=(8, 8),
             is_open_ended=True,
             least=0,
-            about="Messages refused per second, by reason. 0 is normal.",
+            about="Messages refused and HTTP connections dropped per second, by reason. 0 is normal.",
             rules=("CabooseMessagesRefused",),
         ),
         curves(
@@ -243,9 +244,11 @@ def _journal() -> list[Panel]:
             "Journal failures",
             Curve(increase("caboose_journal_failures_total"), "failed writes"),
             Curve(increase("caboose_journal_lost_rows_total"), "rows dropped"),
+            Curve(increase("caboose_journal_refused_rows_total"), "rows refused"),
+            Curve(gauge("caboose_journal_quarantined_rows", operator="sum"), "rows set aside"),
             unit="none",
-            about="Failed writes to the journal, and rows dropped. 0 is normal; dropped rows leave gaps in the"
-            " history.",
+            about="Failed writes to the journal, and rows dropped, refused or set aside. 0 is normal; such a row is a"
+            " gap in the history.",
             steps=((1, PAGED),),
             is_counted=True,
             least=0,

@@ -25,7 +25,7 @@ BAD_INPUTS = {
     ),
     "key that resembles nothing": (
         "[journal]\nzzz = true",
-        "journal.zzz = True: unknown key; valid here: max_steps, retention_days",
+        "journal.zzz = True: unknown key; valid here: max_steps, retention_days, strict",
     ),
     "unknown rule": (
         "[rules.loss_spikes]\nratio = 2",
@@ -40,6 +40,14 @@ BAD_INPUTS = {
     "rule that is a value": (
         "[rules]\nloss_spike = false",
         "rules.loss_spike = False: expected a section [rules.loss_spike]",
+    ),
+    "certificate without its key": (
+        "[daemon]\ntls_cert = 'cert.pem'",
+        "daemon.tls_cert = 'cert.pem': needs tls_key as well",
+    ),
+    "key without its certificate": (
+        "[daemon]\ntls_key = 'key.pem'",
+        "daemon.tls_key = 'key.pem': needs tls_cert as well",
     ),
     "number for a text": ("[daemon]\nlisten = 5757", "daemon.listen = 5757: expected a string, got a whole number"),
     "text for a number": (

@@ -69,6 +69,7 @@ class JournaledCore(Core):
     def commit(self, now: float) -> None:
         """Before commands go out, as in the loop."""
         self.journal.commit(now)
+        self.journal.retention.advance(now)
 
     def restarted(self, now: float) -> "JournaledCore":
         """This daemon was killed after its last turn; the next one, from the same file."""
@@ -80,11 +81,12 @@ class JournaledCore(Core):
 
     def execute(self, sql: str) -> sqlite3.Cursor:
         """Runs SQL on the journal's own connection: how tests damage or fill a journal."""
-        return self.journal._connection.execute(sql)
+        return self.journal.database.connection.execute(sql)
 
     def close(self) -> None:
         """Closes the file without writing anything more, as death does."""
-        self.journal._connection.close()
+        self.journal.retention.stop()
+        self.journal.database.close()
 
 
 class Both:

@@ -2,9 +2,9 @@
 
 Design
 ------
-Two threads. The loop's thread receives and judges; the main thread serves HTTP and waits for signals. Grafana and each
-mirror have their own thread (see `outbox`). `Daemon` can be embedded: construct, `start`, use `endpoint` and `url`,
-`serve` until something calls `stop`. Ports may be 0.
+Three threads. The loop's thread receives, judges and writes; the main thread serves HTTP and waits for signals; the
+retention keeps the journal within its limits. Grafana and each mirror have their own thread (see `outbox`). `Daemon`
+can be embedded: construct, `start`, use `endpoint` and `url`, `serve` until something calls `stop`. Ports may be 0.
 
 SIGHUP rereads the authorised keys, and the thresholds from the file. A closing terminal also sends SIGHUP, to a daemon
 running in it; that still ends the daemon. The two cases are distinguished by whether the terminal still exists.
@@ -22,27 +22,32 @@ from pathlib import Path
 
 import uvicorn
 import zmq
+from starlette.responses import Response
 
 from caboose_daemon.app import keys
 from caboose_daemon.app.clock import SteadyClock
-from caboose_daemon.app.loop import DaemonSink, Loop
+from caboose_daemon.app.loop import Loop
+from caboose_daemon.app.opening import open_journal
+from caboose_daemon.app.serving import ServeError, bind_http, tls_arguments
 from caboose_daemon.app.shutdown import has_unscraped_incidents
+from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
 from caboose_daemon.ingest.receiver import Receiver
-from caboose_daemon.jobs.pipeline import Pipeline
+from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import ExportError, make_exports
 from caboose_daemon.out.web.application import make_application
+from caboose_daemon.out.web.connections import HEAD_SECONDS, NO_SNIFFING, Dropped, bounded
 from caboose_daemon.out.web.context import Context
-from caboose_daemon.out.web.security import read_or_make_token
+from caboose_daemon.out.web.security import read_or_make_token, read_token
+from caboose_daemon.out.web.writes import Prepared, Writes
 from caboose_daemon.rollback.commander import Commander
 from caboose_daemon.rollback.policy import Policy
 from caboose_daemon.rollback.requests import Requests
-from caboose_daemon.store import history
+from caboose_daemon.store.database import JournalError
 from caboose_daemon.store.history import HistoryReader
-from caboose_daemon.store.journal import Journal, JournalError
 from caboose_wire import read_secret
 from caboose_wire.endpoints import is_loopback, split_http, split_tcp
 from caboose_wire.private_files import NotPrivate, check_named, read_or_make, user_secret_path
@@ -67,42 +72,55 @@ class Daemon:
                 f"libzmq {zmq.zmq_version()} has known security holes; upgrade pyzmq (libzmq 4.3.5 or later)"
             )
         self._data_dir = self._open_data_dir()
+        self._clock = SteadyClock()
+        self.state = State(rule_configs=config.rules, started=self._clock())
         self._lock = self._lock_data_dir()
-        clock = SteadyClock()
-        self.state = State(rule_configs=config.rules, started=clock())
         try:
-            self._exports = make_exports(config, self.state, self._data_dir)
-        except ExportError as error:
-            raise StartError(str(error)) from None
-        journal_path = self._data_dir / "journal.sqlite"
+            self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open(self) -> None:
+        """Opens the journal and makes the parts around it; what fails later closes it again."""
+        path = self._data_dir / "journal.sqlite"
         try:
-            self._journal = Journal(
-                journal_path,
-                self.state,
-                max_steps=config.journal.max_steps,
-                retention_days=config.journal.retention_days,
+            self._exports = make_exports(self._config, self.state, self._data_dir)
+            self._journal, self._inspected = open_journal(
+                path, self._config.journal, self.state, self._pipeline(Sink()), self._clock()
             )
-        except JournalError as error:
+        except (ExportError, JournalError) as error:
             raise StartError(str(error)) from None
-        self._broker = Broker()
-        sink = DaemonSink(self._journal, self._broker, self._exports)
-        pipeline = Pipeline(
+        try:
+            self._build(path)
+        except BaseException:
+            self._journal.close(self._clock())
+            raise
+
+    def _pipeline(self, sink: Sink) -> Pipeline:
+        config = self._config
+        return Pipeline(
             self.state,
             sink,
             min_deadline=config.alignment.min_deadline_seconds,
             deadline_steps=config.alignment.deadline_steps,
             abandoned_seconds=config.daemon.abandoned_seconds,
         )
-        try:
-            history.restore(journal_path, self.state, pipeline, clock())
-        except JournalError as error:
-            raise StartError(str(error)) from None
-        self._clock = clock
+
+    def _build(self, journal_path: Path) -> None:
+        """Makes the parts, around an open journal."""
+        config, clock = self._config, self._clock
+        self._broker = Broker()
+        self._writes = Writes()
+        sink = DaemonSink(self._journal, self._broker, self._exports)
+        pipeline = self._pipeline(sink)
         self._thresholds = Thresholds(config, self.state, pipeline, clock)
         commander = Commander(sink, self._secret())
         policy = Policy(self.state, pipeline, sink, config.rollback, commander)
         receiver = Receiver(self.state, pipeline, policy)
-        self._loop = Loop(self.state, receiver, pipeline, policy, sink, keys=self._keys(), clock=clock)
+        self._loop = Loop(
+            self.state, receiver, pipeline, policy, sink, keys=self._keys(), clock=clock, writes=self._writes
+        )
         self._history = HistoryReader(journal_path)
         self._context = Context(
             state=self.state,
@@ -116,6 +134,7 @@ class Daemon:
             requests=Requests(self.state, commander),
             rollback=config.rollback,
             is_signed=commander.has_secret,
+            writes=self._writes,
         )
         self._ending_since: float | None = None
         """Time of SIGTERM while lingering."""
@@ -152,7 +171,7 @@ class Daemon:
     def _open_data_dir(self) -> Path:
         path = Path(self._config.daemon.data_dir).expanduser().resolve()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise StartError(f"--data-dir {path}: {error.strerror}") from None
         return path
@@ -186,9 +205,9 @@ class Daemon:
         try:
             secret = read_secret(path)
             check_named(Path(path).expanduser())
-            return secret
         except ValueError as error:
             raise StartError(str(error)) from None
+        return secret
 
     def _user_secret(self) -> bytes | None:
         is_auto = self._config.rollback.mode == "auto"
@@ -217,32 +236,58 @@ class Daemon:
         except zmq.ZMQError as error:
             raise StartError(f"--listen {daemon.listen}: {error.strerror}") from None
         host, port = split_http(daemon.http)
-        self._http_socket = _bind_http(host, port)
+        dropped = Dropped(self.state.http_dropped)
+        try:
+            tls = tls_arguments(daemon.tls_cert, daemon.tls_key)
+            self._http_socket = bind_http(host, port, dropped)
+        except ServeError as error:
+            raise StartError(str(error)) from None
         real_port = self._http_socket.getsockname()[1]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-        self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
+        scheme = "https" if daemon.tls_cert else "http"
+        self.url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
+        application = make_application(
+            self._context,
+            token=self._token(),
+            host=host,
+            allowed_hosts=daemon.allowed_hosts,
+            read_token=self._read_token(),
+        )
         self._server = _Server(
             uvicorn.Config(
-                make_application(self._context, token=self._token(), host=host, allowed_hosts=daemon.allowed_hosts),
+                application,
+                http=bounded(dropped),
+                ws="none",
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
+                timeout_keep_alive=int(HEAD_SECONDS),
                 timeout_graceful_shutdown=1,
                 h11_max_incomplete_event_size=64 * 1024,
+                headers=[NO_SNIFFING],
+                **tls,
             )
         )
         self._exports.start()
+        self._journal.retention.start(self._clock, is_checked=self._inspected.is_checked)
         self._loop.start()
 
     def _token(self) -> str:
         given = self._config.daemon.token_file
         path = Path(given).expanduser() if given else self._data_dir / "token"
         try:
-            token = read_or_make_token(path)
-            check_named(path)
-            return token
+            return read_or_make_token(path)
         except (OSError, ValueError) as error:
             raise StartError(f"token: {error}") from None
+
+    def _read_token(self) -> str:
+        given = self._config.daemon.read_token_file
+        if not given:
+            return ""
+        try:
+            return read_token(Path(given).expanduser())
+        except (OSError, ValueError) as error:
+            raise StartError(f"read token: {error}; put at least 16 characters into the file") from None
 
     def serve(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serves HTTP on this thread until `stop`, SIGTERM or SIGINT; then stops everything."""
@@ -304,10 +349,19 @@ class Daemon:
             return
         try:
             config = self._reread()
-            self._thresholds.replace_file(config)
         except ConfigError as error:
             logger.error("%s; the thresholds are unchanged", error)
             return
+
+        def prepare() -> Prepared:
+            try:
+                _, change = self._thresholds.replacing_file(config)
+            except ConfigError as error:
+                logger.error("%s; the thresholds are unchanged", error)
+                return Prepared(Response())
+            return Prepared(Response(), change, is_journaled=False)
+
+        self._writes.submit(prepare)
         changed = changed_keys(self._config, config)
         if changed:
             logger.warning("%s: %s changed; restart to apply", config.file or "configuration", ", ".join(changed))
@@ -336,21 +390,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind_http(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise StartError(f"--http {host}:{port}: {error.strerror}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        hint = f"; is another daemon running? Choose another port, or --http {host}:0" if port else ""
-        raise StartError(f"--http {host}:{port}: {error.strerror}{hint}") from None
-    return listener

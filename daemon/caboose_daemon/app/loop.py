@@ -2,19 +2,23 @@
 
 Design
 ------
-One turn: take the messages that arrived (bounded, so that timers also run under load), run the timers, commit the
-journal, post the live updates, and only then send commands, so every sent command is in the journal. The socket is
-MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot be sent is
-dropped, and the peer asks again. A rank that a command could not be sent to is recorded; it gets the command from the
-other ranks.
+One turn: HTTP writes, the messages that arrived (bounded, so that timers also run under load), the timers, then the
+live updates, and only then commands, so every sent command is in the journal, on disk. The loop holds the state's lock
+while it changes the state and commits before it releases it, so that nobody reads what a kill would lose. Between two
+messages or jobs it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
+Updates that could not be committed (a full disk) are posted with `"is_committed": false`: watching goes on.
+
+The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
+be sent is dropped, and the peer asks again. A rank that a command could not be sent to is recorded; it gets the command
+from the other ranks.
 """
 
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from socket import socketpair
 
 import zmq
 import zmq.auth.thread
@@ -22,22 +26,15 @@ import zmq.auth.thread
 from caboose_daemon.app.flood_watch import Connection, FloodWatch
 from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
-from caboose_daemon.incidents.episodes import Episode
-from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.ingest.receiver import Receiver
-from caboose_daemon.jobs.job import Job, Member
-from caboose_daemon.jobs.pipeline import Pipeline, Sink
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
-from caboose_daemon.out.api import json_shapes
-from caboose_daemon.out.api.live import Broker
-from caboose_daemon.out.export.exports import Exports
+from caboose_daemon.out.web.writes import Write, Writes
 from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
-from caboose_daemon.rollback_state.decision import Decision
-from caboose_daemon.rollback_state.ledger import LedgerEntry
-from caboose_daemon.steps.columns import StepSummary
-from caboose_daemon.store.journal import Journal
-from caboose_wire import Event, Message, encode
+from caboose_wire import Message, encode
 from caboose_wire.codec import MAX_FRAME_BYTES
 
 logger = logging.getLogger("caboose.daemon")
@@ -46,64 +43,6 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
-
-
-class DaemonSink(Sink):
-    """The pipeline's sink in a running daemon: forwards to the journal, open pages and the exports."""
-
-    def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
-        self._journal = journal
-        self._broker = broker
-        self._exports = exports or Exports()
-        self._updates: list[tuple[str, str, Any]] = []
-
-    def attempt_began(self, job: Job) -> None:
-        self._journal.attempt_began(job)
-        self._exports.attempt_began(job)
-        self._updates.append((job.name, "attempt", {"attempt": job.num_attempts}))
-
-    def member_changed(self, job: Job, member: Member) -> None:
-        """Journal only; pages get ranks from the regular status."""
-        self._journal.member_changed(job, member)
-
-    def step_closed(self, job: Job, summary: StepSummary) -> None:
-        self._journal.step_closed(job, summary)
-        self._exports.step_closed(job, summary)
-        if self._broker.has_listeners:
-            self._updates.append((job.name, "step", json_shapes.step(summary)))
-            if job.meters.sample is not None:
-                self._updates.append((job.name, "sample", {"attempt": summary.attempt, "step": summary.step}))
-
-    def episode_changed(self, job: Job, episode: Episode) -> None:
-        self._journal.episode_changed(job, episode)
-        if self._broker.has_listeners:
-            self._updates.append((job.name, "finding", json_shapes.episode(episode)))
-
-    def incident_changed(self, job: Job, incident: Incident) -> None:
-        self._journal.incident_changed(job, incident)
-        self._exports.incident_changed(job, incident)
-        if self._broker.has_listeners:
-            self._updates.append((job.name, "incident", json_shapes.incident(incident)))
-
-    def event_declared(self, job: Job, event: Event) -> None:
-        self._journal.event_declared(job, event)
-        self._exports.event_declared(job, event)
-        self._updates.append((job.name, "event", json_shapes.event(event)))
-
-    def decision_changed(self, job: Job, decision: Decision) -> None:
-        self._journal.decision_changed(job, decision)
-        self._exports.decision_changed(job, decision)
-        self._updates.append((job.name, "decision", json_shapes.decision(decision)))
-
-    def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
-        self._journal.ledger_changed(job, entry)
-        self._updates.append((job.name, "ledger", json_shapes.entry(entry)))
-
-    def flush(self, now: float) -> None:
-        """Ends a turn: commits the journal and posts live updates."""
-        self._journal.commit(now)
-        updates, self._updates = self._updates, []
-        self._broker.post(updates)
 
 
 class Loop:
@@ -119,6 +58,7 @@ class Loop:
         *,
         keys: DaemonKeys | None = None,
         clock: Callable[[], float],
+        writes: Writes | None = None,
     ) -> None:
         self._state = state
         self._receiver = receiver
@@ -133,6 +73,15 @@ class Loop:
         self._socket = self._context.socket(zmq.ROUTER)
         self._configure(keys)
         self._floods = FloodWatch(self._closed_endless)
+        self._writes = writes or Writes()
+        self._bell, self._rope = socketpair()
+        """Rung by the HTTP thread: the loop wakes."""
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+        self._writes.wake = self._ring
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._bell.fileno(), zmq.POLLIN)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
@@ -192,30 +141,85 @@ class Loop:
                 self._state.guard.failed("loop", None, error, self._clock())
             self._stopping.wait(FAILED_SECONDS)
 
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):  # full: it is ringing; closed: the daemon ends
+            self._rope.send(b"\0")
+
     def _turn(self) -> None:
-        has_messages = self._socket.poll(POLL_MS)
+        ready = dict(self._poller.poll(POLL_MS))
         start = time.perf_counter()
-        if not has_messages:
+        if self._bell.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._bell.recv(4096)
+        self._perform_writes()
+        if self._socket not in ready:
             self._floods.emptied()
         else:
-            with self._state.lock:
+            with self._holding():
                 self._take(self._clock())
-        with self._state.lock:
+        with self._holding():
             now = self._clock()
             self._floods.check(now)
             if self._keys is not None:
                 self._receiver.forget(self._keys.check(now, self._port), now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
-            self._pipeline.advance(now)
-            for job, terms in self._policy.advance(now):
+            self._pipeline.advance(now, self._step_aside)
+            for job, terms in self._policy.advance(now, self._step_aside):
                 with self._state.guard.watch("send", job, now):
                     self._send_all(job, encode(terms))
-            self._sink.flush(now)
+        self._sink.post(now)
+        with self._holding():
             for item in self._policy.commander.take(is_journaled=not self._state.journal_error):
                 with self._state.guard.watch("send", item.job, now):
                     self._command(item)
             self._state.turn_seconds = time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Holds the state's lock, and commits before it is released."""
+        with self._state.lock:
+            try:
+                yield
+            finally:
+                self._sink.flush(self._clock())
+
+    def _step_aside(self) -> None:
+        """Lets readers and HTTP writes in, where some wait; called with the lock held, between two items."""
+        if not (self._state.lock.is_wanted or self._writes.is_waiting):
+            return
+        self._sink.flush(self._clock())
+        self._state.lock.release()
+        try:
+            self._perform_writes()
+        finally:
+            self._state.lock.acquire()
+
+    def _perform_writes(self) -> None:
+        while (write := self._writes.take()) is not None:
+            if not write.begin():
+                continue  # it was withdrawn
+            try:
+                self._perform(write)
+            except Exception as error:
+                logger.exception("an HTTP write failed")
+                write.answered.set_exception(error)
+
+    def _perform(self, write: Write) -> None:
+        """Commits a write, then makes its change, then answers it."""
+        now = self._clock()
+        if self._state.journal_error:
+            self._sink.flush(now, is_forced=True)  # so that it is not refused for a reason that is gone
+        with self._state.lock:
+            prepared = write.prepare()
+        if prepared.change is not None:
+            problem = self._sink.write(prepared.change, now) if prepared.is_journaled else ""
+            if problem:
+                write.refuse(problem)
+                return
+            with self._holding():
+                prepared.change.apply()
+        write.answered.set_result(prepared.answer)
 
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
@@ -226,6 +230,7 @@ class Loop:
                 return
             for to, message in self._receiver.handle(peer, frames, now, key):
                 self._send(to, message, now)
+            self._step_aside()
 
     def _receive(self) -> tuple[list[bytes], str]:
         """The next message, with its peer in front, and the key of its connection; empty without keys."""
@@ -290,3 +295,5 @@ class Loop:
             self._authenticator.stop()
         self._socket.close(linger=0)
         self._context.term()
+        self._bell.close()
+        self._rope.close()

@@ -29,6 +29,13 @@ from caboose_daemon.version import __version__
     "--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only agents with its key may report."
 )
 @click.option("--token-file", envvar="CABOOSE_TOKEN_FILE", help="File with the token for HTTP writes.")
+@click.option(
+    "--read-token-file",
+    envvar="CABOOSE_READ_TOKEN_FILE",
+    help="File with the token for reading over HTTP.  [default: reading is open]",
+)
+@click.option("--tls-cert", envvar="CABOOSE_TLS_CERT", help="File with the certificate chain for HTTPS, PEM.")
+@click.option("--tls-key", envvar="CABOOSE_TLS_KEY", help="File with its private key, PEM, without a passphrase.")
 @config_option
 @click.option(
     "--rollback",
@@ -44,6 +51,9 @@ from caboose_daemon.version import __version__
     metavar="SECONDS",
     help="On SIGTERM, wait up to this long until all findings are scraped.  [default: 0]",
 )
+@click.option(
+    "--strict-journal", is_flag=True, help="Refuse to start on a damaged journal, instead of keeping it aside."
+)
 @click.option("--insecure", is_flag=True, help="Allow other machines to connect without keys or token.")
 @click.option(
     "--ready-file",
@@ -54,6 +64,7 @@ def daemon(
     config_file: Path | None,
     ready_file: Path | None,
     insecure: bool,
+    strict_journal: bool,
     rollback: str | None,
     secret_file: str | None,
     linger_seconds: float | None,
@@ -74,13 +85,14 @@ def daemon(
     if linger_seconds is not None:
         overrides["linger_seconds"] = linger_seconds
     acting = {name: value for name, value in (("mode", rollback), ("secret_file", secret_file)) if value}
+    keeping = {"strict": True} if strict_journal else {}
     config_file = config_file or default_file()
 
     def reread() -> Config:
-        return load(config_file or default_file(), overrides, acting)
+        return load(config_file or default_file(), overrides, acting, keeping)
 
     try:
-        config = load(config_file, overrides, acting)
+        config = load(config_file, overrides, acting, keeping)
         running = Daemon(config, reread)
         try:
             running.start()

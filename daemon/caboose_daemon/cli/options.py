@@ -18,7 +18,8 @@ from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
 from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
 from caboose_daemon.offline.runs.source import MAX_NAMES, RunSource
-from caboose_daemon.out.api.client import Client, ClientError
+from caboose_daemon.out.api.client import READ_TOKEN_FILE, Client, ClientError
+from caboose_daemon.out.api.client import read_token as read_file_token
 from caboose_wire.endpoints import DEFAULT_HTTP
 
 EXIT_OK = 0
@@ -116,9 +117,17 @@ def daemon_address(given: str | None) -> str:
 def connect(given: str | None) -> Client:
     """A client of the daemon at --daemon, CABOOSE_HTTP or the default address."""
     try:
-        return Client(daemon_address(given))
+        return Client(daemon_address(given), token=read_file_token(_read_token_file()))
     except ValueError as error:
         fail(f"--daemon {error}")
+
+
+def _read_token_file() -> str:
+    """The file with the token for reading: of the variable, or of the configuration, where that can be read."""
+    try:
+        return os.environ.get(READ_TOKEN_FILE) or load(configured_file()).daemon.read_token_file
+    except ConfigError:
+        return ""
 
 
 def source(address: str | None, journal: Path | None) -> RunSource:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from caboose_daemon.steps.settings import as_count, as_number, as_text
 from caboose_wire import Event
-from caboose_wire.fields import Scalar
 
 KIND = "hunt"
 ADJACENT = 10
@@ -60,31 +60,19 @@ def of(events: Iterable[Event], first: int, last: int) -> Iterator[Hunted]:
 
 def _read(event: Event) -> Hunted | None:
     fields = event.fields
-    where, summary = _text(fields.get("where")), _text(fields.get("summary"))
+    where, summary = as_text(fields.get("where")), as_text(fields.get("summary"))
     if not where or not summary:
         return None
     return Hunted(
-        step=_whole(fields.get("batch_step")) or event.step,
-        rank=_whole(fields.get("rank")) or 0,
+        step=as_count(fields.get("batch_step")) or event.step,
+        rank=as_count(fields.get("rank")) or 0,
         where=where,
         summary=summary,
-        operation=_text(fields.get("operation")),
-        line=_text(fields.get("line")),
-        samples=_text(fields.get("samples")),
-        batch=_whole(fields.get("batch")),
-        dtype=_text(fields.get("dtype")),
-        largest=_number(fields.get("largest")),
-        num_tensors=_whole(fields.get("num_tensors")) or 0,
+        operation=as_text(fields.get("operation")),
+        line=as_text(fields.get("line")),
+        samples=as_text(fields.get("samples")),
+        batch=as_count(fields.get("batch")),
+        dtype=as_text(fields.get("dtype")),
+        largest=as_number(fields.get("largest")),
+        num_tensors=as_count(fields.get("num_tensors")) or 0,
     )
-
-
-def _text(value: Scalar) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _whole(value: Scalar) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Scalar) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.shallow import shallow
 
 MAX_KEPT = 200
 
@@ -100,6 +101,16 @@ class EpisodeLog:
                 self._open[episode.rule] = episode
             else:
                 self._closed.append(episode)
+
+    def copy(self) -> "EpisodeLog":
+        """The same episodes in a log of its own, for a reader on another thread."""
+        log = shallow(self)
+        log.unshare()
+        return log
+
+    def unshare(self) -> None:
+        """Gives it containers that no other log has."""
+        self._open, self._closed = dict(self._open), self._closed.copy()
 
     def _close(self, episode: Episode) -> Episode:
         closed = replace(episode, is_open=False)

@@ -26,6 +26,7 @@ from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident, with_derived_fields, with_merge_of_old_journal
 from caboose_daemon.rules.parts.finding import Severity
+from caboose_daemon.shallow import shallow
 
 MAX_KEPT = 200
 MAX_EPISODES = 64
@@ -90,14 +91,35 @@ class IncidentLog:
 
     def acknowledge(self, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
         """Sets or (None) removes the acknowledgement; None where no such incident is open."""
+        incident = self.acknowledged(number, acknowledgement)
+        if incident is not None:
+            self.replace_open(incident)
+        return incident
+
+    def acknowledged(self, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
+        """An open incident with this acknowledgement, or without one (None); the log is not changed."""
         if number not in self._open:
             return None
         incident = self._open[number]
         if acknowledgement is not None:
             acknowledgement = replace(acknowledgement, severity=incident.severity)
         held = replace(incident, acknowledged=acknowledgement, outgrown=None)
-        self._open[number] = with_derived_fields(held, lambda rank: "")
-        return self._open[number]
+        return with_derived_fields(held, lambda rank: "")
+
+    def replace_open(self, incident: Incident) -> None:
+        """Takes over what `acknowledged` returned."""
+        self._open[incident.number] = incident
+
+    def copy(self) -> "IncidentLog":
+        """The same incidents in a log of its own, for a reader on another thread."""
+        log = shallow(self)
+        log.unshare()
+        return log
+
+    def unshare(self) -> None:
+        """Gives it containers that no other log has."""
+        self._open, self._closed = dict(self._open), self._closed.copy()
+        self._incident_of, self._waiting = dict(self._incident_of), dict(self._waiting)
 
     def end_for_good(self, number: int, reason: str) -> Incident | None:
         """Marks an incident that was cut off with its attempt as over; None where it was not cut off."""

@@ -54,17 +54,18 @@ class Engine:
         self.silence_seconds = silence.warn_seconds
         """Silence after which a rank counts as missing, also where the rule rank_silent is off."""
         ended = []
+        rules: dict[str, AnyRule] = {}
         for rule in self._classes:
             config = configs[rule.name]
             known = self._rules.get(rule.name)
             if not config.enabled:
-                self._rules.pop(rule.name, None)
                 ended += self._end(rule.name, None, "the rule was switched off")
             elif known is None:
-                self._rules[rule.name] = rule(config)
+                rules[rule.name] = rule(config)
             else:
                 known.config = config
-        self._rules = {rule.name: self._rules[rule.name] for rule in self._classes if rule.name in self._rules}
+                rules[rule.name] = known
+        self._rules = rules  # at once: a reader on another thread may go through the old ones
         self._visible = None
         return ended
 

@@ -21,6 +21,7 @@ from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
+from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import RankNumbers, StepSummary
@@ -90,6 +91,12 @@ class Attempt:
     """rollback, where the same processes rolled back; empty for a launch."""
     start_step: int = 0
     """The step after which it began."""
+
+    def copy(self) -> "Attempt":
+        """With a list of ranks of its own; see `Job.copy`."""
+        attempt = shallow(self)
+        attempt.members = dict(self.members)
+        return attempt
 
     def host_of(self, rank: int) -> str:
         """The host of a rank; empty where it is not known."""
@@ -168,6 +175,23 @@ class Job:
 
     def __post_init__(self) -> None:
         self.incidents = IncidentLog(self.name, gap=self.gap)
+
+    def copy(self, num_recent: int | None = None) -> "Job":
+        """The job as it is now, for a reader on another thread; with only the last `num_recent` steps.
+
+        It has containers of its own. What is in them is shared: nearly all of it never changes, and a rank whose next
+        report arrives meanwhile shows a newer number. So the state's lock is held for microseconds, also with thousands
+        of ranks.
+        """
+        job = shallow(self)
+        job.attempt = None if self.attempt is None else self.attempt.copy()
+        skipped = 0 if num_recent is None else max(0, len(self.recent) - num_recent)
+        job.recent = deque(itertools.islice(self.recent, skipped, None)) if skipped else self.recent.copy()
+        job.events, job.pending_events = self.events.copy(), list(self.pending_events)
+        job.episodes, job.incidents = self.episodes.copy(), self.incidents.copy()
+        job.incident_counts, job.finding_counts = dict(self.incident_counts), dict(self.finding_counts)
+        job.meters, job.rollback = shallow(self.meters), self.rollback.copy()
+        return job
 
     def describe(self, hello: Hello) -> None:
         """Takes over a rank's description of the model, the settings and what is visible."""

@@ -6,7 +6,8 @@ Called on the loop's thread with the state's lock held; time is an argument. Its
 to a `Sink`, so the same pipeline runs in a daemon, a replay and a test.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.case import MemoryUse
@@ -65,6 +66,24 @@ class Sink:
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """A snapshot or checkpoint was made or removed, or its health changed."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the state that is prepared: written with `record` first, then made with `apply`.
+
+    Neither depends on the other, so that a change that cannot be written is simply not made.
+    """
+
+    record: Callable[[Sink], None]
+    """Hands to a sink what the change is; called once for each sink."""
+    apply: Callable[[], None]
+    """Makes the change in memory; the sinks have been told."""
+
+    def make(self, sink: Sink) -> None:
+        """Both at once: for changes that wait to be written with the rows of their turn."""
+        self.record(sink)
+        self.apply()
 
 
 class Pipeline:
@@ -155,22 +174,40 @@ class Pipeline:
 
     def declare(self, job: Job, event: Event) -> None:
         """The user declared an event."""
-        job.events.append(event)
-        if len(job.pending_events) < 1000:
-            job.pending_events.append(event)
-        job.rollback.declare(event)
-        self._sink.event_declared(job, event)
-        if event.kind == hunts.KIND and job.attempt is not None:  # a hunt is evidence for open incidents
-            self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.episodes)])
+        self.declaring(job, event).make(self._sink)
 
-    def advance(self, now: float) -> None:
-        """Closes the steps that are due and, about once a second, runs the rules that are triggered by time."""
+    def declaring(self, job: Job, event: Event) -> Change:
+        """The change that an event makes: it is listed, and a checkpoint or a validation changes the ledger."""
+        ledger = job.rollback.declaring(event)
+        entries = [] if ledger is None else ledger.take_changes()
+
+        def record(sink: Sink) -> None:
+            sink.event_declared(job, event)
+            for entry in entries:
+                sink.ledger_changed(job, entry)
+
+        def apply() -> None:
+            if ledger is not None:
+                job.rollback.ledger = ledger
+            job.events.append(event)
+            if len(job.pending_events) < 1000:
+                job.pending_events.append(event)
+            if event.kind == hunts.KIND and job.attempt is not None:  # a hunt is evidence for open incidents
+                self._publish(job, [i for i in job.incidents.open if any(m.rule == "non_finite" for m in i.episodes)])
+
+        return Change(record, apply)
+
+    def advance(self, now: float, between: Callable[[], None] = lambda: None) -> None:
+        """Closes the steps that are due and, about once a second, runs the rules that are triggered by time.
+
+        `between` is called after each job: the loop lets readers in.
+        """
         is_tick = now >= self._next_tick
         if is_tick:
             if now - self._last_tick > OWN_GAP_SECONDS:
                 self._awake_since = now
             self._next_tick, self._last_tick = now + TICK_SECONDS, now
-        for job in self._state.jobs.values():
+        for job in list(self._state.jobs.values()):
             if job.attempt is None or self._is_quarantined(job, now):
                 continue
             with self._state.guard.watch("step", job, now):
@@ -178,6 +215,7 @@ class Pipeline:
             if is_tick and job.attempt.members:
                 with self._state.guard.watch("tick", job, now):
                     self._tick(job, job.attempt, now)
+            between()
 
     def _is_quarantined(self, job: Job, now: float) -> bool:
         """Whether the job is not judged now; a quarantine that is over ends here, with fresh baselines."""
@@ -224,10 +262,24 @@ class Pipeline:
 
     def acknowledge(self, job: Job, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
         """Sets or (None) removes an acknowledgement; None where no such incident is open."""
-        incident = job.incidents.acknowledge(number, acknowledgement)
-        if incident is not None:
-            self._sink.incident_changed(job, incident)
+        prepared = self.acknowledging(job, number, acknowledgement)
+        if prepared is None:
+            return None
+        incident, change = prepared
+        change.make(self._sink)
         return incident
+
+    def acknowledging(
+        self, job: Job, number: int, acknowledgement: Acknowledgement | None
+    ) -> tuple[Incident, Change] | None:
+        """The incident as it will be, and the change that makes it so; None where no such incident is open."""
+        incident = job.incidents.acknowledged(number, acknowledgement)
+        if incident is None:
+            return None
+        return incident, Change(
+            record=lambda sink: sink.incident_changed(job, incident),
+            apply=lambda: job.incidents.replace_open(incident),
+        )
 
     def end_for_good(self, job: Job, number: int, reason: str) -> None:
         """An incident that was cut off by a rollback is over."""

@@ -2,11 +2,11 @@
 
 Design
 ------
-Called on the loop's thread, or by HTTP with the state's lock held. A command is queued and sent at the end of the
-loop's turn, after the journal has the decision (`take`). If the daemon dies in between, the decision is followed but
-never sent again. The ranks decide together, so one rank's answer is the outcome: if one acted, all did. A rank that
-could not be reached, or that never answers, does not change the outcome. Thousands of ranks answer at once, so an
-answer is only stored on arrival; answers are counted once per turn.
+Called on the loop's thread. `giving` prepares a command without giving it: a request over HTTP is written first. A
+command is queued and sent at the end of the loop's turn, after the journal has the decision (`take`). If the daemon
+dies in between, the decision is followed but never sent again. The ranks decide together, so one rank's answer is the
+outcome: if one acted, all did. A rank that could not be reached, or that never answers, does not change the outcome.
+Thousands of ranks answer at once, so an answer is only stored on arrival; answers are counted once per turn.
 
 Command numbers are higher than any number these ranks have seen, and are used once.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from caboose_daemon.jobs.job import Job
-from caboose_daemon.jobs.pipeline import Sink
+from caboose_daemon.jobs.pipeline import Change, Sink
 from caboose_daemon.rollback_state.decision import MAX_NAMED, Answer, Decision, DecisionState, with_answers
 from caboose_wire import Ack, Command, sign
 
@@ -59,14 +59,29 @@ class Commander:
         """Whether commands are signed."""
         return self._secret is not None
 
+    def make(self, change: Change) -> None:
+        """Makes a prepared change at once."""
+        change.make(self._sink)
+
     def note(self, job: Job, decision: Decision) -> Decision:
         """Records a decision without sending anything."""
-        job.rollback.put(decision)
-        self._sink.decision_changed(job, decision)
+        self.noting(job, decision).make(self._sink)
         return decision
+
+    def noting(self, job: Job, decision: Decision) -> Change:
+        """The change that `note` makes."""
+        return Change(
+            record=lambda sink: sink.decision_changed(job, decision), apply=lambda: job.rollback.put(decision)
+        )
 
     def give(self, job: Job, decision: Decision, *, life_seconds: float) -> Decision:
         """Queues the decision's command."""
+        decision, change = self.giving(job, decision, life_seconds=life_seconds)
+        change.make(self._sink)
+        return decision
+
+    def giving(self, job: Job, decision: Decision, *, life_seconds: float) -> tuple[Decision, Change]:
+        """The decision with its command, and the change that `give` makes."""
         record, attempt = job.rollback, job.attempt
         assert attempt is not None, "a job without ranks gets no command"
         seen = [holdings.last_number for holdings in record.holdings.values()]
@@ -89,11 +104,15 @@ class Commander:
         decision = replace(
             decision, state="sent", command=number, group=record.group, world=attempt.world, expires=expires
         )
-        record.answers = {}
-        self._queue.append(
-            QueuedCommand(job, decision.number, sign(command, self._secret) if self._secret else command)
-        )
-        return self.note(job, decision)
+        noting = self.noting(job, decision)
+        queued = QueuedCommand(job, decision.number, sign(command, self._secret) if self._secret else command)
+
+        def apply() -> None:
+            record.answers = {}
+            self._queue.append(queued)
+            noting.apply()
+
+        return decision, Change(noting.record, apply)
 
     def take(self, *, is_journaled: bool = True) -> list[QueuedCommand]:
         """The commands to send now; if the journal failed, none, and their decisions are refused."""

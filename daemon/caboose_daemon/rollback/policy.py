@@ -12,7 +12,7 @@ nothing is sent.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -122,10 +122,13 @@ class Policy:
 
     # Periodic checks
 
-    def advance(self, now: float) -> list[tuple[Job, Terms]]:
-        """Checks every job that has changed; returns the terms to send to all ranks of each job."""
+    def advance(self, now: float, between: Callable[[], None] = lambda: None) -> list[tuple[Job, Terms]]:
+        """Checks every job that has changed; returns the terms to send to all ranks of each job.
+
+        `between` is called after each check: the loop lets readers in.
+        """
         news = []
-        for job in self._state.jobs.values():
+        for job in list(self._state.jobs.values()):
             record = job.rollback
             has_news = record.num_steps_seen != job.num_steps or record.has_new_answers or record.has_new_holdings
             is_due = job.attempt is not None and not job.faults.is_quarantined
@@ -134,6 +137,7 @@ class Policy:
             record.num_steps_seen, record.next_check = job.num_steps, now + CHECK_SECONDS
             with self._state.guard.watch("policy", job, now):
                 news += self._new_terms(job, now)
+            between()
         return news
 
     def _new_terms(self, job: Job, now: float) -> list[tuple[Job, Terms]]:

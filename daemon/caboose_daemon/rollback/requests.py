@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from caboose_daemon.jobs.job import Attempt, Job
+from caboose_daemon.jobs.pipeline import Change
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.hunting import broken, can_hunt, snapshot_for
@@ -60,7 +61,17 @@ class Requests:
         self._commander = commander
 
     def ask(self, job: Job, request: Request, now: float) -> Decision:
-        """The decision on a request: sent or refused. A dry run gives advised or refused and is not recorded."""
+        """The decision on a request, made at once."""
+        decision, change = self.asking(job, request, now)
+        if change is not None:
+            self._commander.make(change)
+        return decision
+
+    def asking(self, job: Job, request: Request, now: float) -> tuple[Decision, Change | None]:
+        """The decision on a request, sent or refused, and the change that makes it.
+
+        A dry run gives advised or refused, and no change.
+        """
         attempt = job.attempt
         decision = Decision(
             job=job.name,
@@ -95,8 +106,8 @@ class Requests:
                 return self._refuse(job, decision, line, request)
             decision = msgspec.structs.replace(decision, target=target_step, onset=onset, why=(line,))
         if request.is_dry:
-            return decision
-        return self._commander.give(job, decision, life_seconds=(boundary - newest) * step_seconds)
+            return decision, None
+        return self._commander.giving(job, decision, life_seconds=(boundary - newest) * step_seconds)
 
     def _obstacle(self, job: Job, attempt: Attempt | None, request: Request) -> str:
         record = job.rollback
@@ -148,6 +159,6 @@ class Requests:
         taint = record.ledger.taint_of(request.to)
         return ready[request.to], f"snapshot of step {request.to}, as requested{f'; tainted: {taint}' if taint else ''}"
 
-    def _refuse(self, job: Job, decision: Decision, why: str, request: Request) -> Decision:
+    def _refuse(self, job: Job, decision: Decision, why: str, request: Request) -> tuple[Decision, Change | None]:
         refused = msgspec.structs.replace(decision, state="refused", outcome=why, closed_time=decision.time)
-        return refused if request.is_dry else self._commander.note(job, refused)
+        return refused, None if request.is_dry else self._commander.noting(job, refused)

@@ -19,11 +19,15 @@ from typing import Literal
 
 import msgspec
 
+from caboose_daemon.shallow import shallow
+from caboose_daemon.steps.settings import as_count, as_number, as_text
 from caboose_wire import Event, Held
 
 Health = Literal["healthy", "unproven", "tainted"]
 MAX_CHECKPOINTS = 1000
 MAX_VALIDATIONS = 1000
+RECORDED = ("checkpoint", "validation")
+"""Kinds of events that the ledger keeps."""
 MAX_REASON = 256
 """Characters; the limit of a name on the wire."""
 
@@ -103,6 +107,17 @@ class Ledger:
         self._changed.clear()
         return changed
 
+    def copy(self) -> "Ledger":
+        """The same entries in a ledger of its own."""
+        ledger = shallow(self)
+        ledger.unshare()
+        return ledger
+
+    def unshare(self) -> None:
+        """Gives it containers that no other ledger has."""
+        self._entries, self._changed = dict(self._entries), dict(self._changed)
+        self._validations = self._validations.copy()
+
     def taint_of(self, step: int) -> str:
         """Why the snapshot of this step must not be used, or an empty string."""
         entry = self._entries.get(("snapshot", str(step)))
@@ -141,27 +156,25 @@ class Ledger:
     def declare(self, event: Event, *, is_left: bool = False) -> None:
         """Records a validation or a saved checkpoint; `is_left`: saved before a rollback that abandoned it."""
         if event.kind == "validation":
-            loss = event.fields.get("loss")
-            if isinstance(loss, int | float) and math.isfinite(loss):
-                self._validations.append((event.step, float(loss)))
+            loss = as_number(event.fields.get("loss"))
+            if loss is not None and math.isfinite(loss):
+                self._validations.append((event.step, loss))
                 self._find_best()
             return
-        path, step = event.fields.get("path"), event.fields.get("step", event.step)
-        if event.kind != "checkpoint" or not isinstance(path, str) or not path:
+        path = as_text(event.fields.get("path"))
+        if event.kind != "checkpoint" or not path:
             return
-        world, model_step = event.fields.get("world"), event.fields.get("model_step")
-        num_bytes = event.fields.get("num_bytes")
         self._put(
             LedgerEntry(
                 kind="checkpoint",
                 name=path[:4096],
-                step=step if isinstance(step, int) and step >= 0 else event.step,
+                step=saved_step(event),
                 attempt=event.attempt,
                 time=event.time,
-                model_step=model_step if isinstance(model_step, int) else None,
+                model_step=as_count(event.fields.get("model_step")),
                 is_ours=event.fields.get("ours") is True,
-                world=world if isinstance(world, int) else None,
-                num_bytes=num_bytes if isinstance(num_bytes, int) and num_bytes > 0 else None,
+                world=as_count(event.fields.get("world")),
+                num_bytes=as_count(event.fields.get("num_bytes")) or None,
                 is_left=is_left,
             )
         )
@@ -209,6 +222,12 @@ class Ledger:
         key = (entry.kind, entry.name)
         if self._entries.get(key) != entry:
             self._entries[key] = self._changed[key] = entry
+
+
+def saved_step(event: Event) -> int:
+    """The step whose state a checkpoint has: of the event's fields, or that of the event."""
+    step = as_count(event.fields.get("step"))
+    return event.step if step is None else step
 
 
 def _is_provable(entry: LedgerEntry) -> bool:

@@ -10,9 +10,10 @@ import msgspec
 from caboose_daemon.rollback_state.continuity import Continuity
 from caboose_daemon.rollback_state.decision import Answer, Decision
 from caboose_daemon.rollback_state.ladder import spent
-from caboose_daemon.rollback_state.ledger import Ledger
+from caboose_daemon.rollback_state.ledger import RECORDED, Ledger, saved_step
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.scaling import SkippedSteps
+from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_wire import Event, Holdings, Terms
 from caboose_wire.rollback import RollbackMode
@@ -60,12 +61,27 @@ class RollbackRecord:
         """Counts steps skipped by a gradient scaler; called for every step."""
         self.num_skipped = self.num_skipped + 1 if self._scaler.observe(step) else 0
 
-    def declare(self, event: Event) -> None:
-        """Records a declared event. A background save is reported when it ends, possibly after a rollback."""
-        step, attempt = event.fields.get("step", event.step), event.attempt
-        while isinstance(step, int) and (decision := self._rolled_back_to(attempt)) and step < (decision.boundary or 0):
+    def declaring(self, event: Event) -> Ledger | None:
+        """The ledger with a declared event; None where the event does not concern it.
+
+        A save in the background is reported when it ends, possibly after a rollback.
+        """
+        if event.kind not in RECORDED:
+            return None
+        step, attempt = saved_step(event), event.attempt
+        while (decision := self._rolled_back_to(attempt)) and step < (decision.boundary or 0):
             attempt -= 1
-        self.ledger.declare(msgspec.structs.replace(event, attempt=attempt), is_left=attempt != event.attempt)
+        ledger = self.ledger.copy()
+        ledger.declare(msgspec.structs.replace(event, attempt=attempt), is_left=attempt != event.attempt)
+        return ledger
+
+    def copy(self) -> "RollbackRecord":
+        """The same record with containers of its own, for a reader on another thread."""
+        record = shallow(self)
+        record.decisions, record.ledger = self.decisions.copy(), self.ledger.copy()
+        record.holdings, record.answers = dict(self.holdings), dict(self.answers)
+        record.triages, record.notes = dict(self.triages), dict(self.notes)
+        return record
 
     def _rolled_back_to(self, attempt: int) -> Decision | None:
         """The rollback that started this attempt, if any."""

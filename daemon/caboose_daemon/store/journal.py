@@ -2,17 +2,23 @@
 
 Design
 ------
-Written on the loop's thread, one transaction per turn: everything accepted in a turn is committed before the next
-begins, without waiting for the disk to sync (a killed process loses nothing; a machine crash loses the last moments).
-If the journal cannot be written (a full disk), the failure is counted and shown, unwritten rows are kept up to a limit
-and retried, and monitoring continues. Reads for the page use a separate connection.
+Written on the loop's thread. The rows of a turn are committed before the state's lock is released, so that nobody reads
+what is not committed: a killed process loses nothing that was shown. Decisions and the ledger are synced to disk at the
+end of the turn (`sync`), HTTP writes before they are answered (`write`): a loss of power loses the last seconds of
+steps, and none of those. Retention, and moving the -wal into the file, have a thread of their own (see `retention`).
+
+A row is checked by the code that restores it (see `rows`) before it waits to be written; one that could not be restored
+is refused and counted. If the journal cannot be written (a full disk), the failure is counted and shown, unwritten rows
+are kept up to a limit and retried, and monitoring continues. A change over HTTP is refused instead. Reads for the page
+use a separate connection.
 """
 
+import itertools
 import logging
 import sqlite3
 from collections import deque
+from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,117 +28,67 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.jobs.layer_table import layer_table
-from caboose_daemon.jobs.pipeline import Sink
+from caboose_daemon.jobs.pipeline import Change, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.samples.sample import Sample, pack
-from caboose_daemon.store import sample_retention, step_table
+from caboose_daemon.store import step_table
+from caboose_daemon.store.database import Database, JournalError
+from caboose_daemon.store.marker import Marker
+from caboose_daemon.store.retention import Retention
+from caboose_daemon.store.rows import RowError, check_row
+from caboose_daemon.store.schema import make_tables
 from caboose_wire import Event
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "6"
-UPGRADES = {
-    # Had no incidents, and only the first and last finding of an episode.
-    "1": "ALTER TABLE episodes ADD COLUMN worst BLOB; ALTER TABLE episodes ADD COLUMN told_step INTEGER; "
-    "UPDATE meta SET value = '2' WHERE key = 'schema';",
-    # Had no rollbacks.
-    "2": "ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT ''; "
-    "ALTER TABLE attempts ADD COLUMN start_step INTEGER NOT NULL DEFAULT 0; "
-    "UPDATE meta SET value = '3' WHERE key = 'schema';",
-    # Had fewer step columns; missing ones are added on opening.
-    "3": "UPDATE meta SET value = '4' WHERE key = 'schema';",
-    # Had no totals; they start from the rows it still has.
-    "4": "UPDATE meta SET value = '5' WHERE key = 'schema';",
-    # Its sample tables had other names.
-    "5": "UPDATE meta SET value = '6' WHERE key = 'schema';",
-}
-"""Upgrade from each schema to the next; new tables and step columns are added on opening."""
-RENAMED = {"looks": "samples", "closeups": "latest_samples"}
-"""Tables by their names before schema 6, and their names now."""
 MAX_WAITING = 200_000
 MAX_WAITING_SAMPLES = 128
 """Samples are large; further ones are lost while the file cannot be written."""
-SWEEP_EVERY = 20_000
-"""Steps written between two runs of the retention."""
-
-
-class JournalError(RuntimeError):
-    """The journal cannot be opened; the message names the fix."""
-
-
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection with the journal's settings."""
-    if read_only:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
-    else:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA busy_timeout = 2000")
-    return connection
+MAX_ROWS = 5_000
+"""Rows of one transaction; a turn rarely has as many, the time after a full disk does."""
+RETRY_SECONDS = 0.25
+"""While the journal cannot be written, it is tried no more often than this."""
+BAD_VALUES = (
+    *(sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError),
+    *(OverflowError, ValueError),
+)
+"""What SQLite raises about one row, and not about the file."""
 
 
 class Journal(Sink):
-    """Writes all changes; implements the pipeline's Sink."""
+    """Writes all changes; implements the pipeline's Sink. sqlite3.DatabaseError: the file is damaged."""
 
     def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
         self.path = path
         self._state = state
-        self._max_steps = max_steps
-        self._retention_seconds = retention_days * 86_400.0
-        self._known: set[str] = set()
         self._changed: dict[str, Job] = {}
         """Jobs with unwritten rows."""
-        self._new_jobs: dict[str, float] = {}
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
-        self._num_since_sweep = 0
+        self._num_steps = 0
+        """Unwritten ones."""
         self._waiting_samples: dict[str, int] = {}
         """Unwritten samples, by job."""
+        self._is_sync_due = False
+        self._next_try = 0.0
+        self._refused: set[str] = set()
+        """Tables of which a row was refused and logged."""
+        self._marker = Marker(path)
         try:
-            self._connection = connect(path)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("PRAGMA journal_size_limit = 16777216")
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._upgrade()
-            self._connection.executescript((files("caboose_daemon.store") / "schema.sql").read_text())
-            self._connection.execute(step_table.CREATE)
-            for statement in step_table.missing(self._columns("steps")):
-                self._connection.execute(statement)
-            self._check_version()
-        except sqlite3.Error as error:
-            raise JournalError(f"{path}: {error}; move the file away, or choose another --data-dir") from error
-
-    def _upgrade(self) -> None:
-        """Upgrades an older journal, one schema at a time."""
-        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            return
-        for version, changes in UPGRADES.items():
-            if self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (version,):
-                self._connection.executescript(f"BEGIN; {changes} COMMIT")
-        for old, new in RENAMED.items():
-            if self._columns(old) and not self._columns(new):
-                self._connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
-
-    def _columns(self, table: str) -> list[str]:
-        """A table's column names; empty if there is no such table."""
-        return [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
-
-    def _check_version(self) -> None:
-        self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
-        (version,) = self._connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        if version != SCHEMA_VERSION:
-            raise JournalError(
-                f"{self.path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION}); "
-                "choose another --data-dir"
-            )
+            self.database = Database(path)
+            make_tables(self.database)
+        except (sqlite3.OperationalError, OSError) as error:
+            raise JournalError(f"{path}: {error}; free disk space, or choose another --data-dir") from error
+        self._marker.set("open")
+        self._page_size = self.database.pragma("page_size")
+        self._num_commits = 0
+        self.retention = Retention(path, self.database.turn, state, max_steps=max_steps, retention_days=retention_days)
 
     def _write(self, job: Job, sql: str, *values: Any) -> None:
         self._changed[job.name] = job
-        if job.name not in self._known:  # separate from the rows, whose oldest may be dropped
-            self._new_jobs[job.name] = job.created
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._state.journal_lost += 1
@@ -141,7 +97,23 @@ class Journal(Sink):
 
     def _put(self, job: Job, table: str, **values: Any) -> None:
         """Writes a row, replacing one with the same key."""
-        self._write(job, _insert(table, tuple(values)), *values.values())
+        if self._is_readable(table, values):
+            self._write(job, _insert(table, tuple(values)), *values.values())
+
+    def _is_readable(self, table: str, values: dict[str, Any]) -> bool:
+        """Whether a restore can read the row; one that it cannot read is refused and counted."""
+        try:
+            check_row(table, values)
+        except RowError as error:
+            self._refuse(table, error)
+            return False
+        return True
+
+    def _refuse(self, table: str, error: Exception) -> None:
+        self._state.journal_refused += 1
+        if table not in self._refused:
+            self._refused.add(table)
+            logger.error("a row of %s is not written, because it could not be read again: %s", table, error)
 
     def attempt_began(self, job: Job) -> None:
         attempt = job.attempt
@@ -175,33 +147,37 @@ class Journal(Sink):
             last_seen=member.last_seen,
         )
         if member.state == "live" and member.hello.rank == min(job.attempt.members):
-            self._put(job, "descriptions", attempt=job.attempt.number, body=msgspec.msgpack.encode(member.hello))
+            self._put(job, "descriptions", attempt=job.attempt.number, body=_encoded(member.hello))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
-        self._write(job, step_table.INSERT, *step_table.to_row(summary))
+        self._put(job, "steps", **step_table.to_columns(summary))
         if job.meters.latest is not None and job.meters.latest.step == summary.step:
-            self._put(job, "latest_samples", body=msgspec.msgpack.encode(layer_table(job)))
+            self._put(job, "latest_samples", body=_encoded(layer_table(job)))
         if job.meters.sample is not None:
             self._keep(job, job.meters.sample, summary.attempt)
-        self._num_since_sweep += 1
+        self._num_steps += 1
 
     def _keep(self, job: Job, sample: Sample, attempt: int) -> None:
         if sum(self._waiting_samples.values()) >= MAX_WAITING_SAMPLES:
             self._state.journal_lost += 1
             return
         self._waiting_samples[job.name] = self._waiting_samples.get(job.name, 0) + 1
-        self._write(
-            job,
-            "INSERT INTO samples VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM samples JOIN jobs ON id = job "
-            "WHERE name = ?), ?, ?, ?, ?, ?, ?)",
-            job.name,
-            attempt,
-            sample.step,
-            sample.time,
-            sample.seen,
-            sample.is_onset,
-            pack(sample),
-        )
+        values = {
+            "attempt": attempt,
+            "step": sample.step,
+            "time": float(sample.time),
+            "seen": sample.seen,
+            "is_onset": int(sample.is_onset),
+            "body": pack(sample),
+        }
+        if self._is_readable("samples", values):
+            self._write(
+                job,
+                "INSERT INTO samples VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM samples JOIN jobs "
+                "ON id = job WHERE name = ?), ?, ?, ?, ?, ?, ?)",
+                job.name,
+                *values.values(),
+            )
 
     def episode_changed(self, job: Job, episode: Episode) -> None:
         is_worst_elsewhere = episode.worst not in (episode.first, episode.last)
@@ -214,10 +190,10 @@ class Journal(Sink):
             num_findings=episode.num_findings,
             detected_time=episode.detected_time,
             last_time=episode.last_time,
-            is_open=episode.is_open,
-            first=msgspec.msgpack.encode(episode.first),
-            last=msgspec.msgpack.encode(episode.last),
-            worst=msgspec.msgpack.encode(episode.worst) if is_worst_elsewhere else None,
+            is_open=int(episode.is_open),
+            first=_encoded(episode.first),
+            last=_encoded(episode.last),
+            worst=_encoded(episode.worst) if is_worst_elsewhere else None,
             told_step=episode.reported_step,
         )
 
@@ -232,8 +208,8 @@ class Journal(Sink):
             worst=str(incident.worst),
             opened_time=incident.opened_time,
             closed_time=incident.closed_time,
-            members=msgspec.msgpack.encode([member.id for member in incident.episodes]),
-            body=msgspec.msgpack.encode(body),
+            members=_encoded([member.id for member in incident.episodes]),
+            body=_encoded(body),
         )
 
     def event_declared(self, job: Job, event: Event) -> None:
@@ -244,7 +220,7 @@ class Journal(Sink):
             step=event.step,
             time=event.time,
             kind=event.kind,
-            fields=msgspec.msgpack.encode(event.fields),
+            fields=_encoded(event.fields),
         )
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
@@ -254,87 +230,142 @@ class Journal(Sink):
             number=decision.number,
             time=decision.time,
             state=decision.state,
-            body=msgspec.msgpack.encode(decision),
+            body=_encoded(decision),
         )
+        self._is_sync_due = True
 
     def ledger_changed(self, job: Job, entry: LedgerEntry) -> None:
         """Writes a ledger entry, or deletes it if it is no longer held."""
         if entry.is_held:
-            body = msgspec.msgpack.encode(entry)
+            body = _encoded(entry)
             self._put(job, "ledger", kind=entry.kind, name=entry.name, time=entry.time, body=body)
         else:
             sql = "DELETE FROM ledger WHERE (job, kind, name) = (?, ?, ?)"
             self._write(job, sql, entry.kind, entry.name)
+        self._is_sync_due = True
 
-    def commit(self, now: float) -> None:
-        """Writes everything since the last call, in one transaction."""
-        if not self._waiting:
-            return
+    def commit(self, now: float, *, is_synced: bool = False, is_forced: bool = False) -> bool:
+        """Writes everything since the last call; False if rows still wait. `is_forced`: also just after a failure."""
+        if self._state.journal_error and now < self._next_try and not is_forced:
+            return not self._waiting
+        if self._state.journal_error and not self._waiting:
+            return self.sync(now, is_forced=True)  # whether it can be written again
+        while self._waiting:
+            if not self._commit_some(now, is_synced=is_synced):
+                return False
+        return True
+
+    def _commit_some(self, now: float, *, is_synced: bool) -> bool:
+        """Writes the oldest rows in one transaction; whether it was committed."""
+        num = min(len(self._waiting), MAX_ROWS)
         try:
-            self._connection.execute("BEGIN")
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)", self._new_jobs.items()
-            )
-            for sql, values in self._waiting:
-                self._connection.execute(sql, values)
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?",
-                [(msgspec.msgpack.encode(JobTotals.of(job)), name) for name, job in self._changed.items()],
-            )
-            sample_retention.thin(self._connection, self._waiting_samples)
-            if self._num_since_sweep >= SWEEP_EVERY:
-                self._sweep(now)
-            self._state.journal_bytes = self._size()
-            self._connection.execute("COMMIT")
+            with self.database.transaction(is_synced=is_synced) as connection:
+                connection.executemany(
+                    "INSERT OR IGNORE INTO jobs (name, created) VALUES (?, ?)",
+                    [(name, job.created) for name, job in self._changed.items()],
+                )
+                for sql, values in itertools.islice(self._waiting, num):
+                    try:
+                        connection.execute(sql, values)
+                    except BAD_VALUES as error:  # it would fail for ever, and with it all that wait behind it
+                        self._refuse(sql.split()[4 if "REPLACE" in sql else 2], error)
+                connection.executemany(
+                    "INSERT OR REPLACE INTO totals SELECT id, ? FROM jobs WHERE name = ?", list(self._totals())
+                )
+                self._measure()
         except sqlite3.Error as error:
-            self._failed(error)
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            return
+            self._failed(error, now)
+            return False
+        for _ in range(num):
+            self._waiting.popleft()
+        if not self._waiting:
+            self._forget()
+        self._succeeded()
+        return True
+
+    def _totals(self) -> Iterator[tuple[bytes, str]]:
+        for name, job in self._changed.items():
+            body = _encoded(JobTotals.of(job))
+            if self._is_readable("totals", {"body": body}):
+                yield body, name
+
+    def _forget(self) -> None:
+        """No row waits."""
+        self.retention.note(self._num_steps, list(self._waiting_samples))
         self._waiting.clear()
         self._changed.clear()
         self._waiting_samples.clear()
-        self._known.update(self._new_jobs)
-        self._new_jobs.clear()
-        if self._state.journal_error:
-            logger.warning("the journal is writable again")
-            self._state.journal_error = ""
+        self._num_steps = 0
 
-    def _sweep(self, now: float) -> None:
-        self._num_since_sweep = 0
-        oldest = now - self._retention_seconds
-        for (number,) in self._connection.execute("SELECT id FROM jobs").fetchall():
-            self._connection.execute(
-                "DELETE FROM steps WHERE job = ?1 AND (time < ?2 OR (attempt, step) < ("
-                "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
-                (number, oldest, self._max_steps - 1),
-            )
-        self._connection.execute("DELETE FROM events WHERE time < ?", (oldest,))
-        self._connection.execute("DELETE FROM samples WHERE time < ?", (oldest,))
-        self._connection.execute(
-            "DELETE FROM jobs WHERE id NOT IN (SELECT job FROM steps) AND id NOT IN (SELECT job FROM attempts "
-            "WHERE began >= ?)",
-            (oldest,),
-        )
-        self._known.clear()  # a job that returns after that is inserted again
-        self._connection.execute("DELETE FROM episodes WHERE is_open = 0 AND last_time < ?", (oldest,))
-        self._connection.execute("DELETE FROM incidents WHERE closed_time < ?", (oldest,))
-        self._connection.execute("DELETE FROM decisions WHERE time < ?", (oldest,))
+    def write(self, change: Change, now: float) -> str:
+        """Commits a change before it is made, and syncs it to disk; the problem, and nothing of it is kept, or empty.
 
-    def _failed(self, error: sqlite3.Error) -> None:
+        Called without the state's lock: only this thread changes the state.
+        """
+        if not self.commit(now, is_forced=True):
+            return self._state.journal_error
+        num_refused, was_sync_due = self._state.journal_refused, self._is_sync_due
+        change.record(self)
+        if self._state.journal_refused > num_refused:
+            problem = "it could not be read again"
+        elif self._waiting and self.commit(now, is_synced=True, is_forced=True):
+            self._is_sync_due = False
+            return ""
+        elif not self._waiting and self.sync(now, is_forced=True):
+            return ""
+        else:
+            problem = self._state.journal_error
+        self._waiting.clear()
+        self._changed.clear()
+        self._is_sync_due = was_sync_due
+        return problem
+
+    def sync(self, now: float, *, is_forced: bool = False) -> bool:
+        """Syncs decisions and ledger to disk where some were committed since the last call; whether it was possible."""
+        if not (self._is_sync_due or is_forced):
+            return True
+        try:
+            with self.database.transaction(is_synced=True) as connection:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('synced', ?)", (str(now),))
+        except sqlite3.Error as error:
+            self._failed(error, now)
+            return False
+        self._is_sync_due = False
+        self._succeeded()
+        return True
+
+    def _failed(self, error: sqlite3.Error, now: float) -> None:
         if not self._state.journal_error:
             logger.error("the journal cannot be written; monitoring continues without it: %s", error)
         self._state.journal_failures += 1
         self._state.journal_error = str(error)
+        self._next_try = now + RETRY_SECONDS
 
-    def _size(self) -> int:
-        pages = int(self._connection.execute("PRAGMA page_count").fetchone()[0])
-        return pages * int(self._connection.execute("PRAGMA page_size").fetchone()[0])
+    def _succeeded(self) -> None:
+        if self._state.journal_error:
+            logger.warning("the journal is writable again")
+            self._state.journal_error = ""
+
+    def _measure(self) -> None:
+        """The size of the file, now and then."""
+        self._num_commits += 1
+        if self._num_commits % 16 == 1:
+            self._state.journal_bytes = self.database.pragma("page_count") * self._page_size
 
     def close(self, now: float) -> None:
         """Writes unwritten rows and closes the file."""
-        self.commit(now)
-        self._connection.close()
+        self.retention.stop()
+        self.commit(now, is_forced=True)
+        self._marker.set("closed")  # closing the last connection removes the -wal
+        self.database.close()
+
+
+def _encoded(value: Any) -> bytes:
+    """The body of a row; where it cannot be encoded, one that cannot be read, so that the row is refused."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return b""
 
 
 @cache

@@ -8,7 +8,7 @@ of modules only grows, so a shorter column is padded with unknown values.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -68,7 +68,10 @@ class SampleReader:
             "ORDER BY attempt DESC LIMIT 1",
             (self._job, *values),
         ).fetchone()
-        return (0, Model()) if row is None else (row[0], msgspec.msgpack.decode(row[1], type=Model))
+        try:
+            return (0, Model()) if row is None else (row[0], msgspec.msgpack.decode(row[1], type=Model))
+        except msgspec.MsgspecError:  # a row that cannot be read is one that is not there
+            return 0, Model()
 
     def counts(self) -> dict[str, int]:
         """Number of samples by statistic."""
@@ -91,7 +94,7 @@ class SampleReader:
         )
         found = []
         for attempt, step, time, body in rows:
-            columns = unpack(body)
+            columns = _unpacked(body)
             values = {s.name: self._reordered(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
             found.append(SampleRow(attempt, step, time, values))
         return found
@@ -106,7 +109,7 @@ class SampleReader:
             "ORDER BY number DESC LIMIT 1",
             (self._job, self._newest, STATS["activation_std"].bit),
         ).fetchone()
-        place = unpack(found[0]).get(ORDER) if found is not None else None
+        place = _unpacked(found[0]).get(ORDER) if found is not None else None
         if place is None:
             return rows
         return sorted(rows, key=lambda row: (int(place[row]) if row < len(place) else len(rows) + 1, row))
@@ -130,3 +133,11 @@ class SampleReader:
             found = range(len(names)) if here == names else [place.get(name, -1) for name in here]
             self._known_places[attempt, of] = np.array(found, dtype=np.intp)
         return self._known_places[attempt, of]
+
+
+def _unpacked(body: bytes) -> Mapping[str, NDArray[np.floating]]:
+    """The columns of a sample; none if it cannot be read."""
+    try:
+        return unpack(body)
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return {}

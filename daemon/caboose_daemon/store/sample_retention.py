@@ -8,7 +8,8 @@ oldest each time would leave a handful for the first nine tenths of a long run.)
 is never an average. Samples at which a gradient first was not finite are kept before others. The choice depends on the
 samples' numbers alone, so it is reproducible.
 
-`thin` runs after every new sample in the same transaction. It reads no body and deletes in batches of about 130.
+The retention asks for the superfluous samples of a job within a second after a new one. No body is read, and about 130
+go at a time.
 """
 
 import sqlite3
@@ -26,15 +27,15 @@ Row = tuple[int, int, int]
 """Number, is_onset, bytes."""
 
 
-def thin(connection: sqlite3.Connection, jobs: Iterable[str]) -> None:
-    """Deletes the superfluous samples of these jobs."""
-    for job in jobs:
-        found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
-        rows = connection.execute(
-            "SELECT number, is_onset, length(body) FROM samples WHERE job = ? ORDER BY number", found or (None,)
-        ).fetchall()
-        gone = superfluous(rows)
-        connection.executemany("DELETE FROM samples WHERE job = ? AND number = ?", [(*found, n) for n in gone])
+def superfluous_of(connection: sqlite3.Connection, job: str) -> list[tuple[int, int]]:
+    """The keys of the samples of a job that need not be kept: the job's id and the sample's number."""
+    found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
+    if found is None:
+        return []
+    rows = connection.execute(
+        "SELECT number, is_onset, length(body) FROM samples WHERE job = ? ORDER BY number", found
+    ).fetchall()
+    return [(found[0], number) for number in superfluous(rows)]
 
 
 def superfluous(rows: Sequence[Row]) -> list[int]:

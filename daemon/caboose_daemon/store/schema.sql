@@ -120,3 +120,13 @@ CREATE TABLE IF NOT EXISTS events (
     fields BLOB NOT NULL -- msgpack
 );
 CREATE INDEX IF NOT EXISTS events_by_job ON events (job, id);
+
+CREATE TABLE IF NOT EXISTS quarantine (
+    id INTEGER PRIMARY KEY,
+    source TEXT NOT NULL, -- the table that the row was in
+    key TEXT NOT NULL, -- its primary key, as JSON
+    reason TEXT NOT NULL,
+    time REAL NOT NULL, -- when it was set aside
+    body BLOB NOT NULL, -- all its columns by name, as msgpack
+    UNIQUE (source, key)
+);

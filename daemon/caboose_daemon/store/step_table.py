@@ -8,11 +8,13 @@ written without them.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, Column, StepSummary
 
 NAMES = tuple(column.name for column in STEP_COLUMNS)
+_VALUES = attrgetter(*NAMES)
 NAN_BITS = {column.name: column.nan_bit for column in STEP_COLUMNS if column.nan_bit}
 SELECTED = ", ".join((*NAMES, "bad"))
 """The columns `to_summary` expects, in this order."""
@@ -39,15 +41,24 @@ def missing(existing: Sequence[str]) -> list[str]:
 
 def to_row(summary: StepSummary) -> tuple[Any, ...]:
     """The values of `INSERT`, without the job."""
-    values = [getattr(summary, name) for name in NAMES]
-    bad = sum(bit for name, bit in NAN_BITS.items() if _is_nan(getattr(summary, name)))
-    return (*values, bad)
+    return tuple(to_columns(summary).values())
+
+
+def to_columns(summary: StepSummary) -> dict[str, Any]:
+    """The columns of a step by name, without the job, in the order of `INSERT`."""
+    values = dict(zip(NAMES, _VALUES(summary), strict=True))
+    values["bad"] = sum(bit for name, bit in NAN_BITS.items() if _is_nan(values[name]))
+    return values
 
 
 def to_summary(row: Sequence[Any]) -> StepSummary:
     """A row of `SELECTED`."""
     *numbers, bad = row
-    values = dict(zip(NAMES, numbers, strict=True))
+    return with_nan(dict(zip(NAMES, numbers, strict=True)), bad)
+
+
+def with_nan(values: dict[str, Any], bad: int) -> StepSummary:
+    """The step with these columns; `bad` marks those that are NULL because they were NaN."""
     if bad:
         values |= {name: float("nan") for name, bit in NAN_BITS.items() if bad & bit}
     return StepSummary(**values)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caboose_daemon.jobs.job import Job
-from caboose_daemon.store import journal as journal_module
+from caboose_daemon.store import retention
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
@@ -81,7 +81,7 @@ def counted(job: Job) -> tuple[object, ...]:
 def test_what_was_counted_does_not_fall_though_the_journal_forgets(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 20)
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 20)
     story = scenario(ranks=1, core=journaled(max_steps=10, retention_days=1.0)).healthy(10).nan_loss(0, at=11, steps=3)
     story.healthy(20)
     story.now += 2 * 86_400

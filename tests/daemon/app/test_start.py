@@ -17,7 +17,6 @@ from caboose_wire.private_files import read_or_make
 from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
-from support.scenario import JournaledCore, scenario
 
 Refused = Callable[..., str]
 
@@ -71,29 +70,13 @@ def test_a_journal_that_is_something_else_is_one_line_and_left_alone(refused_sta
     journal.parent.mkdir()
     journal.write_bytes(b"this is not a database" * 100)
 
-    line = refused_start("--data-dir", "data")
+    line = refused_start("--data-dir", "data", "--strict-journal")
 
-    assert line == f"{journal}: file is not a database; move the file away, or choose another --data-dir"
+    assert line == (
+        f"{journal}: file is not a database; move the file away, or start without --strict-journal: "
+        "it is then kept aside"
+    )
     assert journal.read_bytes() == b"this is not a database" * 100
-
-
-def test_a_journal_that_is_damaged_inside_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
-    journal = tmp_path / "data" / "journal.sqlite"
-    journal.parent.mkdir()
-    core = JournaledCore(journal)
-    scenario(ranks=1, core=core).nan_loss(0, at=5).healthy(500)
-    core.journal.close(2000.0)
-    connection = sqlite3.connect(journal)
-    (page_size,) = connection.execute("PRAGMA page_size").fetchone()
-    roots = [row[0] for row in connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'steps'")]
-    connection.close()
-    with journal.open("r+b") as file:
-        file.seek((roots[0] - 1) * page_size)
-        file.write(b"\xff" * page_size)
-
-    line = refused_start("--data-dir", "data")
-
-    assert line == (f"{journal}: database disk image is malformed; move the file away, or choose another --data-dir")
 
 
 def test_a_token_too_short_to_be_one_is_one_line(refused_start: Refused, tmp_path: Path) -> None:

@@ -164,6 +164,9 @@ def test_a_clock_a_journal_and_a_scraper_that_went_wrong_are_crosses(watched: Da
     assert judged(watched, time=about["time"] - 60)["clock"] == "cross"
     assert judged(watched, journal=journal | {"error": "database or disk is full"})["journal"] == "cross"
     assert judged(watched, journal=journal | {"free_bytes": 10**6})["journal"] == "warning"
+    assert judged(watched, journal=journal | {"damage": "page 7 is not valid"})["journal"] == "cross"
+    for changed in ({"set_aside": "journal.sqlite.damaged-x"}, {"num_quarantined": 3}, {"num_refused": 1}):
+        assert judged(watched, journal=journal | changed)["journal"] == "warning"
     assert judged(watched, scrape={"seconds": 600, "by": "Prometheus"})["prometheus"] == "cross"
     assert judged(watched, num_refused={"version": 3})["messages"] == "warning"
     assert judged(watched, num_errors={"step: KeyError": 3})["errors"] == "warning"

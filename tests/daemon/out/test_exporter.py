@@ -102,6 +102,8 @@ def a_full_state() -> tuple[State, float]:
         job.lag_seconds = 0.25
     core.state.num_errors["step", "ValueError"] = 1
     core.state.journal_bytes, core.state.journal_failures, core.state.journal_lost = 4096, 2, 1
+    core.state.journal_refused, core.state.journal_quarantined = 3, 5
+    core.state.http_dropped["slow_head"] = 7
     core.state.exports["tensorboard"] = ExportCounts(num_sent=30, num_dropped=2, num_withdrawn=1, num_failed=4)
     for number, stats in enumerate(core.state.rule_stats.values()):
         stats.seconds, stats.failures = 0.25 * (number + 1), number
@@ -202,8 +204,11 @@ FROZEN = {
     "caboose_job_world_ranks": {"training_job"},
     "caboose_jobs_hidden": set(),
     "caboose_jobs_known": set(),
+    "caboose_http_connections_dropped_total": {"reason"},
     "caboose_journal_failures_total": set(),
     "caboose_journal_lost_rows_total": set(),
+    "caboose_journal_quarantined_rows": set(),
+    "caboose_journal_refused_rows_total": set(),
     "caboose_journal_size_bytes": set(),
     "caboose_journal_writable": set(),
     "caboose_layer_activation_std": {"training_job", "stat"},

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from caboose_daemon.config import Config
-from caboose_daemon.jobs.state import State
 from caboose_daemon.store import journal as journal_module
+from caboose_daemon.store import retention
 from caboose_daemon.store.history import HistoryReader
-from caboose_daemon.store.journal import Journal, JournalError
 from support.http import http
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -34,7 +33,7 @@ def steps_in(path: Path) -> list[int]:
 def test_exactly_the_configured_number_of_steps_is_kept(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 50)
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 50)
 
     scenario(ranks=1, core=journaled(max_steps=10)).healthy(100)
 
@@ -44,7 +43,7 @@ def test_exactly_the_configured_number_of_steps_is_kept(
 def test_what_is_older_than_the_retention_goes(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 10)
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 10)
     story = scenario(ranks=1, core=journaled(retention_days=1.0))
     story.declares("data_switch").nan_loss(0, at=5).healthy(4)
     story.now += 2 * 86_400
@@ -60,7 +59,7 @@ def test_what_is_older_than_the_retention_goes(
 
 
 def test_an_open_episode_is_kept_however_old(journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 3)
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 3)
     story = scenario(ranks=1, core=journaled(retention_days=1.0)).nan_loss(0, at=1)
     story.now += 2 * 86_400
     story.healthy(2)
@@ -160,17 +159,6 @@ def test_a_daemon_whose_journal_is_locked_says_so_and_catches_up(daemon: DaemonP
 
 def _ready_status(daemon: DaemonProcess) -> str:
     return str(http.get(f"{daemon.url}readyz", timeout=10).status_code)
-
-
-# Files that are not ours
-
-
-def test_a_file_of_another_schema_is_left_alone(journaled: Make, tmp_path: Path) -> None:
-    core = journaled()
-    core.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
-
-    with pytest.raises(JournalError, match=r"schema 99, this one reads 6\); choose another --data-dir"):
-        Journal(tmp_path / "journal.sqlite", State(rule_configs={}, started=0.0), max_steps=1, retention_days=1.0)
 
 
 # Curves

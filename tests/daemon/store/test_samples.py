@@ -14,7 +14,7 @@ from caboose_daemon.cli import caboose
 from caboose_daemon.out.api.layer_map import layer_history, layer_map
 from caboose_daemon.steps.samples.stats import STATS
 from caboose_daemon.store import journal as journal_module
-from caboose_daemon.store import sample_retention
+from caboose_daemon.store import retention, sample_retention
 from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.sample_history import SampleReader
 from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_SAMPLES, NUM_NEWEST, superfluous
@@ -177,7 +177,7 @@ def test_the_journal_stays_within_its_bounds_and_numbers_go_on_after_a_restart(
 def test_looks_older_than_the_retention_go_with_the_steps(
     journaled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "SWEEP_EVERY", 10)
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 10)
     story = a_story(journaled(retention_days=1.0)).sampled(3).healthy(6)
     story.now += 2 * 86_400
 
@@ -226,8 +226,8 @@ def test_the_samples_of_a_journal_of_schema_5_are_kept(journaled: Make, tmp_path
     a_story(core).healthy(30).sampled(weight_norm=[1.0] * 4).healthy(5)
     kept = looked_at(tmp_path)
     for new, old in (("samples", "looks"), ("latest_samples", "closeups")):
-        core.journal._connection.execute(f"ALTER TABLE {new} RENAME TO {old}")
-    core.journal._connection.execute("UPDATE meta SET value = '5' WHERE key = 'schema'")
+        core.execute(f"ALTER TABLE {new} RENAME TO {old}")
+    core.execute("UPDATE meta SET value = '5' WHERE key = 'schema'")
     core.close()
 
     journaled()

@@ -27,8 +27,8 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_daemon.out.api.declared import declared
 from caboose_daemon.out.api.steps_around import steps_around
+from caboose_daemon.store.database import JournalError
 from caboose_daemon.store.history import HistoryReader, read_jobs
-from caboose_daemon.store.journal import JournalError
 
 MAX_NAMES = 20
 """Job names in an error."""

@@ -97,6 +97,16 @@ def _journal(journal: Json) -> DoctorCheck:
     if journal["num_lost"]:
         fix = "the journal is written again; the lost rows are gone. Watch the disk"
         return DoctorCheck("journal", "warning", f"{plural(journal['num_lost'], 'row')} lost", fix)
+    if journal["damage"]:
+        fix = "restart the daemon: it keeps the journal aside and copies what can be read into a fresh one"
+        return DoctorCheck("journal", "cross", f"damaged: {journal['damage']}", fix)
+    if journal["set_aside"]:
+        fix = f"what could be read was taken over; look at {journal['set_aside']} in the data_dir, then remove it"
+        return DoctorCheck("journal", "warning", "the last start found it damaged", fix)
+    if journal["num_quarantined"] or journal["num_refused"]:
+        fix = "the table `quarantine` of journal.sqlite has the rows and the reasons; the log names the first"
+        text = f"{plural(journal['num_quarantined'], 'row')} set aside, {journal['num_refused']} not written"
+        return DoctorCheck("journal", "warning", text, fix)
     free = journal["free_bytes"]
     size = f"{journal['bytes'] / 1e6:,.1f} MB"
     if free is not None and free < LEAST_FREE_BYTES:

@@ -2,16 +2,27 @@
 
 import http.client
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from caboose_wire.endpoints import split_http
 
 TIMEOUT_SECONDS = 3.0
+READ_TOKEN_FILE = "CABOOSE_READ_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would use its own loopback
+
+
+def read_token(file: str) -> str:
+    """The token in a file; empty if there is none to read, and the daemon's answer then says what it needs."""
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8").strip() if file else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 class ClientError(RuntimeError):
@@ -21,12 +32,23 @@ class ClientError(RuntimeError):
 class Client:
     """A server at an address: `host:port`, as in `--http`, or a URL.
 
-    `server` is its name in error messages, `timeout` the maximum seconds of one request.
+    `server` is its name in error messages, `timeout` the maximum seconds of one request. `token` is the token for
+    reading, where a daemon requires one; None: the one in the file that CABOOSE_READ_TOKEN_FILE names.
     """
 
-    def __init__(self, address: str, *, server: str = "daemon", timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        server: str = "daemon",
+        timeout: float = TIMEOUT_SECONDS,
+        token: str | None = None,
+    ) -> None:
         self._server = server
         self._timeout = timeout
+        if token is None:
+            token = read_token(os.environ.get(READ_TOKEN_FILE, "")) if server == "daemon" else ""
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
         if "://" in address:
             self.url = address.rstrip("/")
             parts = urllib.parse.urlsplit(self.url)
@@ -56,10 +78,13 @@ class Client:
             raise ClientError(self._unexpected(path, status))
         return status, answer
 
+    def _request(self, path: str) -> urllib.request.Request:
+        return urllib.request.Request(self.url + path, headers=self._headers)  # noqa: S310 - __init__ checked the scheme
+
     def is_ok(self, path: str) -> bool:
         """Whether the path answers with status 200, whatever its body."""
         try:
-            with _opener.open(self.url + path, timeout=self._timeout) as answer:
+            with _opener.open(self._request(path), timeout=self._timeout) as answer:
                 return bool(answer.status == 200)
         except (OSError, ValueError, http.client.HTTPException):
             return False
@@ -67,7 +92,7 @@ class Client:
     def _ask(self, path: str, request: urllib.request.Request | None = None) -> tuple[int, Any]:
         """The status and the JSON answer; None for an error status whose body is not JSON."""
         try:
-            with _opener.open(request or self.url + path, timeout=self._timeout) as answer:
+            with _opener.open(request or self._request(path), timeout=self._timeout) as answer:
                 return int(answer.status), json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -7,12 +7,12 @@ change declared a week ago.
 import sqlite3
 from typing import Any
 
-import msgspec
-
 from caboose_daemon.out.api import json_shapes
+from caboose_daemon.store.rows import RowError, read_row
 from caboose_wire import Event
 
 MAX_EVENTS = 500
+COLUMNS = ("attempt", "step", "time", "kind", "fields")
 
 
 def declared(connection: sqlite3.Connection, job: str) -> list[dict[str, Any]]:
@@ -23,9 +23,13 @@ def declared(connection: sqlite3.Connection, job: str) -> list[dict[str, Any]]:
         "GROUP BY attempt, step, kind, fields ORDER BY last DESC LIMIT ?",
         (job, MAX_EVENTS),
     ).fetchall()
-    return [
-        json_shapes.event(
-            Event(attempt=attempt, step=step, time=time, kind=kind, fields=msgspec.msgpack.decode(fields))
-        )
-        for attempt, step, time, kind, fields, _ in reversed(rows)
-    ]
+    return [json_shapes.event(event) for row in reversed(rows) if (event := _event(row)) is not None]
+
+
+def _event(row: tuple[Any, ...]) -> Event | None:
+    """The event in a row; None if the row cannot be read."""
+    try:
+        event: Event = read_row("events", dict(zip(COLUMNS, row, strict=False)))
+    except RowError:
+        return None
+    return event

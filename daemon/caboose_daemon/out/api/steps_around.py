@@ -1,10 +1,13 @@
 """The steps of a run around one step, from the journal."""
 
+import contextlib
 import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from caboose_daemon.out.api import json_shapes
-from caboose_daemon.store.step_table import SELECTED, to_summary
+from caboose_daemon.store.rows import RowError, read_row
+from caboose_daemon.store.step_table import NAMES, SELECTED
 
 MAX_STEPS = 5000
 """Maximum on each side."""
@@ -30,6 +33,13 @@ def steps_around(
         "job": job,
         "num_before": num_before,
         "num_after": num_after,
-        "before": [json_shapes.step(to_summary(row)) for row in reversed(old)],
-        "after": [json_shapes.step(to_summary(row)) for row in new],
+        "before": list(_shapes(reversed(old))),
+        "after": list(_shapes(new)),
     }
+
+
+def _shapes(rows: Iterable[tuple[Any, ...]]) -> Iterator[json_shapes.Json]:
+    """The steps in these rows, without those that cannot be read."""
+    for row in rows:
+        with contextlib.suppress(RowError):
+            yield json_shapes.step(read_row("steps", dict(zip((*NAMES, "bad"), row, strict=True))))

@@ -20,6 +20,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, StepSummary
 from caboose_daemon.steps.masked import LayerValues, Masked
 from caboose_daemon.steps.samples.latest import LatestSample
+from caboose_daemon.steps.settings import as_numbers
 from caboose_wire import Event, Layer, Module
 from caboose_wire.messages import HISTOGRAM_BINS, HISTOGRAM_LOWEST
 
@@ -167,7 +168,7 @@ def pick(job: Job, event: Event) -> Declared | None:
     """The numbers of a validation; None for any other event."""
     if event.kind != "validation":
         return None
-    numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    numbers = as_numbers(event.fields)
     values = {f"validation/{name}": value for name, value in list(numbers.items())[:MAX_METRICS]}
     return Declared(job.name, event.step, event.time, values) if values else None
 

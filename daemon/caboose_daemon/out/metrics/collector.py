@@ -2,13 +2,14 @@
 
 Design
 ------
-Nothing is counted twice: the numbers are in the state, and a scrape turns them into samples under its lock. Between
+Nothing is counted twice: the numbers are in the state, and a scrape turns copies of them into samples. Between
 scrapes the collector remembers only which jobs have series (256), which layers and ranks of each job are among the
 worst, which names each job has used, and which decisions were counted, because a job drops old ones. So the number of
 series is limited at every moment and over a day, whatever agents send. A running job, or one with an incident, does not
 wait for the slot of an ended one: 256 killed jobs must not prevent a new job from being watched.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -52,21 +53,25 @@ class StateCollector(Collector):
         self._rollback = rollback or RollbackConfig()
         self._slots = Slots(MAX_JOBS, is_patient=False)
         self._series: dict[str, _Series] = {}
+        self._scraping = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
         """Empty, because the families depend on the jobs."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All families, read under the lock of the state."""
+        """All families. One scrape at a time: what is kept between scrapes belongs to it."""
         samples = Samples()
-        with self._state.lock:
-            add_daemon(self._state, samples)
+        with self._scraping:
+            with self._state.lock:
+                add_daemon(self._state, samples)
             self._add_jobs(samples, self._clock())
         yield from samples
 
     def _add_jobs(self, samples: Samples, now: float) -> None:
-        jobs = self._state.jobs
+        jobs = {job.name: job for job in self._state.copies()}
+        lags = (job.lag_seconds for job in jobs.values() if job.state == "running")
+        samples.add("caboose_loop_lag_seconds", max(lags, default=0.0))
         names = list(jobs)
         wanted = np.array([self._interest(jobs[name], now) for name in names])
         chosen = [names[row] for row in self._slots.choose(names, wanted, now)] if names else []

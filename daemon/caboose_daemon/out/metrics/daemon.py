@@ -5,6 +5,9 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.samples import Samples
 from caboose_daemon.version import __version__
 
+REASONS = ("slow_body", "slow_head", "slow_reader", "too_many", "too_many_of_peer")
+"""Start at 0: a series that starts at 1 has no increase."""
+
 
 def add_daemon(state: State, samples: Samples) -> None:
     """Adds every series without a job label."""
@@ -21,7 +24,6 @@ def add_daemon(state: State, samples: Samples) -> None:
         count = sum(num for (at, _), num in state.num_errors.items() if at == stage)
         samples.add("caboose_internal_errors_total", count, stage)
     samples.add("caboose_loop_turn_seconds", state.turn_seconds)
-    samples.add("caboose_loop_lag_seconds", state.lag_seconds)
     for rule, stats in sorted(state.rule_stats.items()):
         samples.add("caboose_rule_seconds_total", stats.seconds, rule)
         samples.add("caboose_rule_runs_total", stats.runs, rule)
@@ -30,6 +32,10 @@ def add_daemon(state: State, samples: Samples) -> None:
     samples.add("caboose_journal_writable", float(not state.journal_error))
     samples.add("caboose_journal_failures_total", state.journal_failures)
     samples.add("caboose_journal_lost_rows_total", state.journal_lost)
+    samples.add("caboose_journal_refused_rows_total", state.journal_refused)
+    samples.add("caboose_journal_quarantined_rows", state.journal_quarantined)
+    for reason, count in sorted((dict.fromkeys(REASONS, 0) | state.http_dropped).items()):
+        samples.add("caboose_http_connections_dropped_total", count, reason)
     if state.scrape_seconds is not None:
         samples.add("caboose_scrape_seconds", state.scrape_seconds)
     for target, tally in sorted(state.exports.items()):

@@ -5,6 +5,7 @@ from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.steps.aligned import PHASES
 from caboose_daemon.steps.columns import STEP_COLUMNS
+from caboose_daemon.steps.settings import as_numbers
 
 MAX_GROUPS = 16
 MAX_BLIND = 32
@@ -99,7 +100,7 @@ def _add_validation(job: Job, samples: JobSamples) -> None:
     if last is None:
         return
     samples.add("caboose_validation_step", last.step)
-    numbers = {k: float(v) for k, v in last.fields.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    numbers = as_numbers(last.fields)
     samples.add("caboose_validation_loss", numbers.pop("loss", None))
     for name in _chosen("metric", sorted(numbers), MAX_METRICS, samples):
         samples.add("caboose_validation_metric", numbers[name], name)

@@ -554,6 +554,24 @@ DAEMON = Section(
             kind="counter",
         ),
         Metric(
+            "caboose_journal_refused_rows_total",
+            "Rows not written because they could not be read again",
+            "Must not rise: each one is a bug, or a report that no agent sends.",
+            kind="counter",
+        ),
+        Metric(
+            "caboose_journal_quarantined_rows",
+            "Rows set aside at a start because they could not be read",
+            "0 is normal. Otherwise the journal was damaged or changed by hand; the table quarantine has the rows.",
+        ),
+        Metric(
+            "caboose_http_connections_dropped_total",
+            "HTTP connections closed, by reason",
+            "0 is normal. Otherwise a client opens too many connections, or sends or reads too slowly.",
+            ("reason",),
+            "counter",
+        ),
+        Metric(
             "caboose_exports_total",
             "Steps, events and incidents exported to Grafana or a mirror",
             "Rises while jobs run. If it stops, the target hangs.",

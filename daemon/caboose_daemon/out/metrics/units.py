@@ -37,7 +37,8 @@ UNITS = {
     "messages": "messages_received_total messages_refused_total",
     "runs": "rule_runs_total",
     "failures": "internal_errors_total rule_failures_total journal_failures_total export_failures_total",
-    "rows": "journal_lost_rows_total",
+    "rows": "journal_lost_rows_total journal_refused_rows_total journal_quarantined_rows",
+    "connections": "http_connections_dropped_total",
     "items": "exports_total exports_dropped_total",
 }
 _WRITTEN = {f"caboose_{name}": unit for unit, names in UNITS.items() for name in names.split()}

@@ -23,11 +23,13 @@ from caboose_daemon.out.web.records import RecordsApi
 from caboose_daemon.out.web.replies import error, job_reply, unknown_job
 from caboose_daemon.out.web.rollback import RollbackApi
 from caboose_daemon.out.web.series import SeriesApi
+from caboose_daemon.out.web.writes import Prepared
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import describe
 from caboose_daemon.steps.columns import RANK_COLUMNS, STEP_COLUMNS
 from caboose_daemon.version import __version__
 from caboose_wire import Event
+from caboose_wire.fields import Name
 
 MAX_ERROR = 500
 """Maximum characters of an error that quotes the request."""
@@ -39,7 +41,7 @@ class EventBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /api/v1/jobs/{job}/events."""
 
     kind: str
-    fields: dict[str, float | Integer | str | bool | None] = {}
+    fields: dict[Name, float | Integer | str | bool | None] = {}
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,7 +53,7 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Api:
-    """The endpoints; each reads the state under its lock and answers at once."""
+    """The endpoints. They read copies of the state; writes go through the loop (see `writes`)."""
 
     def __init__(self, context: Context, registry: CollectorRegistry) -> None:
         self._context = context
@@ -108,11 +110,12 @@ class Api:
 
     async def jobs(self, request: Request) -> Response:
         """Every job, the most recently seen first."""
-        state, now = self._context.state, self._context.clock()
-        with state.lock:
-            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
-            rows = [json_shapes.job_row(job, now) for job in jobs]
-        return JSONResponse({"jobs": rows})
+        return JSONResponse({"jobs": await run_in_threadpool(self._rows)})
+
+    def _rows(self) -> list[json_shapes.Json]:
+        now = self._context.clock()
+        jobs = sorted(self._context.state.copies(), key=lambda job: -job.last_seen)
+        return [json_shapes.job_row(job, now) for job in jobs]
 
     async def job(self, request: Request) -> Response:
         """One job with its ranks, settings and unavailable statistics."""
@@ -152,15 +155,16 @@ class Api:
             return error(400, "reason is empty: give the reason for the acknowledgement")
         number = request.path_params["number"]
 
-        def answer(job: Job) -> Response:
+        def prepare(job: Job) -> Prepared:
             ack = None if body.undo else Acknowledgement(self._context.clock(), body.by[:64], body.reason[:500])
-            incident = self._context.pipeline.acknowledge(job, number, ack)
-            if incident is None:
+            found = self._context.pipeline.acknowledging(job, number, ack)
+            if found is None:
                 known = ", ".join(i.id for i in job.incidents.open) or "none"
-                return error(404, f"no open incident {job.name}/{number}; open: {known}")
-            return JSONResponse(json_shapes.incident(incident))
+                return Prepared(error(404, f"no open incident {job.name}/{number}; open: {known}"))
+            incident, change = found
+            return Prepared(JSONResponse(json_shapes.incident(incident)), change)
 
-        return job_reply(self._context.state, request, answer)
+        return await self._context.write_job(request, prepare)
 
     async def latest_sample(self, request: Request) -> Response:
         """The last sample of one job's layers."""
@@ -179,7 +183,7 @@ class Api:
         if not 1 <= len(body.kind) <= 64 or len(body.fields) > 64:
             return error(400, "kind must have 1 to 64 characters, fields at most 64 entries")
 
-        def answer(job: Job) -> Response:
+        def prepare(job: Job) -> Prepared:
             event = Event(
                 attempt=job.num_attempts,
                 step=job.latest_step,
@@ -187,10 +191,10 @@ class Api:
                 kind=body.kind,
                 fields=body.fields,
             )
-            self._context.pipeline.declare(job, event)
-            return JSONResponse(json_shapes.event(event), status_code=201)
+            answer = JSONResponse(json_shapes.event(event), status_code=201)
+            return Prepared(answer, self._context.pipeline.declaring(job, event))
 
-        return job_reply(self._context.state, request, answer)
+        return await self._context.write_job(request, prepare)
 
     async def columns(self, request: Request) -> Response:
         """The columns of a step and of a rank, with label and unit."""
@@ -198,11 +202,14 @@ class Api:
 
     async def rules(self, request: Request) -> Response:
         """Every rule: thresholds, required data, state in each job."""
-        about = await run_in_threadpool(lambda: [describe(rule) for rule in RULES])  # reads their sources, once
+        return JSONResponse(await run_in_threadpool(self._rules))
+
+    def _rules(self) -> json_shapes.Json:
+        about = [describe(rule) for rule in RULES]  # reads their sources, once
         state, force = self._context.state, self._context.thresholds
+        jobs = sorted(state.copies(), key=lambda job: -job.last_seen)
+        states = [rule_shapes.states(job, force.in_force) for job in jobs]
         with state.lock:
-            jobs = sorted(state.jobs.values(), key=lambda job: -job.last_seen)
-            states = [rule_shapes.states(job, force.in_force) for job in jobs]
             rows = [
                 {
                     **rule_shapes.rule(rule, force.in_force[rule.name], force.origins(rule.name)),
@@ -211,7 +218,7 @@ class Api:
                 }
                 for rule in about
             ]
-        return JSONResponse({"file": force.file or None, "rules": rows})
+        return {"file": force.file or None, "rules": rows}
 
     async def config(self, request: Request) -> Response:
         """The thresholds in force, and the origin of each."""
@@ -220,12 +227,22 @@ class Api:
     async def configure(self, request: Request) -> Response:
         """Changes thresholds of the running daemon."""
         try:
-            changed = self._context.thresholds.post(msgspec.json.decode(await request.body()))
+            body = msgspec.json.decode(await request.body())
         except (msgspec.MsgspecError, RecursionError) as problem:
             return error(400, f'expected {{"rules": {{"<name>": {{"<key>": value}}}}}}: {problem}')
-        except ConfigError as problem:
-            return error(400, str(problem)[:MAX_ERROR])
-        return JSONResponse({"changed": changed, **self._config()})
+        changed: list[str] = []
+
+        def prepare() -> Prepared:
+            try:
+                changes, change = self._context.thresholds.posting(body)
+            except ConfigError as problem:
+                return Prepared(error(400, str(problem)[:MAX_ERROR]))
+            changed.extend(changes)
+            return Prepared(Response(), change)
+
+        answer = await self._context.write(prepare)
+        is_made = answer.status_code == 200
+        return JSONResponse({"changed": changed, **self._config()}) if is_made else answer
 
     def _config(self) -> json_shapes.Json:
         force = self._context.thresholds

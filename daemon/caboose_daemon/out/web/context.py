@@ -5,12 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.thresholds import Thresholds
 from caboose_daemon.out.api.declared import declared
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.api.steps_around import steps_around
+from caboose_daemon.out.web.replies import error, unknown_job
+from caboose_daemon.out.web.writes import Prepare, Prepared, Writes
 from caboose_daemon.rollback.requests import Requests
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.store.history import HistoryReader
@@ -32,6 +38,7 @@ class Context:
     rollback: RollbackConfig
     is_signed: bool = False
     """Whether commands are signed."""
+    writes: Writes = field(default_factory=Writes)
     incident_seconds: float = 120.0
     """Minimum time an incident is exported."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,6 +68,22 @@ class Context:
         with self._history_lock:
             return declared(self.history.connection, job)
 
+    async def write(self, prepare: Prepare) -> Response:
+        """The answer to a write, after it was committed; see `writes`."""
+        if not self.is_receiving():
+            return error(503, "the receiving loop has stopped; nothing was changed")
+        return await self.writes.ask(prepare)
+
+    async def write_job(self, request: Request, prepare: Callable[[Job], Prepared]) -> Response:
+        """The same for the job in the path; 404 for an unknown job."""
+        name = request.path_params["job"]
+
+        def of_job() -> Prepared:
+            unknown = unknown_job(self.state, name)
+            return prepare(self.state.jobs[name]) if unknown is None else Prepared(unknown)
+
+        return await self.write(of_job)
+
     def problems(self) -> list[str]:
         """Problems that make the daemon not ready."""
         problems = []
@@ -68,4 +91,6 @@ class Context:
             problems.append("the receiving loop has stopped")
         if self.state.journal_error:
             problems.append(f"the journal cannot be written: {self.state.journal_error}")
+        if self.state.journal_damage:
+            problems.append(f"the journal is damaged: {self.state.journal_damage}; restart: it is then kept aside")
         return problems

@@ -122,12 +122,10 @@ class LayersApi:
     def _about(self, name: str) -> Json | Response:
         """The job's facts that only the state has, or 404."""
         state = self._context.state
-        with state.lock:
-            unknown = unknown_job(state, name)
-            if unknown is not None:
-                return unknown
-            job = state.jobs[name]
-            return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
+        job = state.copy_of(name)
+        if job is None:
+            return unknown_job(state, name) or error(404, f"no job {name!r}")
+        return {"blind": dict(job.blind), "sample_every": _sample_every(job), "step": job.latest_step}
 
 
 def _sample_every(job: Job) -> int | None:

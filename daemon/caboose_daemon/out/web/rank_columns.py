@@ -6,8 +6,6 @@ Thousands of ranks finish a step at once: most numbers of most ranks are new eve
 for each of them costs more than the number. So each field is one column. A value shared by all ranks is sent once
 (`all`), a change in few ranks only for those (`at`, `to`), and an unchanged column is omitted. Numbers are rounded to
 the digits shown, and a recently seen rank has no time, so that unchanged values stay unchanged.
-
-Only `rows` runs under the state's lock: it copies references, about 1 us per rank.
 """
 
 from collections.abc import Sequence

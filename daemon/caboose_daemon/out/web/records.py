@@ -66,43 +66,51 @@ class RecordsApi:
 
     async def daemon(self, request: Request) -> Response:
         """Version, clock, journal, last scrape, refused messages, and the rollback mode of each job."""
+        return JSONResponse(await run_in_threadpool(self._about))
+
+    def _about(self) -> json_shapes.Json:
         context, state = self._context, self._context.state
-        now = context.clock()
+        now, mode = context.clock(), context.rollback.mode
         with state.lock:
-            mode = context.rollback.mode
-            body: json_shapes.Json = {
-                "version": __version__,
-                "time": now,
-                "started": state.started,
-                "num_peers": state.num_peers,
-                "num_refused": dict(state.num_refused),
-                "num_errors": {f"{stage}: {kind}": count for (stage, kind), count in state.num_errors.items()},
-                "quarantined": [job.name for job in state.jobs.values() if job.faults.is_quarantined],
-                "problems": context.problems(),
-                "journal": {
-                    "bytes": state.journal_bytes,
-                    "error": state.journal_error,
-                    "num_lost": state.journal_lost,
-                    "free_bytes": _free_bytes(context),
-                },
-                "scrape": None
-                if state.last_scrape is None
-                else {"seconds": round(max(0.0, now - state.last_scrape), 3), "by": state.scraper},
-                "rollback": {"mode": mode, "is_signed": context.is_signed},
-                "jobs": [
-                    {
-                        "job": job.name,
-                        "state": job.state,
-                        "owner_mode": owners_mode(job),
-                        "mode": effective(mode, job),
-                        "agent_versions": sorted(
-                            {m.hello.agent_version for m in (job.attempt.members.values() if job.attempt else ())}
-                        )[:20],
-                    }
-                    for job in state.jobs.values()
-                ],
-            }
-        return JSONResponse(body)
+            num_refused = dict(state.num_refused)
+            num_errors = {f"{stage}: {kind}": count for (stage, kind), count in state.num_errors.items()}
+            quarantined = [job.name for job in state.jobs.values() if job.faults.is_quarantined]
+        return {
+            "version": __version__,
+            "time": now,
+            "started": state.started,
+            "num_peers": state.num_peers,
+            "num_refused": num_refused,
+            "num_errors": num_errors,
+            "quarantined": quarantined,
+            "problems": context.problems(),
+            "journal": {
+                "bytes": state.journal_bytes,
+                "error": state.journal_error,
+                "num_lost": state.journal_lost,
+                "num_refused": state.journal_refused,
+                "num_quarantined": state.journal_quarantined,
+                "set_aside": state.journal_set_aside,
+                "damage": state.journal_damage,
+                "free_bytes": _free_bytes(context),
+            },
+            "scrape": None
+            if state.last_scrape is None
+            else {"seconds": round(max(0.0, now - state.last_scrape), 3), "by": state.scraper},
+            "rollback": {"mode": mode, "is_signed": context.is_signed},
+            "jobs": [
+                {
+                    "job": job.name,
+                    "state": job.state,
+                    "owner_mode": owners_mode(job),
+                    "mode": effective(mode, job),
+                    "agent_versions": sorted(
+                        {m.hello.agent_version for m in (job.attempt.members.values() if job.attempt else ())}
+                    )[:20],
+                }
+                for job in state.copies()
+            ],
+        }
 
 
 def _free_bytes(context: Context) -> int | None:

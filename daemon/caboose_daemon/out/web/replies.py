@@ -31,11 +31,10 @@ def unknown_job(state: State, name: str) -> JSONResponse | None:
 
 
 def job_reply(state: State, request: Request, shape: Callable[[Job], Json | Response]) -> Response:
-    """The result of `shape` for the job in the path, called with the state's lock held; 404 for an unknown job."""
+    """The result of `shape` for a copy of the job in the path; 404 for an unknown job."""
     name = request.path_params["job"]
-    with state.lock:
-        unknown = unknown_job(state, name)
-        if unknown is not None:
-            return unknown
-        answer = shape(state.jobs[name])
+    job = state.copy_of(name)
+    if job is None:
+        return unknown_job(state, name) or error(404, f"no job {name[:MAX_NAME]!r}")
+    answer = shape(job)
     return answer if isinstance(answer, Response) else JSONResponse(answer)

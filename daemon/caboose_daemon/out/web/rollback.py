@@ -9,6 +9,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.replies import error, job_reply
+from caboose_daemon.out.web.writes import Prepared
 from caboose_daemon.rollback import requests
 from caboose_daemon.rollback.lr_suggestion import suggest_lr_scale
 from caboose_wire.rollback import CommandKind
@@ -79,7 +80,7 @@ class RollbackApi:
         asked = requests.Request(
             to=body.to, skip=body.skip, lr_scale=body.lr_scale, is_dry=body.dry_run, by=body.by[:MAX_NAME]
         )
-        return self._ask(request, asked)
+        return await self._ask(request, asked)
 
     async def command(self, request: Request) -> Response:
         """Requests any other command."""
@@ -90,18 +91,18 @@ class RollbackApi:
         asked = requests.Request(
             kind=body.kind, to=body.to, lr_scale=body.lr_scale, is_dry=body.dry_run, by=body.by[:MAX_NAME]
         )
-        return self._ask(request, asked)
+        return await self._ask(request, asked)
 
-    def _ask(self, request: Request, asked: requests.Request) -> Response:
+    async def _ask(self, request: Request, asked: requests.Request) -> Response:
         problem = asked.problem()
         if problem:
             return error(400, problem)
 
-        def answer(job: Job) -> Response:
-            decision = self._context.requests.ask(job, asked, self._context.clock())
+        def prepare(job: Job) -> Prepared:
+            decision, change = self._context.requests.asking(job, asked, self._context.clock())
             body = json_shapes.decision(decision)
             if decision.state == "refused":
-                return JSONResponse({"error": decision.outcome, **body}, status_code=409)
-            return JSONResponse(body, status_code=200 if asked.is_dry else 202)
+                return Prepared(JSONResponse({"error": decision.outcome, **body}, status_code=409), change)
+            return Prepared(JSONResponse(body, status_code=200 if asked.is_dry else 202), change)
 
-        return job_reply(self._context.state, request, answer)
+        return await self._context.write_job(request, prepare)

@@ -6,7 +6,7 @@ A job's status is built at most once a second, for any number of listeners, and 
 encoded once for all of them. A listener states the version it has: if it is the previous one it gets the change,
 otherwise everything. So nothing is kept per listener, and a page that missed something only has to drop its version.
 
-All of it runs on the HTTP thread. The state's lock is held for copying, not for comparing, rounding or encoding.
+All of it runs on the HTTP thread, on copies of the jobs: the state's lock is held for taking those.
 """
 
 import itertools
@@ -108,16 +108,15 @@ class StatusBoard:
 
     def _take(self, job: str | None) -> Status | None:
         taken, now, ranks = self._timer(), self._clock(), None
-        with self._state.lock:
-            if job is None:
-                jobs = [_job(json_shapes.job_row(j, now), now) for j in self._state.jobs.values()]
-                facts: Mapping[str, Any] = {"jobs": jobs}
-            else:
-                found = self._state.jobs.get(job)
-                if found is None:
-                    return None
-                facts = json_shapes.job_facts(found, now, self._budget)
-                ranks = rows(found.attempt)
+        if job is None:
+            jobs = [_job(json_shapes.job_row(j, now), now) for j in self._state.copies()]
+            facts: Mapping[str, Any] = {"jobs": jobs}
+        else:
+            found = self._state.copy_of(job)
+            if found is None:
+                return None
+            facts = json_shapes.job_facts(found, now, self._budget)
+            ranks = rows(found.attempt)
         table = None if ranks is None else RankColumns(ranks, now)
         return Status(next(self._versions), taken, round(now, 3), facts, table)
 

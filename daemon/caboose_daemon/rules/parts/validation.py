@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.metric_names import is_accuracy, is_score
+from caboose_daemon.steps.settings import as_numbers
 from caboose_wire import Event
 
 
@@ -30,5 +31,5 @@ def of_events(events: Sequence[Event]) -> Iterator[Validation]:
     """The evaluations among these events, in order."""
     for event in events:
         if event.kind == "validation":
-            numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, int | float)}
+            numbers = as_numbers(event.fields)
             yield Validation(numbers.pop("loss", float("nan")), numbers)

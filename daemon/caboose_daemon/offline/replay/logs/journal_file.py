@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
-from caboose_daemon.store.journal import connect
+from caboose_daemon.store.database import connect
 from caboose_daemon.store.step_table import NAN_BITS
 from caboose_wire import Event
 
