@@ -3,11 +3,11 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
 from caboose.monitor import Monitor
-from caboose.report import identity, live_monitors
+from caboose.report import identity, launch_secret, live_monitors
 from caboose.settings import environment
 from caboose.settings.options import (
     Checkpoints,
@@ -119,6 +119,7 @@ def attach(
     if rank is None and world_size is None and _has_process_group():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     who = identity.resolve(os.environ, job=job, rank=rank, world=world_size)
+    who = replace(who, proof=launch_secret.proof(os.environ, who))
     record = _record(config, num_classes)
     if allowed.mode == "auto":
         from caboose.rollback import support

@@ -54,6 +54,8 @@ class Member:
     agent_state: str = "training"
     phase: str = ""
     error: str = ""
+    is_gone: bool = False
+    """Whether its connection is closed; it may come back."""
 
     def view(self) -> RankView:
         """What rules may see of it."""
@@ -90,6 +92,8 @@ class Attempt:
     """rollback, where the same processes rolled back; empty for a launch."""
     start_step: int = 0
     """The step after which it began."""
+    proof: str | None = field(default=None, repr=False)
+    """What its ranks prove their launch with; empty if they have no secret, None if no rank has reported yet."""
 
     def host_of(self, rank: int) -> str:
         """The host of a rank; empty where it is not known."""
