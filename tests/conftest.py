@@ -64,6 +64,9 @@ LONG = (
     "test_stumbling_ranks.py",
     "test_forged_commands.py",
     "test_launches.py",
+    "test_snapshot_replay.py",
+    "test_preflight_command.py",
+    "test_checkpoint_again.py",
 )
 """Files whose slow tests take minutes together, and are run by `make test-long`. (CI runs the demo with the wheel.)"""
 

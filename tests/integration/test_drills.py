@@ -56,6 +56,8 @@ def drilling(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_drill_is_trained_found_and_judged_and_nothing_is_left_behind(tmp_path: Path) -> None:
     process = drilling(tmp_path, "dead_units", "--json")
     try:

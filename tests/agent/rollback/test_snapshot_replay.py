@@ -26,7 +26,6 @@ def ranks(mode: str) -> list[dict[str, Any]]:
     return [rank[mode] for rank in launch()]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", REPLAYED)
 def test_a_replay_after_going_back_gives_the_same_losses_bit_for_bit(mode: str) -> None:
     for rank in ranks(mode):
