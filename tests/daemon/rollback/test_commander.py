@@ -1,5 +1,6 @@
 """Commands are numbered once, signed, followed to their outcome, and outlive the daemon without being sent again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from caboose_daemon.config import Config
 from caboose_daemon.jobs.state import State
+from caboose_daemon.out.api import json_shapes
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rollback_state.decision import MAX_ANSWERS
@@ -59,6 +61,15 @@ def test_a_command_can_be_decoded_by_ranks_that_have_seen_the_highest_number_of_
 
     (order,) = run.core.commander.take()
     assert decode(encode(order.command)) == order.command
+
+
+def test_an_answer_whose_time_is_no_number_is_shown_with_its_name() -> None:
+    run = deaf()
+    run.says(0, Ack(command=1, outcome="done", step=45, seconds=float("inf")))
+    run.core.pass_time(run.now)
+
+    shown = json.loads(json.dumps(json_shapes.decision(run.decisions[0]), allow_nan=False))
+    assert shown["answers"][0]["seconds"] == "Infinity"
 
 
 def test_a_command_is_signed_where_there_is_a_secret() -> None:
