@@ -1,0 +1,65 @@
+"""Numbers from a run that are too large to calculate with count as infinite.
+
+Design
+------
+Rules square, sum and extrapolate what ranks report. Python raises OverflowError where a result does not fit a float, and
+a step that raises is not judged. No training has a loss or a norm beyond `LIMIT`: one that has it has diverged, and
+rules know how to judge an infinite number. Arrays are float32 and cannot be as large.
+
+Called once per report, on the loop's thread: a report within the limit is looked at, and not copied.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from caboose_wire import StepReport
+
+LIMIT = 1e100
+"""Its square, times any number of ranks or steps, is a float."""
+FIELDS = ("loss", "local_grad_norm", "agent_seconds")
+PARTS = {
+    "phases": ("total", "data", "forward", "backward", "optimizer"),
+    "clipping": ("max_norm", "total_norm"),
+    "scaler": ("scale",),
+    "batch": ("lowest", "highest"),
+}
+"""The numbers of the structs in a report."""
+
+
+def infinite_beyond(value: float) -> float:
+    """The number; infinite if it is beyond the limit."""
+    return value if -LIMIT <= value <= LIMIT or math.isnan(value) else math.copysign(math.inf, value)
+
+
+def bounded(report: StepReport) -> StepReport:
+    """The report, with infinities in the place of numbers beyond the limit."""
+    changes = _beyond(report, FIELDS)
+    for name, fields in PARTS.items():
+        part = getattr(report, name)
+        if part is not None and (beyond := _beyond(part, fields)):
+            changes[name] = msgspec.structs.replace(part, **beyond)
+    if _is_beyond(report.lr):
+        changes["lr"] = tuple(map(infinite_beyond, report.lr))
+    if _is_beyond(report.metrics.values()):
+        changes["metrics"] = {name: infinite_beyond(value) for name, value in report.metrics.items()}
+    return msgspec.structs.replace(report, **changes) if changes else report
+
+
+def _beyond(item: Any, fields: Iterable[str]) -> dict[str, Any]:
+    """The fields whose numbers are not within the limit, as they should be."""
+    found = {}
+    for field in fields:
+        value = getattr(item, field)
+        if value is not None and not -LIMIT <= value <= LIMIT:
+            found[field] = infinite_beyond(value)
+    return found
+
+
+def _is_beyond(values: Iterable[float]) -> bool:
+    for value in values:  # a loop: most reports have one or none
+        if not -LIMIT <= value <= LIMIT:
+            return True
+    return False

@@ -1,0 +1,67 @@
+"""Numbers beyond what can be calculated with: infinite, and the step is judged."""
+
+import math
+
+import numpy as np
+import pytest
+
+from caboose_daemon.steps.bounds import LIMIT, bounded, infinite_beyond
+from caboose_daemon.steps.settings import as_number
+from caboose_wire import Batch, Clipping, Phases, Scaler
+from support.ranks import EVERYTHING, a_report
+from support.scenario import scenario
+
+NAN, INF = math.nan, math.inf
+
+
+def test_a_report_within_the_limit_is_not_copied() -> None:
+    report = a_report(loss=LIMIT, lr=(1e-3, -LIMIT), metrics={"a": 1.0}, clipping=Clipping(1.0, None))
+    assert bounded(report) is report
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1e308, INF), (-1e101, -INF), (INF, INF), (-INF, -INF), (LIMIT, LIMIT)]
+)
+def test_a_number_beyond_it_is_infinite_wherever_it_is(value: float, expected: float) -> None:
+    report = a_report(
+        loss=value,
+        local_grad_norm=value,
+        agent_seconds=value,
+        lr=(1.0, value),
+        metrics={"a": value, "b": 1.0},
+        phases=Phases(value, forward=value),
+        clipping=Clipping(None, value),
+        scaler=Scaler(value),
+        batch=Batch(1, lowest=value),
+    )
+    found = bounded(report)
+    phases, clipping, scaler, batch = found.phases, found.clipping, found.scaler, found.batch
+    assert phases is not None and clipping is not None and scaler is not None and batch is not None  # noqa: PT018
+    assert [found.loss, found.local_grad_norm, found.agent_seconds] == [expected] * 3
+    assert (found.lr, found.metrics) == ((1.0, expected), {"a": expected, "b": 1.0})
+    assert (phases.total, phases.forward, scaler.scale, batch.lowest) == (expected,) * 4
+    assert (clipping.max_norm, clipping.total_norm, batch.highest) == (None, expected, None)
+    assert infinite_beyond(value) == expected
+
+
+def test_nan_stays_nan() -> None:
+    loss = bounded(a_report(loss=NAN)).loss
+    assert loss is not None
+    assert math.isnan(loss)
+
+
+def test_the_fields_of_an_event_have_the_same_limit() -> None:
+    assert (as_number(1e308), as_number(2**53)) == (INF, 2.0**53)
+
+
+def test_a_run_whose_numbers_leave_all_bounds_is_judged_at_every_step() -> None:
+    story = scenario(ranks=2, visible=EVERYTHING).healthy(30)
+    norms = np.full(4, 3e38, dtype=np.float32)
+    huge = {"clipping": Clipping(1.0, 1e200), "local_grad_norm": 1e200, "lr": (1e200,), "metrics": {"m": 1e308}}
+    for loss in (1e150, 1e200, 1e308, -1e308):
+        story.plays(2, loss=loss, is_sampled=True, arrays={"grad_norm": norms}, phases=Phases(1e308), **huge)
+
+    assert story.job.num_steps == 38
+    assert story.job.faults.num_failures == 0
+    assert sum(stats.failures for stats in story.core.state.rule_stats.values()) == 0
+    assert story.of("non_finite")
