@@ -1,10 +1,11 @@
-"""Numbers from a run that are too large to calculate with count as infinite.
+"""Numbers from a run that cannot be calculated with: too large ones count as infinite, times that cannot be as unknown.
 
 Design
 ------
 Rules square, sum and extrapolate what ranks report. Python raises OverflowError where a result does not fit a float, and
 a step that raises is not judged. No training has a loss or a norm beyond `LIMIT`: one that has it has diverged, and
-rules know how to judge an infinite number. Arrays are float32 and cannot be as large.
+rules know how to judge an infinite number. Arrays are float32 and cannot be as large. Times are divided by: a phase that
+is negative or infinite, and a step that takes less than `SHORTEST_SECONDS`, are unknown.
 
 Called once per report, on the loop's thread: a report within the limit is looked at, and not copied.
 """
@@ -15,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from caboose_wire import StepReport
+from caboose_wire import Phases, StepReport
 
 LIMIT = 1e100
 """Its square, times any number of ranks or steps, is a float."""
+SHORTEST_SECONDS = 1e-9
 FIELDS = ("loss", "local_grad_norm", "agent_seconds")
 PARTS = {
-    "phases": ("total", "data", "forward", "backward", "optimizer"),
     "clipping": ("max_norm", "total_norm"),
     "scaler": ("scale",),
     "batch": ("lowest", "highest"),
@@ -41,11 +42,26 @@ def bounded(report: StepReport) -> StepReport:
         part = getattr(report, name)
         if part is not None and (beyond := _beyond(part, fields)):
             changes[name] = msgspec.structs.replace(part, **beyond)
+    if report.phases is not None and not _is_possible(report.phases):
+        changes["phases"] = _possible(report.phases)
     if _is_beyond(report.lr):
         changes["lr"] = tuple(map(infinite_beyond, report.lr))
     if _is_beyond(report.metrics.values()):
         changes["metrics"] = {name: infinite_beyond(value) for name, value in report.metrics.items()}
     return msgspec.structs.replace(report, **changes) if changes else report
+
+
+def _is_possible(phases: Phases) -> bool:
+    """Whether every time is one that can be, and known."""
+    parts = (phases.data, phases.forward, phases.backward, phases.optimizer)
+    return SHORTEST_SECONDS <= phases.total <= LIMIT and all(0.0 <= seconds <= LIMIT for seconds in parts)
+
+
+def _possible(phases: Phases) -> Phases:
+    """The times, with NaN for those that cannot be."""
+    parts = (phases.data, phases.forward, phases.backward, phases.optimizer)
+    total = phases.total if SHORTEST_SECONDS <= phases.total <= LIMIT else math.nan
+    return Phases(total, *(seconds if 0.0 <= seconds <= LIMIT else math.nan for seconds in parts))
 
 
 def _beyond(item: Any, fields: Iterable[str]) -> dict[str, Any]:

@@ -29,19 +29,32 @@ def test_a_number_beyond_it_is_infinite_wherever_it_is(value: float, expected: f
         agent_seconds=value,
         lr=(1.0, value),
         metrics={"a": value, "b": 1.0},
-        phases=Phases(value, forward=value),
         clipping=Clipping(None, value),
         scaler=Scaler(value),
         batch=Batch(1, lowest=value),
     )
     found = bounded(report)
-    phases, clipping, scaler, batch = found.phases, found.clipping, found.scaler, found.batch
-    assert phases is not None and clipping is not None and scaler is not None and batch is not None  # noqa: PT018
+    clipping, scaler, batch = found.clipping, found.scaler, found.batch
+    assert clipping is not None and scaler is not None and batch is not None  # noqa: PT018
     assert [found.loss, found.local_grad_norm, found.agent_seconds] == [expected] * 3
     assert (found.lr, found.metrics) == ((1.0, expected), {"a": expected, "b": 1.0})
-    assert (phases.total, phases.forward, scaler.scale, batch.lowest) == (expected,) * 4
+    assert (scaler.scale, batch.lowest) == (expected, expected)
     assert (clipping.max_norm, clipping.total_norm, batch.highest) == (None, expected, None)
     assert infinite_beyond(value) == expected
+
+
+@pytest.mark.parametrize("seconds", [-0.0, 0.0, -1.0, 5e-324, 1e-10, 1e308, INF, NAN])
+def test_a_step_time_that_cannot_be_is_unknown(seconds: float) -> None:
+    story = scenario(ranks=2).plays(2, phases=Phases(seconds, 0.0, seconds if seconds < 0 else INF), num_samples=2**53)
+
+    last = story.job.recent[-1]
+    assert (last.step_seconds, last.data_seconds, last.forward_seconds) == (None, 0.0, None)
+    assert last.samples_per_second is None
+
+
+def test_a_phase_may_take_no_time() -> None:
+    report = a_report(phases=Phases(1e-9, 0.0, 0.0, 0.0, 0.0))
+    assert bounded(report) is report
 
 
 def test_nan_stays_nan() -> None:

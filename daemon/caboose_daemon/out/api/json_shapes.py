@@ -48,7 +48,7 @@ def settings(values: Mapping[str, object]) -> Json:
 
 def step(summary: StepSummary) -> Json:
     row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
-    return row | {name: getattr(summary, name) for name in RATES}
+    return row | {name: number(getattr(summary, name)) for name in RATES}
 
 
 def finding(item: Finding) -> Json:
