@@ -1,11 +1,11 @@
-"""Numbers from a run that cannot be calculated with: too large ones count as infinite, times that cannot be as unknown.
+"""Numbers that cannot be calculated with: too large ones count as infinite, times that cannot be as unknown.
 
 Design
 ------
-Rules square, sum and extrapolate what ranks report. Python raises OverflowError where a result does not fit a float, and
-a step that raises is not judged. No training has a loss or a norm beyond `LIMIT`: one that has it has diverged, and
-rules know how to judge an infinite number. Arrays are float32 and cannot be as large. Times are divided by: a phase that
-is negative or infinite, and a step that takes less than `SHORTEST_SECONDS`, are unknown.
+Rules square, sum and extrapolate what ranks report. Python raises OverflowError where a result does not fit a float,
+and a step that raises is not judged. No training has a loss or a norm beyond `LIMIT`: one that has it has diverged, and
+rules know how to judge an infinite number. Arrays are float32 and cannot be as large. Times are divided by: a phase
+that is negative or infinite, and a step that takes less than `SHORTEST_SECONDS`, are unknown.
 
 Called once per report, on the loop's thread: a report within the limit is looked at, and not copied.
 """
@@ -75,7 +75,7 @@ def _beyond(item: Any, fields: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_beyond(values: Iterable[float]) -> bool:
-    for value in values:  # a loop: most reports have one or none
+    for value in values:  # noqa: SIM110 - three times as fast as a generator, for one value or none
         if not -LIMIT <= value <= LIMIT:
             return True
     return False
