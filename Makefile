@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,12 @@ wheel-test: setup tools ## build the wheel and run tests against it, installed
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
+
+MINUTES ?= 10
+SEED ?= 1
+fuzz: setup ## hostile messages through step close, scrape, page, restart (MINUTES=10 SEED=1; goes on from build/fuzz)
+	@$(INSTALL) -e '.[fuzz]'
+	@PYTHONPATH=tests $(BIN)/python -W ignore -m support.fuzzing --minutes $(MINUTES) --seed $(SEED) --directory build/fuzz $(ARGS)
 
 bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
 	@$(INSTALL) -e '.[bench]'

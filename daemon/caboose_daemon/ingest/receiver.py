@@ -27,6 +27,7 @@ from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.policy import Policy
+from caboose_daemon.steps.bounds import bounded
 from caboose_wire import (
     Ack,
     Bye,
@@ -316,6 +317,7 @@ class Receiver:
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
         check_shapes(report, len(known.job.layers), len(member.hello.modules))
+        report = bounded(report)
         if report.attempt < member.hello.attempt:  # sent before the rollback that its Hello announced
             known.attempt.aligner.num_late += 1
             return
