@@ -20,6 +20,9 @@ COMMAND_SECONDS = 8.0
 """How long a command is waited for; then the fault hits all the same."""
 OUTCOME_SECONDS = 6.0
 EXIT_SECONDS = 30.0
+SETTLED = ("done", "aborted", "refused", "failed")
+BREAKING = ("rank_killed", "rank_descriptors", "daemon_descriptors", "network_cut")
+"""Faults that would end the connection on which a held command waits."""
 LATE_STEPS = 1
 """A held command reaches the ranks so many steps after its boundary."""
 
@@ -121,13 +124,21 @@ class Script:
             stage.proxy.hold_commands(lambda command: stage.ranks.most() >= command.boundary + LATE_STEPS)
         if not stage.wait_until(lambda: self._is_commanded(stage), COMMAND_SECONDS):
             self.notes["no_command"] = True
-        if episode.fault == "rank_killed" or (episode.fault == "network_cut" and episode.intent == "abort"):
-            stage.wait_until(lambda: _is_settled(stage), OUTCOME_SECONDS)
-        stage.wait_until(lambda: False, episode.delay_seconds)
+        stage.wait_until(lambda: self._is_time(stage), OUTCOME_SECONDS)
         self._hit(stage, episode.seconds)
-        if not stage.wait_until(lambda: _is_settled(stage), OUTCOME_SECONDS):
+        if not stage.wait_until(lambda: _is_answered(stage, *SETTLED), OUTCOME_SECONDS):
             self.notes["no_outcome"] = True
+        stage.proxy.hold_commands(None)
         stage.wait_until(lambda: False, 0.3)
+
+    def _is_time(self, stage: Stage) -> bool:
+        """Whether the fault hits now; the command is on its way."""
+        episode = self._episode
+        if episode.intent == "race":
+            return stage.wait_until(lambda: False, episode.delay_seconds) or True
+        if episode.fault in BREAKING and (episode.intent == "abort" or episode.fault == "rank_killed"):
+            return _is_answered(stage, *SETTLED)
+        return episode.intent == "abort" or _is_answered(stage, "accepted", *SETTLED)
 
     def _is_commanded(self, stage: Stage) -> bool:
         """Whether a command is on its way; asks for one, if the daemon is not to decide by itself."""
@@ -152,8 +163,7 @@ class Script:
         return code
 
 
-def _is_settled(stage: Stage) -> bool:
-    """Whether every rank knows what became of the newest command."""
-    outcomes = ("done", "aborted", "refused", "failed")
+def _is_answered(stage: Stage, *outcomes: str) -> bool:
+    """Whether every rank has answered the first command so."""
     commands = [command.number for command in stage.proxy.commands() if command.kind == "rollback"]
-    return bool(commands) and all(commands[-1] in life.answered(*outcomes) for life in stage.ranks.newest)
+    return bool(commands) and all(commands[0] in life.answered(*outcomes) for life in stage.ranks.newest)

@@ -96,7 +96,7 @@ def forged_commands(commands: list[Command], step: int, draw: random.Random) -> 
     messages = [
         encode(forged),
         encode(sign(forged, draw.randbytes(32))),
-        encode(Terms(rollback="auto", is_holding=True)),
+        encode(Terms(rollback="auto")),
         encode(Refused(reason="malformed", detail="forged\x1b[31m")),
         [bytes((1, 65)), draw.randbytes(40)],
         [draw.randbytes(2), b"", b""],

@@ -22,6 +22,9 @@ MAX_LATER_SECONDS = 1.0
 MAY_DIE = ("daemon_memory",)
 """Faults that may end the daemon: no process survives every failed allocation. It must come back with all it accepted."""
 
+SAYS = {"committed": ("done",), "aborted": ("aborted", "refused"), "failed": ("failed",)}
+"""The answers of a rank that make a decision's state true."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -151,14 +154,11 @@ def _judge_journal(evidence: Evidence, verdict: Verdict) -> None:
         verdict.problems.append(f"accepted rollbacks are not in the journal: {missing}")
     done = {boundary for life in evidence.lives for boundary in life.rollbacks}
     for decision in journal.decisions:
-        if decision.kind == "rollback" and decision.state == "committed" and decision.boundary not in done:
-            verdict.problems.append(f"decision {decision.number} is said to be committed, and no rank went back")
-        if decision.kind == "rollback" and decision.state == "aborted" and decision.command in _done(evidence):
-            verdict.problems.append(f"decision {decision.number} is said to be aborted, and ranks went back")
-
-
-def _done(evidence: Evidence) -> set[int]:
-    return {number for life in evidence.lives for number in life.answered("done")}
+        said = SAYS.get(decision.state, ())
+        if said and not any(decision.command in life.answered(*said) for life in evidence.lives):
+            verdict.problems.append(f"decision {decision.number} is {decision.state}, and no rank answered so")
+        if decision.state == "committed" and decision.kind == "rollback" and decision.boundary not in done:
+            verdict.problems.append(f"decision {decision.number} is committed, and no rank went back")
 
 
 def _count_rollbacks(evidence: Evidence, verdict: Verdict) -> None:
@@ -169,6 +169,12 @@ def _count_rollbacks(evidence: Evidence, verdict: Verdict) -> None:
         sent = {command.number for command in evidence.commands if command.kind == "rollback"}
         refused = {number for life in lives for number in life.answered("aborted", "refused")}
         verdict.num_aborted += len((refused & sent) - done)
+    verdict.notes["answers"] = [
+        f"{_name(life)}: command {answer['command']} {answer['outcome']} {answer['detail'][:100]}"
+        for life in evidence.lives
+        for answer in life.answers
+        if answer["command"] in {command.number for command in evidence.commands}
+    ]
     verdict.notes["decisions"] = [decision.state for decision in evidence.journal.decisions]
 
 

@@ -3,8 +3,8 @@
 Design
 ------
 Faults come in turn, so that every one is covered after as many episodes as there are faults, and each turn has another
-intent: a rollback that should be committed while the fault hits, one that should be aborted, or a run that only takes
-advice. All else is drawn from a generator of this episode alone, so that one episode can be run again without those
+intent: a rollback that should be committed while the fault hits, one that should be aborted, one that may end either
+way, or a run that only takes advice. All else is drawn from a generator of this episode alone, so that one episode can be run again without those
 before it.
 """
 
@@ -12,9 +12,11 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-Intent = Literal["commit", "abort", "advise"]
+Intent = Literal["commit", "abort", "race", "advise"]
 
-INTENTS: tuple[Intent, ...] = ("commit", "abort", "commit", "abort", "advise")
+INTENTS: tuple[Intent, ...] = ("commit", "abort", "race", "commit", "abort", "advise")
+"""commit: the fault hits when all ranks have accepted the command. abort: the command comes after its boundary. race: the
+fault hits at any time. advise: there are no commands."""
 NOT_AT_EXIT = ("rank_killed", "rank_stopped", "rank_threads")
 """Faults that would delay or prevent the exit themselves, or that come at attach."""
 
@@ -38,7 +40,7 @@ class Episode:
     early_seconds: float
     """The fault also hits once before that, for so long; 0: not."""
     delay_seconds: float
-    """Between the command and the fault."""
+    """Between the command and the fault, in a race."""
     seconds: float
     """How long the fault lasts."""
     is_through_exit: bool
@@ -81,7 +83,7 @@ def plan(seed: int, number: int, faults: tuple[str, ...]) -> Episode:
         lr_scale=draw.choice((1.0, 1.0, 0.5)),
         at_step=at_step,
         early_seconds=draw.uniform(0.1, 0.8) if draw.random() < 0.4 else 0.0,
-        delay_seconds=draw.choice((0.0, 0.0, draw.uniform(0.0, 0.6))),
+        delay_seconds=draw.uniform(0.0, 2.0),
         seconds=draw.uniform(0.4, 2.0),
         is_through_exit=fault not in NOT_AT_EXIT and draw.random() < 0.4,
         closes=draw.random() < 0.5,

@@ -26,6 +26,9 @@ GREETING_BYTES = 64
 ZMTP_COMMAND = 4
 WATCHED = (Hello, Ack, Command)
 HELD_SECONDS = 10.0
+AFTER_SECONDS = 0.7
+"""What comes after a held message comes later, also the end of the connection: a rank reads twice a second, and libzmq
+drops what was not read when a connection ends."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: a closed connection is reset, not ended."""
 
@@ -94,6 +97,8 @@ class Link:
                 for raw, frames in framing.feed(data):
                     if self._proxy.passes(frames, is_up):
                         self._send(sink, raw, is_up)
+                    if self._proxy.is_holding and frames and not is_up:
+                        time.sleep(AFTER_SECONDS)
                     self.is_ready |= not is_up
         except OSError:
             pass
@@ -171,8 +176,8 @@ class Proxy:
     def flow(self) -> None:
         self._flowing.set()
 
-    def hold_commands(self, until: Callable[[Command], bool]) -> None:
-        """From now on a command waits until its condition holds, at most some seconds."""
+    def hold_commands(self, until: Callable[[Command], bool] | None) -> None:
+        """From now on a command waits until its condition holds, at most some seconds; None: no more."""
         self._may_pass = until
 
     def insert(self, frames: list[bytes]) -> None:
@@ -185,6 +190,10 @@ class Proxy:
         """Bytes to every rank, whatever they are."""
         for link in list(self._links):
             link.insert(data)
+
+    @property
+    def is_holding(self) -> bool:
+        return self._may_pass is not None
 
     # What was seen
 
