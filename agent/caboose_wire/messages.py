@@ -142,6 +142,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New for every process; distinguishes a restarted rank from a reconnected one."""
     launch: Name = ""
     """Equal on all ranks of one launch if the launcher provides such an id, else empty."""
+    proof: Name = ""
+    """That the sender knows the secret of this launch; equal on all its ranks. Empty if the launch has none."""
     attempt: Count = 0
     agent_version: Name = ""
     torch_version: Name = ""

@@ -10,11 +10,11 @@ the program relies on them: rollback `auto`, `skip_step` and checkpoints. With t
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
 from caboose.monitor import Monitor, Parts, Shell
-from caboose.report import identity, live_monitors, resources
+from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
 from caboose.settings.options import (
     Checkpoints,
@@ -129,6 +129,7 @@ def attach(
     def settle() -> tuple[environment.Settings, identity.Identity]:
         chosen = environment.resolve(os.environ, endpoint=endpoint, sampling=sampled, hunt=hunt)
         who = identity.resolve(os.environ, job=job, rank=rank, world=world_size)
+        who = replace(who, proof=launch_secret.proof(os.environ, who))
         if allowed.mode == "auto":
             from caboose.rollback import support
 

@@ -24,6 +24,8 @@ class Identity:
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
+    proof: str = field(default="", repr=False)
+    """That this rank belongs to the launch; see `launch_secret`."""
 
 
 def resolve(

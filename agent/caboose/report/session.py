@@ -121,6 +121,7 @@ def build_hello(
         pid=identity.pid,
         incarnation=identity.incarnation,
         launch=identity.launch,
+        proof=identity.proof,
         attempt=identity.attempt,
         agent_version=__version__,
         torch_version=torch_version,

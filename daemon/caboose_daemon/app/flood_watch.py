@@ -4,12 +4,13 @@ Design
 ------
 MAXMSGSIZE limits a frame, and RCVHWM counts whole messages. A peer that sends frame after frame of one message is
 limited by neither: libzmq keeps the frames and hands over nothing. The daemon cannot see such a message, but it can see
-its own memory grow and, by TCP_INFO, which connection receives bytes. So this runs on the loop's thread and costs one
-read of /proc every `CHECK_SECONDS` as long as the memory does not grow. Growth of `GROWTH_BYTES` starts a search of
-`SEARCH_SECONDS`: messages are then received together with the descriptor that they came from. A connection is closed if
-it delivered no message during the search, still receives, and has received `MAX_UNFINISHED_BYTES` (twice the largest
-message) since its last delivery. Nobody is judged before the loop has emptied the socket once: until then whole
-messages may wait. An honest peer that is closed by mistake connects again within a second and loses nothing it queued.
+its own memory grow, and which connection receives bytes (`caboose_wire.received_bytes`). So this runs on the loop's
+thread and costs one read of /proc every `CHECK_SECONDS` as long as the memory does not grow. Growth of `GROWTH_BYTES`
+starts a search of `SEARCH_SECONDS`: messages are then received together with the descriptor that they came from. A
+connection is closed if it delivered no message during the search, still receives, and has received
+`MAX_UNFINISHED_BYTES` (twice the largest message) since its last delivery. Nobody is judged before the loop has emptied
+the socket once: until then whole messages may wait. An honest peer that is closed by mistake connects again within a
+second and loses nothing it queued.
 
 Only Linux has what this needs; elsewhere it does nothing.
 """
@@ -19,13 +20,13 @@ import ctypes
 import logging
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
 
 from caboose_wire.codec import MAX_REPORT_BYTES
+from caboose_wire.received_bytes import ReceivedBytes
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -34,8 +35,6 @@ GROWTH_BYTES = 64 * 1024 * 1024
 SEARCH_SECONDS = 5.0
 MAX_UNFINISHED_BYTES = 2 * MAX_REPORT_BYTES
 STILL_RECEIVES_BYTES = 1024 * 1024
-BYTES_RECEIVED = 128
-"""Offset of tcpi_bytes_received in the kernel's struct tcp_info."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -190,9 +189,8 @@ def _connection(descriptor: int, port: int) -> list[Connection]:
         if connection.getsockname()[1] != port:
             return []
         host, peer_port = connection.getpeername()[:2]
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
-        if len(info) == BYTES_RECEIVED + 8:
-            (received,) = struct.unpack_from("=Q", info, BYTES_RECEIVED)
+        received = ReceivedBytes(descriptor).read()
+        if received is not None:
             return [Connection(descriptor, f"{host}:{peer_port}", received)]
     return []
 

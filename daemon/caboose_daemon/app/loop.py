@@ -281,10 +281,13 @@ class Loop:
 
     def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
         """Whether it was sent; a peer that is gone or not reading asks again."""
-        with contextlib.suppress(zmq.Again, zmq.ZMQError):
+        try:
             self._socket.send_multipart([peer, *frames], flags=zmq.NOBLOCK)
-            return True
-        return False
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                self._receiver.unreachable(peer)
+            return False
+        return True
 
     def stop(self) -> None:
         """Ends the thread after its current turn and closes the socket."""

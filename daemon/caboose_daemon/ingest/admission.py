@@ -4,12 +4,19 @@ Design
 ------
 The ranks exchange nothing to identify a launch (that would be a collective), so the daemon distinguishes launches:
 
-* a known incarnation is a reconnect; if its restart count rose, the rank has rolled back, and its Hello waits until
-  all ranks have reported that, or for `ROLLBACK_SECONDS`;
-* a Hello that fits the current attempt (same launch id, world size and restart count, its place free) joins it;
-* any other Hello is a new launch. It begins a new attempt at once if the restart count rose or no rank of the current
-  attempt is alive. Otherwise two jobs claim one name: the newcomer waits until the old ranks have been silent for
-  `PATIENCE_SECONDS`, and is refused as soon as one of them sends a message.
+* a Hello proves its launch if its proof equals that of the attempt's ranks (`Hello.proof`); the ranks of a launch
+  without a secret have none, and neither has somebody else's Hello then. One on the connection of that very rank needs
+  no proof: nobody else can send there;
+* a known incarnation with that proof is a reconnect; if its restart count rose, the rank has rolled back, and its Hello
+  waits until all ranks have reported that, or for `ROLLBACK_SECONDS`;
+* a Hello with that proof that fits the current attempt (same launch id, world size and restart count, its place free)
+  joins it;
+* any other Hello is a new launch, or somebody who claims to be one. It begins a new attempt at once if a secret proves
+  (or its connection shows) that the same launch was restarted, or if no rank of the current attempt is alive: each has
+  said goodbye, its connection is closed, or it was silent for `PATIENCE_SECONDS`. Otherwise it waits for that.
+
+After a restart of the daemon the ranks of the journal have `PATIENCE_SECONDS` to come back: the journal has a digest of
+the proof. It has none of an attempt that an earlier version wrote; the first rank that comes back sets it then.
 """
 
 from typing import Literal
@@ -17,8 +24,8 @@ from typing import Literal
 from caboose_daemon.jobs.job import Attempt, Job
 from caboose_wire import Hello
 
-PATIENCE_SECONDS = 6.0
-"""Three heartbeats of an agent."""
+PATIENCE_SECONDS = 30.0
+"""Fifteen heartbeats of an agent."""
 
 ROLLBACK_SECONDS = 3.0
 """How long the first ranks that report a rollback wait for the others; all ranks roll back at one step."""
@@ -26,25 +33,34 @@ ROLLBACK_SECONDS = 3.0
 Verdict = Literal["known", "joins", "begins", "waits", "rolled_back"]
 
 
-def judge(job: Job, hello: Hello, now: float) -> Verdict:
-    """What to do with this Hello."""
+def judge(job: Job, hello: Hello, now: float, *, is_own: bool = False) -> Verdict:
+    """What to do with this Hello; `is_own`: it came on the connection of the rank that it is of."""
     attempt = job.attempt
     if attempt is None:
         return "begins"
-    member = attempt.members.get(hello.rank)
-    if member is not None and member.hello.incarnation == hello.incarnation:
-        return "rolled_back" if hello.attempt > attempt.agent_attempt else "known"
-    if _fits(attempt, hello) and member is None:
-        return "joins"
-    has_restarted = hello.launch == attempt.launch and hello.attempt > attempt.agent_attempt
-    return "begins" if has_restarted or not is_alive(attempt, now) else "waits"
+    if is_own or attempt.is_proved_by(hello):
+        member = attempt.members.get(hello.rank)
+        if member is not None and member.hello.incarnation == hello.incarnation:
+            return "rolled_back" if hello.attempt > attempt.agent_attempt else "known"
+        if _fits(attempt, hello) and member is None:
+            return "joins"
+        is_same_launch = hello.launch == attempt.launch and (is_own or bool(hello.proof))
+        if is_same_launch and hello.attempt > attempt.agent_attempt:
+            return "begins"
+    return "waits" if is_alive(attempt, now) or _may_return(attempt, now) else "begins"
 
 
 def is_alive(attempt: Attempt, now: float) -> bool:
-    """Whether a rank of the attempt has not left, and sent a message in the last `PATIENCE_SECONDS`."""
+    """Whether a rank of the attempt has not left, is connected, and sent a message in the last `PATIENCE_SECONDS`."""
     return any(
-        member.state == "live" and now - member.last_seen < PATIENCE_SECONDS for member in attempt.members.values()
+        member.state == "live" and not member.is_gone and now - member.last_seen < PATIENCE_SECONDS
+        for member in attempt.members.values()
     )
+
+
+def _may_return(attempt: Attempt, now: float) -> bool:
+    """Whether ranks that were alive before a restart of the daemon still have time to come back."""
+    return now - attempt.began < PATIENCE_SECONDS and any(m.state == "expected" for m in attempt.members.values())
 
 
 def _fits(attempt: Attempt, hello: Hello) -> bool:

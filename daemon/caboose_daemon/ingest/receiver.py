@@ -8,8 +8,10 @@ reason from a closed set, and the peer stays connected.
 
 A peer without a Hello (the daemon was restarted, or the Hello is on its way) is asked for one. What it sends meanwhile
 is held back, within bounds, and applied afterwards. A peer whose Hello claims the name of a job that other processes
-report waits in the same way (see `admission`), and so do ranks that rolled back, until all have reported it. A process
-that is about to resume may ask for a plan without a Hello.
+report waits in the same way (see `admission`), and so do ranks that rolled back, until all have reported it. While it
+waits, the ranks of that job are sent their terms every `PROBE_SECONDS`: a connection that is closed shows by that. If
+they are alive the peer is told, once, and waits on. A process that is about to resume may ask for a plan without a
+Hello.
 """
 
 import math
@@ -21,7 +23,7 @@ import msgspec
 
 from caboose_daemon.ingest import admission
 from caboose_daemon.ingest.rates import Introductions
-from caboose_daemon.jobs.job import Attempt, Job, Member
+from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.policy import Policy
@@ -37,6 +39,7 @@ from caboose_wire import (
     PlanRequest,
     Refused,
     StepReport,
+    Terms,
     WireError,
     decode,
 )
@@ -52,6 +55,7 @@ MAX_HELD_PER_PEER = 1200
 MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
+PROBE_SECONDS = 1.0
 MAX_DETAIL = 500
 """Characters of a refusal's detail; it may repeat what the peer sent."""
 
@@ -75,6 +79,8 @@ class _Stranger:
     key: str = ""
     since: float = 0.0
     has_rolled_back: bool = False
+    is_told: bool = False
+    """Whether it knows that its job's name is in use."""
     held: deque[tuple[Message, int]] = field(default_factory=deque)
     """Messages so far, with the size of each in bytes."""
 
@@ -95,6 +101,7 @@ class Receiver:
         self._introductions = Introductions(MAX_PEERS)
         self._held_bytes = 0
         self._next_sweep = 0.0
+        self._next_probe = 0.0
 
     def handle(self, peer: bytes, frames: Sequence[bytes], now: float, key: str = "") -> list[Reply]:
         """Applies one message; returns the replies. `key` is the key of its connection, where keys are used."""
@@ -163,7 +170,7 @@ class Receiver:
             job = self._state.jobs[hello.job] = Job(name=hello.job, created=now)
         if job.key != key and job.attempt is not None and admission.is_alive(job.attempt, now):
             raise WireError("identity", f"job {hello.job!r} is reported with another key; rename one with CABOOSE_JOB")
-        verdict = admission.judge(job, hello, now)
+        verdict = admission.judge(job, hello, now, is_own=self._is_own(peer, job, hello))
         if verdict in ("waits", "rolled_back"):
             stranger = self._stranger(peer, now)
             if verdict == "rolled_back":
@@ -171,16 +178,26 @@ class Receiver:
                 self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
                 stranger.has_rolled_back = True
             stranger.hello, stranger.since, stranger.key = hello, now, key
+            stranger.last_seen = now
             return []
         job.key = key
         if verdict == "begins":
             self._pipeline.begin_attempt(job, hello, now)
         return self._admit(peer, job, hello, now)
 
+    def _is_own(self, peer: bytes, job: Job, hello: Hello) -> bool:
+        known = self._peers.get(peer)
+        if known is None or job.attempt is None or known.attempt is not job.attempt:
+            return False
+        return known.member is job.attempt.members.get(hello.rank)
+
     def _admit(self, peer: bytes, job: Job, hello: Hello, now: float) -> list[Reply]:
         self._state.num_frames["Hello"] += 1
-        member = self._pipeline.admit(job, hello, now)
         assert job.attempt is not None, "a judged Hello has an attempt to join"
+        if job.attempt.proof is None:
+            job.attempt.proof = proof_digest(hello)
+        hello = msgspec.structs.replace(hello, proof="")  # it is nobody else's business, and not the journal's
+        member = self._pipeline.admit(job, hello, now)
         name = (job.name, hello.incarnation)
         self._peers.pop(self._peer_of.get(name, b""), None)  # its connection before this one
         self._peer_of[name] = peer
@@ -189,6 +206,12 @@ class Receiver:
         self._release(peer, now)
         terms = self._policy.welcome(job, hello)
         return [] if terms is None else [(peer, terms)]
+
+    def unreachable(self, peer: bytes) -> None:
+        """Nothing can be sent to this peer: its connection is closed."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.member.is_gone = True
 
     def peer_of(self, member: Member) -> bytes | None:
         """The connection of a rank, if it has one."""
@@ -285,6 +308,7 @@ class Receiver:
         else:
             raise WireError("type", f"only the daemon sends {type(message).__name__}")
         member.last_seen = now
+        member.is_gone = False
         self._state.num_frames[type(message).__name__] += 1
 
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
@@ -315,15 +339,29 @@ class Receiver:
         for name in list(self._rolled_back):
             with self._state.guard.watch("admission", self._state.jobs.get(name), now):
                 replies += self._go_on_together(name, now)
+        if now >= self._next_probe and self._strangers:
+            self._next_probe = now + PROBE_SECONDS
+            replies += self._probes()
         for peer, stranger in list(self._strangers.items()):
             if stranger.has_rolled_back:
                 continue
-            if stranger.hello is not None:
+            if now - stranger.last_seen > FORGET_SECONDS:
+                self._release(peer, now)
+            elif stranger.hello is not None:
                 with self._state.guard.watch("admission", self._state.jobs.get(stranger.hello.job), now):
                     replies += self._decide_or_refuse(peer, stranger, stranger.hello, now)
-            elif now - stranger.last_seen > FORGET_SECONDS:
-                self._release(peer, now)
         return replies
+
+    def _probes(self) -> list[Reply]:
+        """Messages to the ranks whose job's name others claim; they change nothing."""
+        names = {s.hello.job for s in self._strangers.values() if s.hello is not None and not s.has_rolled_back}
+        probes: list[Reply] = []
+        for job in filter(None, map(self._state.jobs.get, names)):
+            for member in job.attempt.members.values() if job.attempt is not None else ():
+                peer = self.peer_of(member)
+                if peer is not None and member.state == "live" and not member.is_gone:
+                    probes.append((peer, self._policy.welcome(job, member.hello) or Terms(rollback="off")))
+        return probes
 
     def _decide_or_refuse(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
         try:
@@ -373,14 +411,13 @@ class Receiver:
         job = self._state.jobs.get(hello.job)
         if job is None or admission.judge(job, hello, now) != "waits":
             return self._introduce(peer, hello, now, stranger.key)
-        if job.last_seen > stranger.since + 1.0:  # a second for messages sent before the old launch died
-            job.num_refused += 1
-            job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
-            raise WireError(
-                "duplicate_job",
-                f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one",
-            )
-        return []
+        if stranger.is_told or job.last_seen <= stranger.since + 1.0:
+            return []  # a second for messages sent before the old launch died
+        stranger.is_told = True
+        job.num_refused += 1
+        job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
+        text = f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one"
+        return self._refuse(peer, WireError("duplicate_job", text))
 
 
 def _was_left_behind(known: _Peer) -> bool:

@@ -6,6 +6,8 @@ State only: `receiver` applies messages to it, `pipeline` lets time pass. A job 
 to an attempt by its incarnation; `admission` decides which Hello begins a new attempt.
 """
 
+import hashlib
+import hmac
 import itertools
 from collections import deque
 from collections.abc import Sequence
@@ -55,6 +57,8 @@ class Member:
     agent_state: str = "training"
     phase: str = ""
     error: str = ""
+    is_gone: bool = False
+    """Whether its connection is closed; it may come back."""
 
     def view(self) -> RankView:
         """What rules may see of it."""
@@ -70,6 +74,11 @@ class Member:
             agent_state=self.agent_state,
             phase=self.phase,
         )
+
+
+def proof_digest(hello: Hello) -> str:
+    """What the daemon keeps of a Hello's proof: enough to compare it, and not to repeat it. Empty if it has none."""
+    return hashlib.sha256(hello.proof.encode()).hexdigest() if hello.proof else ""
 
 
 @dataclass
@@ -91,12 +100,18 @@ class Attempt:
     """rollback, where the same processes rolled back; empty for a launch."""
     start_step: int = 0
     """The step after which it began."""
+    proof: str | None = field(default=None, repr=False)
+    """Digest of what its ranks prove their launch with; empty if they have no secret, None if it is not known."""
 
     def copy(self) -> "Attempt":
         """With a list of ranks of its own; see `Job.copy`."""
         attempt = shallow(self)
         attempt.members = dict(self.members)
         return attempt
+
+    def is_proved_by(self, hello: Hello) -> bool:
+        """Whether the Hello's sender knows the secret of this launch; also if none is known of."""
+        return self.proof is None or hmac.compare_digest(self.proof, proof_digest(hello))
 
     def host_of(self, rank: int) -> str:
         """The host of a rank; empty where it is not known."""

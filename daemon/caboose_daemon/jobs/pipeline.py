@@ -17,7 +17,7 @@ from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
 from caboose_daemon.incidents.incident_log import Moment
 from caboose_daemon.jobs.engine import Engine
-from caboose_daemon.jobs.job import Attempt, Job, Member
+from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
@@ -120,6 +120,7 @@ class Pipeline:
         job.num_attempts += 1
         job.attempt = self.make_attempt(job, hello.world, hello.launch, hello.attempt, now)
         job.attempt.start_step = hello.start_step
+        job.attempt.proof = proof_digest(hello)
         job.attempt.reason = "rollback" if is_rollback else ""
         if hello.start_step > 0:
             job.attempt.regimes = RegimeTracker(is_resumed=True)

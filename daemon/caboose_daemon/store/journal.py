@@ -128,6 +128,7 @@ class Journal(Sink):
             agent_attempt=attempt.agent_attempt,
             reason=attempt.reason,
             start_step=attempt.start_step,
+            proof=attempt.proof,
         )
 
     def member_changed(self, job: Job, member: Member) -> None:

@@ -99,7 +99,7 @@ class _JobReader:
             return None
         job = Job(name=row.name, created=row.created, num_attempts=last.number)
         job.attempt = make_attempt(job, last.world, last.launch, last.agent_attempt, now)
-        job.attempt.reason, job.attempt.start_step = last.reason, last.start_step
+        job.attempt.reason, job.attempt.start_step, job.attempt.proof = last.reason, last.start_step, last.proof
         for hello in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
             job.describe(hello)
         self._restore_members(job, job.attempt)

@@ -78,6 +78,7 @@ class AttemptRow(Row, frozen=True):
     agent_attempt: Count
     reason: Literal["", "rollback"]
     start_step: Count
+    proof: Name | None = None
 
 
 class MemberRow(Row, frozen=True):

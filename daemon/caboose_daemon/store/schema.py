@@ -11,7 +11,7 @@ from caboose_daemon.store.database import Database
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "6"
+SCHEMA_VERSION = "7"
 UPGRADES = {
     # Had no incidents, and only the first and last finding of an episode.
     "1": ("ALTER TABLE episodes ADD COLUMN worst BLOB", "ALTER TABLE episodes ADD COLUMN told_step INTEGER"),
@@ -26,6 +26,8 @@ UPGRADES = {
     "4": (),
     # Its sample tables had other names.
     "5": (),
+    # Had no digest of what the ranks of an attempt prove their launch with.
+    "6": ("ALTER TABLE attempts ADD COLUMN proof TEXT",),
 }
 """Upgrade from each schema to the next; new tables and step columns are added on opening."""
 RENAMED = {"looks": "samples", "closeups": "latest_samples"}

@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     agent_attempt INTEGER NOT NULL,
     reason TEXT NOT NULL DEFAULT '', -- rollback, or empty for a launch
     start_step INTEGER NOT NULL DEFAULT 0,
+    proof TEXT, -- digest of what its ranks prove their launch with; empty: they have no secret, NULL: not known
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 

@@ -5,8 +5,10 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.store import retention
 from support.old_journals import make_old
@@ -52,6 +54,35 @@ def test_a_killed_daemon_comes_back_with_everything_and_the_run_goes_on(tmp_path
                 assert wait_until(lambda: answer_hello(ranks) and _num_steps(second.get("/api/v1/jobs")) == 31, 15)
                 job = second.get("/api/v1/jobs/train")
                 assert (job["state"], job["attempt"], job["num_live"], job["num_layers"]) == ("running", 1, 2, 4)
+
+
+def test_a_forged_hello_cannot_take_over_a_job_whose_daemon_was_restarted(tmp_path: Path) -> None:
+    """It comes before the ranks, with their launch id and incarnation, and not with their proof."""
+    told = {"proof": "0123456789abcdef" * 4}
+    with running_daemon(tmp_path) as first:
+        endpoint = first.endpoint
+        with simulated_ranks(endpoint, 2, told) as ranks:
+            for step in range(1, 11):
+                for rank in ranks:
+                    rank.send(a_report(step))
+            assert wait_until(lambda: _num_steps(first.get("/api/v1/jobs")) == 10, 10)
+            first.kill()
+
+            with running_daemon(tmp_path, listen=endpoint) as second, simulated_ranks(endpoint, 2) as forgers:
+                for forger, real in zip(forgers, ranks, strict=True):
+                    for claim in ({"attempt": 1}, {"incarnation": real.hello.incarnation}, {"launch": "another"}):
+                        forger.send(msgspec.structs.replace(real.hello, **{"proof": "", **claim}))  # type: ignore[arg-type]
+                    forger.send(a_report(11, loss=1e9))
+                    forger.send_raw([b"the last"])
+                assert wait_until(lambda: sum(second.get("/api/v1/daemon")["num_refused"].values()) == 2, 10)
+                job = second.get("/api/v1/jobs/train")
+                assert (job["attempt"], [rank["state"] for rank in job["ranks"]]) == (1, ["expected"] * 2)
+
+                for rank in ranks:
+                    rank.send(a_report(11))
+                assert wait_until(lambda: answer_hello(ranks) and _num_steps(second.get("/api/v1/jobs")) == 11, 15)
+                job = second.get("/api/v1/jobs/train")
+                assert (job["state"], job["attempt"], job["num_live"], job["loss"]) == ("running", 1, 2, 2.0)
 
 
 def _num_steps(jobs: dict[str, list[dict[str, int]]]) -> int:
@@ -141,8 +172,12 @@ def test_a_report_that_was_counted_before_the_restart_is_not_counted_again(journ
 
 
 def test_a_relaunch_while_the_daemon_was_away_is_a_new_attempt(journaled: Make) -> None:
+    """Once the ranks of before had time to come back; nothing of it is lost."""
     story = scenario(core=journaled()).healthy(10).daemon_restarts(60.0)
     again = scenario(core=story.core, launch="run-2", incarnation="incarnation-new").healthy(3)
+    assert again.job.num_attempts == 1
+
+    again.wait(story.now - again.now + PATIENCE_SECONDS)
 
     assert again.job.num_attempts == 2
     assert [(s.attempt, s.step) for s in again.job.recent][-4:] == [(1, 10), (2, 1), (2, 2), (2, 3)]

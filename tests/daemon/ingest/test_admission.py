@@ -1,10 +1,14 @@
 """Who a Hello is: the same rank again, one more rank, a new launch, or somebody else under the same name."""
 
+import msgspec
+
 from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.ingest.receiver import Reply
-from caboose_wire import Bye, Heartbeat, Hello, Layer, Module, Refused
+from caboose_wire import Bye, Heartbeat, Hello, Layer, Module, Refused, Terms
 from support.ranks import a_hello, a_report
 from support.recorder import Core
+
+PROOF = "0123456789abcdef" * 4
 
 
 def launched(core: Core, *, name: str = "a", now: float = 0.0, **changes: object) -> list[Hello]:
@@ -80,12 +84,12 @@ def test_what_still_comes_on_the_old_connection_is_asked_who_it_is() -> None:
     assert (peer, type(message).__name__) == (b"a1", "HelloRequest")
 
 
-def test_a_higher_restart_count_begins_a_new_attempt_at_once() -> None:
+def test_a_higher_restart_count_of_the_same_launch_begins_a_new_attempt_at_once() -> None:
     core = Core()
-    launched(core)
+    launched(core, proof=PROOF)
     core.say(b"a0", a_report(5), 1.0)
 
-    launched(core, name="b", attempt=1, now=1.5)
+    launched(core, name="b", attempt=1, now=1.5, proof=PROOF)
 
     (job,) = core.state.jobs.values()
     assert (job.num_attempts, core.sink.attempts, job.num_live(job.last_seen)) == (2, [1, 2], 2)
@@ -111,8 +115,8 @@ def test_a_new_launch_after_a_clean_end_begins_at_once() -> None:
 
 def test_the_old_ranks_are_told_that_a_newer_launch_has_taken_over() -> None:
     core = Core()
-    launched(core)
-    launched(core, name="b", attempt=1, now=1.0)
+    launched(core, proof=PROOF)
+    launched(core, name="b", attempt=1, now=1.0, proof=PROOF)
 
     replies = core.say(b"a0", a_report(6), 1.1)
 
@@ -120,35 +124,97 @@ def test_the_old_ranks_are_told_that_a_newer_launch_has_taken_over() -> None:
     assert core.state.num_refused["duplicate_job"] == 1
 
 
-def test_of_two_live_jobs_under_one_name_the_newcomer_is_refused_and_shown() -> None:
+def test_of_two_live_jobs_under_one_name_the_newcomer_is_told_once_and_shown() -> None:
     core = Core()
     launched(core)
     launched(core, name="b", launch="run-2", host="elsewhere", now=1.0)
-    assert core.pass_time(1.5) == []
+    assert reasons(core.pass_time(1.5)) == []
 
     beats(core, "a", 2.5)
     replies = core.pass_time(2.6)
 
-    assert {peer for peer, _ in replies} == {b"b0", b"b1"}
+    assert {peer for peer, message in replies if isinstance(message, Refused)} == {b"b0", b"b1"}
     assert reasons(replies) == ["duplicate_job"] * 2
+    beats(core, "a", 5.0)
+    assert reasons(core.pass_time(5.1)) == []
     job = core.state.jobs["train"]
     assert (job.num_attempts, job.num_live(job.last_seen), job.num_refused) == (1, 2, 2)
     assert job.refused_detail == "rank 1 on elsewhere, pid 101"
 
 
-def test_what_a_refused_newcomer_had_sent_is_counted_and_not_mixed_in() -> None:
+def test_what_a_waiting_newcomer_sends_is_kept_and_not_mixed_in() -> None:
     core = Core()
     launched(core)
     launched(core, name="b", launch="run-2", now=1.0)
     for step in range(1, 6):
         core.say(b"b0", a_report(step, loss=99.0), 1.2)
+        core.say(b"b1", a_report(step, loss=99.0), 1.2)
     beats(core, "a", 2.5)
-
     core.pass_time(2.6)
-    core.pass_time(60.0)
-
+    core.pass_time(2.4 + PATIENCE_SECONDS)
     assert core.sink.steps == []
-    assert core.state.num_refused["unknown_peer"] == 5
+
+    core.pass_time(2.5 + PATIENCE_SECONDS)
+
+    assert [(s.attempt, s.step, s.num_ranks) for s in core.sink.steps] == [(2, step, 2) for step in range(1, 6)]
+    assert core.state.num_refused["unknown_peer"] == 0
+
+
+def test_a_claim_of_a_live_launch_without_its_secret_changes_nothing() -> None:
+    """It knows the launch id, the world, the rank, even the incarnation, and claims that the ranks were restarted."""
+    core = Core()
+    hellos = launched(core, proof=PROOF)
+    core.say(b"a0", a_report(1), 0.5)
+    forged = [
+        msgspec.structs.replace(hellos[1], **change)
+        for change in (
+            {"proof": ""},
+            {"proof": "another"},
+            {"proof": "", "attempt": 1},
+            {"proof": "", "attempt": 9, "incarnation": "incarnation-forged"},
+        )
+    ]
+    for number, hello in enumerate(forged):
+        peer = f"forger{number}".encode()
+        core.say(peer, hello, 1.0)
+        core.say(peer, a_report(1, loss=99.0, attempt=hello.attempt), 1.0)
+    core.pass_time(1.5)
+    core.say(b"a1", a_report(1), 1.6)
+    core.pass_time(1.7)
+
+    job = core.state.jobs["train"]
+    assert [(s.step, s.loss, s.num_ranks) for s in core.sink.steps] == [(1, 2.0, 2)]
+    assert (job.num_attempts, job.num_live(job.last_seen)) == (1, 2)
+    assert job.attempt is not None
+    assert job.attempt.members[1].hello.incarnation == hellos[1].incarnation
+
+
+def test_without_a_secret_a_restart_waits_until_the_old_connections_are_closed() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", attempt=1, now=1.0)
+    for rank in range(2):
+        core.say(f"b{rank}".encode(), a_report(1, attempt=1), 1.1)
+    probed = {peer for peer, message in core.pass_time(1.2) if isinstance(message, Terms)}
+    assert probed == {b"a0", b"a1"}
+    assert core.state.jobs["train"].num_attempts == 1
+
+    core.receiver.unreachable(b"a0")
+    core.pass_time(1.3)
+    assert core.state.jobs["train"].num_attempts == 1, "one rank is alive"
+    core.receiver.unreachable(b"a1")
+    core.pass_time(1.4)
+
+    assert core.state.jobs["train"].num_attempts == 2
+    assert [(s.attempt, s.step, s.num_ranks) for s in core.sink.steps] == [(2, 1, 2)]
+
+
+def test_the_proof_goes_no_further() -> None:
+    core = Core()
+    launched(core, proof=PROOF)
+    attempt = core.state.jobs["train"].attempt
+    assert attempt is not None
+    assert [member.hello.proof for member in attempt.members.values()] == ["", ""]
 
 
 def test_a_relaunch_after_a_kill_waits_for_the_old_ranks_silence_and_loses_nothing() -> None:

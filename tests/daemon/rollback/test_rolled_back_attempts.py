@@ -106,6 +106,8 @@ def test_the_same_hello_again_is_a_reconnect_and_no_rollback() -> None:
 def test_a_process_that_was_restarted_is_not_taken_for_one_that_rolled_back() -> None:
     core = Core()
     launched(core)
+    for peer in (b"p0", b"p1"):
+        core.receiver.unreachable(peer)
     core.say(b"q0", a_hello(rank=0, incarnation="another-process", attempt=1), 1.0)
 
     assert core.sink.attempts == [1, 2]

@@ -186,6 +186,8 @@ def test_a_failed_rank_is_named_before_those_that_fall_silent_after_it() -> None
 def test_a_new_launch_ends_what_was_open_and_begins_anew() -> None:
     story = a_running_job().falls_silent(1).wait(40.0)
     for rank in range(4):
+        story.core.receiver.unreachable(f"peer-{rank}".encode())
+    for rank in range(4):
         hello = a_hello(rank=rank, world=4, attempt=1, incarnation=f"incarnation-b{rank}")
         story.core.say(f"new-{rank}".encode(), hello, story.now)
 
