@@ -3,8 +3,8 @@
     make chaos SEED=1 MINUTES=12                one seed; an interrupted campaign goes on where it stopped
     make chaos SEED=1 ARGS='--episode 7'        one episode once more; its directory stays
 
-Each episode is a run of two ranks under torchrun beside a daemon. Every loss must be what it is without Caboose, or what
-a rollback that the daemon sent makes of it. Exit code 1 if an episode failed.
+Each episode is a run of two ranks under torchrun beside a daemon. Every loss must be what it is without Caboose, or
+what a rollback that the daemon sent makes of it. Exit code 1 if an episode failed.
 """
 
 import argparse

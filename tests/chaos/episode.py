@@ -21,7 +21,7 @@ COMMAND_SECONDS = 8.0
 OUTCOME_SECONDS = 6.0
 EXIT_SECONDS = 30.0
 SETTLED = ("done", "aborted", "refused", "failed")
-BREAKING = ("rank_killed", "rank_descriptors", "daemon_descriptors", "network_cut")
+BREAKING = ("rank_killed", "rank_descriptors", "rank_threads", "daemon_descriptors", "network_cut")
 """Faults that would end the connection on which a held command waits."""
 LATE_STEPS = 1
 """A held command reaches the ranks so many steps after its boundary."""

@@ -1,4 +1,4 @@
-"""The faults: each one is a context manager, active within its block. `FAULTS` lists them in the order of the schedule."""
+"""The faults: each is a context manager, active within its block. `FAULTS` has them in the order of the schedule."""
 
 import contextlib
 import os
@@ -121,8 +121,12 @@ def rank_descriptors(stage: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rank_threads(stage: Stage) -> Iterator[None]:
-    """It could start no thread when it attached, and can since some steps: the job's settings do it."""
+    """It can start no thread, while its connection is lost; in `advise` also when it attached."""
+    stage.starved.touch()
+    stage.proxy.cut(is_reset=True)
+    stage.proxy.mend()
     yield
+    stage.starved.unlink()
 
 
 @contextlib.contextmanager

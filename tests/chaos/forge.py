@@ -1,4 +1,4 @@
-"""What nobody but an attacker sends: garbage on both ports, forged messages to the daemon, forged commands to the ranks."""
+"""What only an attacker sends: garbage on both ports, forged messages to the daemon, forged commands to the ranks."""
 
 import contextlib
 import random
@@ -40,7 +40,9 @@ def garbage_on_http(url: str, draw: random.Random) -> None:
         b"GET /metrics HTTP/1.1\r\nhost: x\r\n" + b"a: " + b"b" * 100_000 + b"\r\n\r\n",
         b"POST /api/v1/jobs/chaos/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 999999\r\n\r\n{",
         b"POST /api/v1/config HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 4\r\n\r\n\xff\xfe{[",
-        b"GET /api/v1/jobs/" + draw.randbytes(60).hex().encode() + b"/series?points=nan HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+        b"GET /api/v1/jobs/"
+        + draw.randbytes(60).hex().encode()
+        + b"/series?points=nan HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     )
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as connection:
@@ -78,7 +80,7 @@ def forged_reports(endpoint: str, hellos: list[Hello], commands: list[Command], 
 
 
 def forged_commands(commands: list[Command], step: int, draw: random.Random) -> list[list[bytes]]:
-    """Messages to a rank, none of which it may obey: unsigned, signed with another secret, changed, repeated, unreadable."""
+    """Messages that no rank may obey: unsigned, signed with another secret, changed, repeated, unreadable."""
     last = commands[-1] if commands else None
     group = last.group if last is not None else "forged"
     number = (last.number if last is not None else 0) + draw.randint(1, 3)

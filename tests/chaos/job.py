@@ -2,12 +2,12 @@
 
     torchrun --nproc-per-node 2 job.py SETTINGS.json
 
-The settings are those of `plan.JobSettings`. Each life of a rank (torchrun may restart it) writes its own file of JSON
-lines, one write per line, so that a SIGKILL loses nothing. The run ends when the file `stop` appears beside them: rank 0
-looks every `STOP_EVERY` steps and tells the others, by a collective of the script's own.
+The settings are written by `stage`. Each life of a rank (torchrun may restart it) writes its own file of JSON lines, one
+write per line, so that a SIGKILL loses nothing. The run ends when the file `stop` appears beside them: rank 0 looks every
+`STOP_EVERY` steps and tells the others, by a collective of the script's own.
 
-Two constants of the agent are made smaller, so that a snapshot can be used and a short resource is tried again within
-the seconds that a run takes.
+Some of the agent's waiting times are made shorter, so that a snapshot can be used, a short resource is tried again and
+a dead socket is replaced within the seconds that a run takes.
 """
 
 import atexit
@@ -24,19 +24,17 @@ if os.environ.get("CHAOS_CLOCK"):
 
     clock.install(Path(os.environ["CHAOS_CLOCK"]))
 
-import torch  # noqa: E402 - the clock comes first
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
-import caboose  # noqa: E402
-from caboose.report import resources, sender  # noqa: E402
-from caboose.rollback import brake, enable  # noqa: E402
-from caboose_wire import Ack  # noqa: E402
-from chaos.training import BATCH, Batches, Training  # noqa: E402
-from support.jobs.starved import Starved  # noqa: E402
+import caboose
+from caboose.report import connection, resources, sender
+from caboose.rollback import brake, enable
+from caboose_wire import Ack
+from chaos.training import BATCH, Batches, Training
+from support.jobs.starved import Starved
 
 STOP_EVERY = 5
-RELIEVED_AT = 25
-"""The step at which a rank that was starved at attach gets its resource back."""
 
 
 class Log:
@@ -62,6 +60,25 @@ def log_answers(log: Log) -> None:
     brake.Brake.answer = answer  # type: ignore[method-assign]  # to see it, not to change it
 
 
+class ThreadShortage:
+    """No thread can be started while the file `starved` is there, on one rank."""
+
+    def __init__(self, out: Path, is_victim: bool) -> None:
+        self._file = out / "starved"
+        self._is_victim = is_victim
+        self._starved: Starved | None = None
+        self.look()
+
+    def look(self) -> None:
+        if not self._is_victim or self._file.exists() == (self._starved is not None):
+            return
+        if self._starved is None:
+            self._starved = Starved("threads")
+        else:
+            self._starved.relieve()
+            self._starved = None
+
+
 def main(settings_file: str) -> None:
     """One rank's whole life."""
     out = Path(settings_file).parent
@@ -69,6 +86,7 @@ def main(settings_file: str) -> None:
     enable.QUARANTINE_SECONDS = 0.5
     resources.RETRY_SECONDS = 1.0
     sender.HEARTBEAT_SECONDS = 0.5
+    connection.LOST_SECONDS = 2.0
     log = Log(out)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1)
@@ -77,21 +95,20 @@ def main(settings_file: str) -> None:
     log_answers(log)
     rank = dist.get_rank()
     training = Training(settings["sharding"], settings["seed"])
-    starved = Starved(settings["starved"] if rank == settings["victim"] else "")
+    shortage = ThreadShortage(out, rank == settings["victim"])
     monitor = caboose.attach(
         training.model,
         training.optimizer,
         scheduler=training.schedule,
         sampling=caboose.Sampling(20, overhead_budget=1.0),
         rollback=caboose.Rollback(
-            settings["mode"], budget=20, cooldown_steps=5, snapshots=caboose.Snapshots(every=settings["snapshot_every"])
+            settings["mode"], budget=20, cooldown_steps=5, snapshots=caboose.Snapshots(**settings["snapshots"])
         ),
     )
     batches = Batches(settings["seed"], rank, settings["bad_batch"])
     num_rollbacks = 0
     for step, batch in enumerate(monitor.watch(batches), start=1):
-        if step == RELIEVED_AT:
-            starved.relieve()
+        shortage.look()
         loss = training.update(batch)
         together = time.monotonic()
         log("step", step=step, loss=loss.item().hex())

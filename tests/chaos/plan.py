@@ -4,8 +4,8 @@ Design
 ------
 Faults come in turn, so that every one is covered after as many episodes as there are faults, and each turn has another
 intent: a rollback that should be committed while the fault hits, one that should be aborted, one that may end either
-way, or a run that only takes advice. All else is drawn from a generator of this episode alone, so that one episode can be run again without those
-before it.
+way, or a run that only takes advice. All else is drawn from a generator of this episode alone, so that one episode can
+be run again without those before it.
 """
 
 import random
@@ -15,10 +15,10 @@ from typing import Literal
 Intent = Literal["commit", "abort", "race", "advise"]
 
 INTENTS: tuple[Intent, ...] = ("commit", "abort", "race", "commit", "abort", "advise")
-"""commit: the fault hits when all ranks have accepted the command. abort: the command comes after its boundary. race: the
-fault hits at any time. advise: there are no commands."""
+"""commit: the fault hits when all ranks have accepted the command. abort: the command comes after its boundary. race:
+the fault hits at any time. advise: there are no commands."""
 NOT_AT_EXIT = ("rank_killed", "rank_stopped", "rank_threads")
-"""Faults that would delay or prevent the exit themselves, or that come at attach."""
+"""Faults that would delay or prevent the exit themselves, or that need a running loop."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def plan(seed: int, number: int, faults: tuple[str, ...]) -> Episode:
     fault = faults[(place + 7 * seed) % len(faults)]
     intent = INTENTS[(turn + seed + place) % len(INTENTS)]
     is_by_policy = intent != "advise" and draw.random() < 0.4
-    at_step = draw.randint(24, 36)
+    at_step = draw.randint(36, 48)
     can_fail = fault != "rank_killed"
     return Episode(
         seed=seed,

@@ -1,4 +1,4 @@
-"""Everything that takes part in an episode: the daemon, the network, the run under torchrun, and the client that writes.
+"""Everything that takes part in an episode: the daemon, the network, the run under torchrun, and a client that writes.
 
 Design
 ------
@@ -32,7 +32,8 @@ from support.processes import clean_environment, torchrun
 JOB = "chaos"
 SCRIPT = Path(__file__).with_name("job.py")
 STEP_SECONDS = 0.04
-SNAPSHOT_EVERY = 4
+SNAPSHOTS = {"every": 8, "keep": 8}
+"""A target must still be held when the boundary comes, some 40 steps after the request."""
 MAX_STEPS = 1500
 REPEAT_SECONDS = 0.03
 CLOCK_FAULTS = ("daemon_clock", "rank_clock")
@@ -49,6 +50,7 @@ class Stage:
         self.draw = random.Random(f"stage:{episode.seed}:{episode.number}")
         self.out = directory / "run"
         self.out.mkdir(parents=True)
+        self.starved = self.out / "starved"
         self.rank_clock = directory / "rank-clock"
         self._env = {"XDG_STATE_HOME": str(directory / "state")}
         self.daemon = Supervised(
@@ -73,18 +75,21 @@ class Stage:
             "mode": episode.mode,
             "bad_batch": episode.bad_batch,
             "step_seconds": STEP_SECONDS,
-            "snapshot_every": SNAPSHOT_EVERY,
+            "snapshots": SNAPSHOTS,
             "max_steps": MAX_STEPS,
             "victim": episode.victim,
-            "starved": "threads" if episode.fault == "rank_threads" else "",
             "closes": episode.closes,
             "exit_code": episode.exit_code,
         }
+        if episode.fault == "rank_threads" and episode.mode == "advise":
+            self.starved.touch()  # from attach on; `auto` refuses to attach then
         (self.out / "settings.json").write_text(json.dumps(settings))
         command = torchrun(SCRIPT, str(self.out / "settings.json"))
         if episode.fault == "rank_killed":
             command[3:3] = ["--max-restarts", "1"]
-            env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, restarted gloo ranks find their dead peers' addresses
+            env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
+                "1"  # shared, restarted gloo ranks find their dead peers' addresses
+            )
         if episode.fault == "rank_clock":
             env["CHAOS_CLOCK"] = str(self.rank_clock)
         given = {**self._env, "CABOOSE_ENDPOINT": self.proxy.endpoint, "CABOOSE_JOB": JOB, **env}
