@@ -3,7 +3,7 @@
 Design
 ------
 `install` replaces `time.time` by a function that adds a number of seconds read from a file of eight bytes, mapped into
-memory. It must come before the imports of the product: a default argument keeps the function it found. So everything
+memory (`follow`). It must come before the imports of the product: a default argument keeps the function it found. So all
 in Python that asks for the time gets the moved one, as after `settimeofday`; the monotonic clock is not affected. What
 asks in C (SQLite, libzmq, the file system) sees the real time: that would need libfaketime or a machine of its own.
 """
@@ -17,20 +17,27 @@ from pathlib import Path
 FORMAT = "<d"
 
 
-def install(path: Path) -> None:
-    """From now on the time is what the file says."""
-    shared = _mapped(path)
+_followed: list[mmap.mmap] = []
+
+
+def install() -> None:
+    """From now on the clock can be moved."""
     real: Callable[[], float] = time.time
 
     def moved() -> float:
-        offset: float = struct.unpack_from(FORMAT, shared)[0]
+        offset: float = struct.unpack_from(FORMAT, _followed[0])[0] if _followed else 0.0
         return real() + offset
 
     time.time = moved
 
 
+def follow(path: Path) -> None:
+    """From now on the time is what the file says."""
+    _followed[:] = [_mapped(path)]
+
+
 def move(path: Path, seconds: float) -> None:
-    """Sets the clock of every process that installed this file so many seconds ahead of the real time."""
+    """Sets the clock of every process that follows this file so many seconds ahead of the real time."""
     struct.pack_into(FORMAT, _mapped(path), 0, seconds)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from chaos import clock
 
 if __name__ == "__main__":
-    clock.install(Path(sys.argv.pop(1)))
+    clock.install()
+    clock.follow(Path(sys.argv.pop(1)))
     from caboose_daemon.entry import main
 
     main()

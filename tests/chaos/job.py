@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 job.py SETTINGS.json
 
-The settings are written by `stage`. Each life of a rank (torchrun may restart it) writes its own file of JSON lines, one
-write per line, so that a SIGKILL loses nothing. The run ends when the file `stop` appears beside them: rank 0 looks every
-`STOP_EVERY` steps and tells the others, by a collective of the script's own.
+The settings are written by `stage`. Each life of a rank (torchrun may restart it) writes its own file of JSON lines,
+one write per line, so that a SIGKILL loses nothing. The run ends when the file `stop` appears beside them: rank 0 looks
+every `STOP_EVERY` steps and tells the others, by a collective of the script's own.
 
 Some of the agent's waiting times are made shorter, so that a snapshot can be used, a short resource is tried again and
 a dead socket is replaced within the seconds that a run takes.
@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-if os.environ.get("CHAOS_CLOCK"):
-    from chaos import clock
+from chaos import clock
 
-    clock.install(Path(os.environ["CHAOS_CLOCK"]))
+clock.install()
 
 import torch
 import torch.distributed as dist
@@ -83,6 +82,7 @@ def main(settings_file: str) -> None:
     """One rank's whole life."""
     out = Path(settings_file).parent
     settings: dict[str, Any] = json.loads(Path(settings_file).read_text())
+    clock.follow(Path(settings["clock"]))
     enable.QUARANTINE_SECONDS = 0.5
     resources.RETRY_SECONDS = 1.0
     sender.HEARTBEAT_SECONDS = 0.5

@@ -20,7 +20,7 @@ from chaos.reference import Reference
 
 MAX_LATER_SECONDS = 1.0
 MAY_DIE = ("daemon_memory",)
-"""Faults that may end the daemon: not every failed allocation can be survived. It must come back with all it accepted."""
+"""Faults that may end the daemon: not every failed allocation can be survived. What it accepted must be there again."""
 
 SAYS = {"committed": ("done",), "aborted": ("aborted", "refused"), "failed": ("failed",)}
 """The answers of a rank that make a decision's state true."""

@@ -89,5 +89,5 @@ def plan(seed: int, number: int, faults: tuple[str, ...]) -> Episode:
         closes=draw.random() < 0.5,
         exit_code=draw.choice((0, 0, 0, 7)) if can_fail else 0,
         victim=draw.randint(0, 1),
-        is_cold=fault == "rank_clock" or draw.random() < 0.2,
+        is_cold=draw.random() < 0.1,
     )

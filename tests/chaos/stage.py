@@ -36,7 +36,6 @@ SNAPSHOTS = {"every": 8, "keep": 8}
 """A target must still be held when the boundary comes, some 40 steps after the request."""
 MAX_STEPS = 1500
 REPEAT_SECONDS = 0.03
-CLOCK_FAULTS = ("daemon_clock", "rank_clock")
 
 
 class Stage:
@@ -78,6 +77,7 @@ class Stage:
             "snapshots": SNAPSHOTS,
             "max_steps": MAX_STEPS,
             "victim": episode.victim,
+            "clock": str(self.rank_clock),
             "closes": episode.closes,
             "exit_code": episode.exit_code,
         }
@@ -90,8 +90,6 @@ class Stage:
             env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
                 "1"  # shared, restarted gloo ranks find their dead peers' addresses
             )
-        if episode.fault == "rank_clock":
-            env["CHAOS_CLOCK"] = str(self.rank_clock)
         given = {**self._env, "CABOOSE_ENDPOINT": self.proxy.endpoint, "CABOOSE_JOB": JOB, **env}
         path = self.directory / "job.log"
         if self._launcher is not None and not episode.is_cold:
