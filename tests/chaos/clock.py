@@ -3,9 +3,9 @@
 Design
 ------
 `install` replaces `time.time` by a function that adds a number of seconds read from a file of eight bytes, mapped into
-memory (`follow`). It must come before the imports of the product: a default argument keeps the function it found. So all
-in Python that asks for the time gets the moved one, as after `settimeofday`; the monotonic clock is not affected. What
-asks in C (SQLite, libzmq, the file system) sees the real time: that would need libfaketime or a machine of its own.
+memory (`follow`). It must come before the imports of the product: a default argument keeps the function it found. So
+everything in Python that asks for the time gets the moved one, as after `settimeofday`; the monotonic clock is not
+affected. What asks in C (SQLite, libzmq, the file system) sees the real time: that would need libfaketime.
 """
 
 import mmap

@@ -23,15 +23,15 @@ from chaos import clock
 
 clock.install()
 
-import torch
-import torch.distributed as dist
+import torch  # noqa: E402 - the clock comes first
+import torch.distributed as dist  # noqa: E402
 
-import caboose
-from caboose.report import connection, resources, sender
-from caboose.rollback import brake, enable
-from caboose_wire import Ack
-from chaos.training import BATCH, Batches, Training
-from support.jobs.starved import Starved
+import caboose  # noqa: E402
+from caboose.report import connection, resources, sender  # noqa: E402
+from caboose.rollback import brake, enable  # noqa: E402
+from caboose_wire import Ack  # noqa: E402
+from chaos.training import BATCH, Batches, Training  # noqa: E402
+from support.jobs.starved import Starved  # noqa: E402
 
 STOP_EVERY = 5
 

@@ -202,8 +202,11 @@ def staged(episode: Episode, directory: Path, launcher: Launcher | None) -> Iter
     with network(episode.seed) as proxy:
         stage = Stage(episode, directory, proxy, launcher)
         try:
-            stage.start_job()
+            if episode.is_cold:  # its ranks need longer than the daemon
+                stage.start_job()
             stage.daemon.start()
+            if not episode.is_cold:
+                stage.start_job()
             stage.writer.start()
             yield stage
         finally:
