@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,11 @@ bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,
 
 bench-verify: setup ## how well `caboose verify` tells a change from chance, on simulated runs
 	@$(BIN)/python bench/verifying.py $(ARGS)
+
+SEED ?= 1
+MINUTES ?= 12
+chaos: setup ## faults against real 2-rank runs from a seeded schedule (SEED=1 MINUTES=12; ARGS="--episode 7" runs one again)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 
 drills: setup ## how well known diseases are found and explained; writes docs/drills.md (within 40 minutes; ARGS=NAME for some, ARGS=--resume to go on)
 	@$(BIN)/python bench/drills.py --results build/drills.json --output docs/drills.md $(ARGS)

@@ -41,6 +41,7 @@ ALONE = (
     "test_memory.py",
     "test_cardinality.py",
     "test_page_speed.py",
+    "test_chaos.py",
 )
 """Files whose slow tests measure times or sizes."""
 

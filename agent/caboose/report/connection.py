@@ -17,6 +17,10 @@ there). Measured: 10 MB at most. The small receive buffer slows a flood down. Ou
 and only a frame is limited.
 
 A finished message is read frame by frame, and only `MAX_FRAMES` of it are kept.
+
+libzmq connects again by itself after a connection was lost, but not after its peer broke the protocol: then the socket
+is dead, without an error. Its monitor is silent then, where it would name every new try; so a socket that is not
+connected and silent for `LOST_SECONDS` is lost (`is_lost`), and the caller opens another.
 """
 
 import contextlib
@@ -41,6 +45,8 @@ CHECK_SECONDS = 0.005
 SLOW_SECONDS = 3600.0
 RECEIVE_BUFFER_BYTES = 16 * 1024
 LINGER_MS = 250
+LOST_SECONDS = 15.0
+"""More than `RECONNECT_IVL_MAX`."""
 
 
 class CurveKeys:
@@ -98,12 +104,17 @@ class Connection:
     ) -> None:
         self._waker = waker
         self._count: ReceivedBytes | None = None
+        self._is_connected = False
+        self._heard = time.monotonic()
+        """When the monitor last said something."""
         self._mark, self._marked_at = 0, time.monotonic()
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(context.socket(zmq.DEALER))
             _configure(self._socket, endpoint, curve)
             self._monitor = undo.enter_context(
-                self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+                self._socket.get_monitor_socket(
+                    zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+                )
             )
             self._poll = select.poll()
             self._poll.register(int(self._monitor.getsockopt(zmq.FD)), select.POLLIN)
@@ -128,6 +139,11 @@ class Connection:
             if ready and not self._note_connections():
                 return  # woken
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the socket will never connect again."""
+        return not self._is_connected and time.monotonic() - self._heard > LOST_SECONDS
+
     def _check(self, count: ReceivedBytes) -> bool:
         """Whether the connection still exists."""
         num = count.read()
@@ -143,6 +159,10 @@ class Connection:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 seen.append((int(event["event"]), int(event["value"])))
         for kind, descriptor in seen:
+            self._heard = time.monotonic()
+            if kind == zmq.EVENT_CONNECT_RETRIED:
+                continue
+            self._is_connected = kind == zmq.EVENT_CONNECTED
             if self._count is not None:
                 self._forget(self._count.descriptor)
             if kind == zmq.EVENT_CONNECTED:

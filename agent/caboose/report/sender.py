@@ -163,7 +163,8 @@ class Sender:
                 try:
                     with Connection(context, self._endpoint, self._curve, self._waker) as connection:
                         self._report(connection)
-                    return
+                    if self._closing.is_set():
+                        return
                 except Flooded as flood:
                     if not flood.is_slow:
                         self._log_once(f"the connection is closed for {REFUSED_SECONDS:g} s: {flood}", daemon_log.log)
@@ -171,9 +172,12 @@ class Sender:
                         return
 
     def _report(self, connection: Connection) -> None:
+        """Until the run closes, or the connection is lost for good."""
         while not self._closing.is_set():
             connection.wait(POLL_SECONDS)
             if not self._closing.is_set():
+                if connection.is_lost:
+                    return
                 self._turn(connection)
                 self.cpu_seconds = time.thread_time()
         deadline = time.monotonic() + FLUSH_SECONDS

@@ -14,9 +14,11 @@ import torch
 import zmq
 
 import caboose
+from caboose.report import connection
 from caboose_wire import HelloRequest, Refused, StepReport
 from support.collector import Collector, collector
 from support.processes import clean_environment, wait_until
+from support.zmtp import GREETING
 
 Attach = Callable[..., caboose.Monitor]
 
@@ -80,6 +82,25 @@ def test_a_restarted_daemon_that_asks_gets_the_hello_again(
     listening.say(HelloRequest())
     assert wait_until(lambda: len(listening.hellos) == 2, 5)
     assert listening.hellos[0] == listening.hellos[1]
+
+
+def test_an_endpoint_that_broke_the_protocol_is_tried_again(
+    attach: Attach, network: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libzmq gives a connection up for good once its peer has broken the protocol."""
+    monkeypatch.setattr(connection, "LOST_SECONDS", 0.2, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        monitor = attach(network, sgd(network), endpoint=f"tcp://127.0.0.1:{port}")
+        peer, _ = stranger.accept()
+        with peer:
+            peer.settimeout(10)
+            peer.sendall(GREETING + b"\xff" * 64)
+            while peer.recv(1000):  # until the agent has closed it
+                pass
+    monitor.step(1.0)
+    with collector(f"tcp://127.0.0.1:{port}") as daemon:
+        assert daemon.wait_for(StepReport, 1, timeout=15)
 
 
 def test_a_refusal_is_logged_once_and_the_agent_goes_quiet(

@@ -233,3 +233,22 @@ def test_no_answer_may_be_sniffed(shared: Daemon, connect: Connect, request_: st
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with served(tmp_path_factory.mktemp("shared")) as daemon:
         yield daemon
+
+
+@pytest.mark.slow
+def test_without_free_descriptors_connections_are_closed_and_the_log_stays_short(
+    tmp_path: Path, connect: Connect
+) -> None:
+    with running_daemon(tmp_path) as daemon:
+        pid = daemon.process.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        assert all(is_closed(connect(daemon.url, b"GET /healthz HTTP/1.1\r\n\r\n")) for _ in range(3))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+        assert daemon.text("/healthz"), "it answers again at once"
+        assert 'caboose_http_connections_dropped_total{reason="no_descriptors"} 3.0' in daemon.text("/metrics")
+        log = daemon.log.read_text()
+    assert "Traceback" not in log
+    assert log.count("closed: no_descriptors") == 1

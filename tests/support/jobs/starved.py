@@ -45,7 +45,7 @@ def limit_memory(num_bytes: int) -> None:
     """Leaves so much address space beside what is used."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, used + num_bytes))
+    resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 class Starved:
@@ -69,6 +69,9 @@ class Starved:
         for descriptor in self._held:
             os.close(descriptor)
         threading.stack_size(0)
+        if self._what == "threads":
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def train(case: str, options: dict[str, Any], relieved_at: int, step_seconds: float) -> list[str]:

@@ -5,7 +5,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.samples import Samples
 from caboose_daemon.version import __version__
 
-REASONS = ("slow_body", "slow_head", "slow_reader", "too_many", "too_many_of_peer")
+REASONS = ("no_descriptors", "slow_body", "slow_head", "slow_reader", "too_many", "too_many_of_peer")
 """Start at 0: a series that starts at 1 has no increase."""
 
 

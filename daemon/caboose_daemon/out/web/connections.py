@@ -4,16 +4,23 @@ Design
 ------
 uvicorn has no limit on connections that are merely open, and none on how slowly a request arrives or an answer is read.
 `Listener` counts accepted sockets, in all and by address, and closes those beyond the limit at once; it counts from
-`accept`, so that a TLS handshake counts too. `BoundedProtocol` adds three timers to uvicorn's protocol, none of which a
-trickle of bytes prolongs: for the head of a request, from the connection or the end of the answer before; for its body;
-and for a reader that takes nothing of what waits for it. An answer itself, such as the live stream, may last for ever.
+`accept`, so that a TLS handshake counts too. Without a free descriptor a connection can be neither accepted nor closed,
+and asyncio would try thousands of times a second and log each try. So the listener keeps one descriptor in reserve,
+gives it up to accept the connection, closes that, and takes the descriptor again.
+
+`BoundedProtocol` adds three timers to uvicorn's protocol, none of which a trickle of bytes prolongs: for the head of a
+request, from the connection or the end of the answer before; for its body; and for a reader that takes nothing of what
+waits for it. An answer itself, such as the live stream, may last for ever.
 
 What is closed is counted by reason, and logged once a minute at most. All of it runs on the HTTP thread.
 """
 
 import asyncio
+import contextlib
+import errno
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import time
@@ -35,7 +42,10 @@ MAX_CONNECTIONS = 512
 LOG_SECONDS = 60.0
 NO_SNIFFING = ("x-content-type-options", "nosniff")
 
-Reason = Literal["too_many", "too_many_of_peer", "slow_head", "slow_body", "slow_reader"]
+Reason = Literal["too_many", "too_many_of_peer", "no_descriptors", "slow_head", "slow_body", "slow_reader"]
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+RETRY_SECONDS = 0.05
+"""A pause of the HTTP thread where not even the reserve is left: without it, it would spin."""
 
 
 def max_connections() -> int:
@@ -62,16 +72,25 @@ class Dropped:
 class Listener(socket.socket):
     """A listening socket that accepts a bounded number of connections."""
 
+    _reserve: int | None = None
+
     def limit(self, most: int, dropped: Dropped) -> None:
         """`most` in all; half of them from one address."""
         self._most = most
         self._most_of_peer = max(4, most // 2)
         self._dropped = dropped
         self._open: Counter[str] = Counter()
+        self._reserve = os.open(os.devnull, os.O_RDONLY)
 
     def accept(self) -> tuple["Accepted", Any]:
         """The next connection. ConnectionAbortedError, which asyncio ignores, for one beyond the limit."""
-        connection, address = super().accept()
+        try:
+            connection, address = super().accept()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self._turn_away()
+            raise ConnectionAbortedError("no_descriptors") from None
         peer = _group(address)
         reason = self._excess(peer)
         if reason is not None:
@@ -87,6 +106,28 @@ class Listener(socket.socket):
         if self._open.total() >= self._most:
             return "too_many"
         return "too_many_of_peer" if self._open[peer] >= self._most_of_peer else None
+
+    def _turn_away(self) -> None:
+        """Closes the next connection, with the descriptor that is kept for this."""
+        if self._reserve is None:
+            time.sleep(RETRY_SECONDS)
+        else:
+            os.close(self._reserve)
+            self._reserve = None
+        try:
+            connection, address = super().accept()
+            connection.close()
+            self._dropped.add("no_descriptors", _group(address))
+        except OSError:  # another thread took it, or nobody waits any more
+            pass
+        with contextlib.suppress(OSError):
+            self._reserve = os.open(os.devnull, os.O_RDONLY)
+
+    def close(self) -> None:
+        super().close()
+        reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            os.close(reserve)
 
     def closed(self, peer: str) -> None:
         """One of its connections was closed."""
