@@ -3,6 +3,9 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 KEEP ?=
+# How long chaos and fuzz go on, and with which random choices.
+MINUTES ?= 12
+SEED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: each would compile the whole product anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,9 +91,7 @@ wheel-test: setup tools ## build the wheel and run tests against it, installed
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
 
-MINUTES ?= 10
-SEED ?= 1
-fuzz: setup ## hostile messages through step close, scrape, page, restart (MINUTES=10 SEED=1; goes on from build/fuzz)
+fuzz: setup ## hostile messages through step close, scrape, page, restart (SEED=1 MINUTES=12; goes on from build/fuzz)
 	@$(INSTALL) -e '.[fuzz]'
 	@PYTHONPATH=tests $(BIN)/python -W ignore -m support.fuzzing --minutes $(MINUTES) --seed $(SEED) --directory build/fuzz $(ARGS)
 
@@ -123,8 +124,6 @@ bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,
 bench-verify: setup ## how well `caboose verify` tells a change from chance, on simulated runs
 	@$(BIN)/python bench/verifying.py $(ARGS)
 
-SEED ?= 1
-MINUTES ?= 12
 chaos: setup ## faults against real 2-rank runs from a seeded schedule (SEED=1 MINUTES=12; ARGS="--episode 7" runs one again)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 
