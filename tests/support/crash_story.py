@@ -127,6 +127,7 @@ class Story:
         self._wait(lambda: self.witness.latest("incident"))
         number = self.witness.latest("incident")[0]["number"]
         self._post(f"incidents/{number}/ack", {"reason": "looking at it", "by": "me"}, "incident", 200)
+        self.witness.undone.add(("incident", number))
         self._post(f"incidents/{number}/ack", {"undo": True}, "incident", 200)
         self._go_on(SPIKE + HIGH_STEPS)
         self._wait(lambda: self._rollback)

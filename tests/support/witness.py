@@ -61,6 +61,8 @@ class Witness:
         """When, what, and which of its versions."""
         self._seen: list[tuple[float, Key, Any]] = []
         """What the API showed."""
+        self.undone: set[Key] = set()
+        """What was asked to be as it was before: an earlier version may be the last one, if nobody saw the answer."""
 
     def stream(self, kind: str, row: dict[str, Any]) -> None:
         """The live stream has delivered this."""
@@ -98,6 +100,7 @@ class Witness:
             problem
             for key, number in least.items()
             if (problem := _problem(key, versions[key], number, found.get(key), is_whole))
+            and not (key in self.undone and not is_whole and found.get(key) in versions[key])
         ]
 
 

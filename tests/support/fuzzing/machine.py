@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from support.fuzzing import operations
@@ -83,11 +82,10 @@ for _generator in operations.GENERATORS:
 def run(directory: Path, minutes: float, first_seed: int, counts: Path) -> None:
     """Plays examples for so many minutes; failures are kept in `directory`, counts are written to `counts`."""
     Watched.tally = Tally(directory / "crashers")
-    database = DirectoryBasedExampleDatabase(directory / "hypothesis")
-    phases = (Phase.reuse, Phase.generate)
+    generating = settings(SETTINGS, database=None, phases=(Phase.generate,))  # failures are kept, and do not end it
     end, seeds = time.monotonic() + 60.0 * minutes, random.Random(first_seed)
     while time.monotonic() < end:
         machine = seed(seeds.randrange(2**32))(Watched)
-        run_state_machine_as_test(machine, settings=settings(SETTINGS, database=database, phases=phases))
+        run_state_machine_as_test(machine, settings=generating)
         Watched.tally.write(counts)
     Watched.tally.discard()
