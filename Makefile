@@ -3,12 +3,15 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 KEEP ?=
+# How long chaos and fuzz go on, and with which random choices.
+MINUTES ?= 12
+SEED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: each would compile the whole product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +91,10 @@ wheel-test: setup tools ## build the wheel and run tests against it, installed
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
 
+fuzz: setup ## hostile messages through step close, scrape, page, restart (SEED=1 MINUTES=12; goes on from build/fuzz)
+	@$(INSTALL) -e '.[fuzz]'
+	@PYTHONPATH=tests $(BIN)/python -W ignore -m support.fuzzing --minutes $(MINUTES) --seed $(SEED) --directory build/fuzz $(ARGS)
+
 bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
 	@$(INSTALL) -e '.[bench]'
 	@$(BIN)/python bench/overhead.py $(ARGS)
@@ -117,8 +124,6 @@ bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,
 bench-verify: setup ## how well `caboose verify` tells a change from chance, on simulated runs
 	@$(BIN)/python bench/verifying.py $(ARGS)
 
-SEED ?= 1
-MINUTES ?= 12
 chaos: setup ## faults against real 2-rank runs from a seeded schedule (SEED=1 MINUTES=12; ARGS="--episode 7" runs one again)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 

@@ -60,8 +60,16 @@ LONG = (
     "test_hunted_ranks.py",
     "test_fleet_page.py",
     "test_every_field.py",
+    "test_demo.py",
+    "test_tensor_parallel.py",
+    "test_stumbling_ranks.py",
+    "test_forged_commands.py",
+    "test_launches.py",
+    "test_snapshot_replay.py",
+    "test_preflight_command.py",
+    "test_checkpoint_again.py",
 )
-"""Files whose slow tests take minutes together, and are run by `make test-long`."""
+"""Files whose slow tests take minutes together, and are run by `make test-long`. (CI runs the demo with the wheel.)"""
 
 
 FIRST = (

@@ -19,6 +19,7 @@ refused if all users may read it, or if it is this user's own and its group may.
 import contextlib
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,12 @@ def check_named(path: Path) -> None:
     mode = stat.S_IMODE(found.st_mode)
     is_exposed = mode & 0o007 or (mode & 0o070 and found.st_uid == os.geteuid())
     if is_exposed:
-        raise NotPrivate(f"{path} can be read by other users (mode {mode:03o}): run `chmod 600 {path}`")
+        raise _exposed(path, mode)
+
+
+def _exposed(path: Path, mode: int) -> NotPrivate:
+    fix = f"chmod 600 {shlex.quote(str(path))}"
+    return NotPrivate(f"{path} can be read or changed by other users (mode {mode:03o}): run `{fix}`")
 
 
 def read_or_make(path: Path, num_bytes: int = 32) -> bytes:
@@ -81,8 +87,7 @@ def _read(path: Path) -> bytes:
         if found.st_uid != os.geteuid():
             raise NotPrivate(f"{path} belongs to another user (uid {found.st_uid})")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
-            raise NotPrivate(f"{path} can be read by other users (mode {mode:03o}): run `chmod 600 {path}`")
+            raise _exposed(path, stat.S_IMODE(found.st_mode))
         secret = file.read(MAX_BYTES).strip()
     if len(secret) < 16:
         raise NotPrivate(f"{path} has {len(secret)} bytes, too few for a secret: remove it, and a new one is made")

@@ -56,6 +56,8 @@ def drilling(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_drill_is_trained_found_and_judged_and_nothing_is_left_behind(tmp_path: Path) -> None:
     process = drilling(tmp_path, "dead_units", "--json")
     try:
@@ -78,6 +80,7 @@ OF_A_BUSY_MACHINE = {"straggler", "data_starved", "throughput_regression"}
 """What may be true here, where tests run side by side."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_diseases_are_found_under_their_names_as_one_incident_each_with_their_cause(tmp_path: Path) -> None:
     process = drilling(tmp_path, *QUICK, "mlp_classifier", "--json")

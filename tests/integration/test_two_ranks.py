@@ -55,6 +55,7 @@ def test_the_rank_whose_batch_is_nan_is_named_though_the_all_reduce_spreads_it(
     assert 'caboose_non_finite_steps_total{training_job="train"} 14.0' in daemon.text("/metrics")
 
 
+@pytest.mark.long
 def test_a_rank_that_raises_is_shown_with_its_error(daemon: DaemonProcess, tmp_path: Path) -> None:
     with training(tmp_path / "out", "--steps", "400", "--raise-at", "12", env=watched(daemon)) as job:
         assert job.wait(90) == 1

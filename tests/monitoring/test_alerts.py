@@ -195,6 +195,7 @@ def test_every_recorded_series_is_tested() -> None:
     assert [rule.name for rule in EVERY if not rule.is_alert and rule.name not in text] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("alert", [a for a in EVERY_ALERT if a.file != "training.yml" and "for" in a.fields], ids=str)
 def test_a_for_that_is_a_minute_off_breaks_its_timeline(alert: Rule, tmp_path: Path) -> None:

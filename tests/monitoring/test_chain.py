@@ -164,6 +164,7 @@ def test_the_error_for_a_missing_program_names_its_package(tmp_path: Path, monke
         stacks.up(tmp_path / "stack", daemon=None, rules=[])
 
 
+@pytest.mark.long
 @pytest.mark.slow  # a real run, and times of several programs
 def test_a_drill_through_alerts_times_each_hop_until_the_resolve(stack: stacks.Stack, tmp_path: Path) -> None:
     command = caboose_command("drill", "non_finite", "--through-alerts", str(stack.directory), "--json")

@@ -125,6 +125,7 @@ class Scenario:
         step_seconds: float = 0.5,
         core: Core | None = None,
         joined: Sequence[int] | None = None,
+        now: float = 1000.0,
         norms: Sequence[float] | NDArray[np.float64] = NORMS,
         **hello: Any,
     ) -> None:
@@ -139,7 +140,7 @@ class Scenario:
         self.random = np.random.default_rng(seed)
         self.step_seconds = step_seconds
         self.step = 0
-        self.now = self.boundary = 1000.0
+        self.now = self.boundary = now
         self.heartbeats: dict[int, dict[str, Any]] = {}
         self.num_lost: dict[int, int] = {}
         self.talking = set(range(ranks) if joined is None else joined)

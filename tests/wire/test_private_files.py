@@ -41,7 +41,7 @@ def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path, mode: int) -
     path = tmp_path / "caboose" / "secret"
     read_or_make(path)
     path.chmod(mode)
-    with pytest.raises(NotPrivate, match=f"{path} can be read by other users.*chmod 600 {path}"):
+    with pytest.raises(NotPrivate, match=f"{path} can be read or changed by other users.*chmod 600 {path}"):
         read_or_make(path)
 
 

@@ -287,7 +287,7 @@ class Daemon:
         try:
             return read_token(Path(given).expanduser())
         except (OSError, ValueError) as error:
-            raise StartError(f"read token: {error}; put at least 16 characters into the file") from None
+            raise StartError(f"read token: {error}") from None
 
     def serve(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serves HTTP on this thread until `stop`, SIGTERM or SIGINT; then stops everything."""

@@ -245,9 +245,9 @@ class Case:
 
     @property
     def usual_step_seconds(self) -> float | None:
-        """The median time of a step in seconds; None where it was not seen."""
+        """The median time of a step in seconds, above 0; None where it was not seen."""
         seconds = self.curve("step_seconds")
-        seconds = seconds[np.isfinite(seconds)]
+        seconds = seconds[np.isfinite(seconds) & (seconds > 0.0)]
         return float(np.median(seconds)) if len(seconds) else None
 
     @property

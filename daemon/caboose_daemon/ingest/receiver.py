@@ -27,6 +27,7 @@ from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback.policy import Policy
+from caboose_daemon.steps.bounds import bounded
 from caboose_wire import (
     Ack,
     Bye,
@@ -56,6 +57,8 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
+SPEAKS_SECONDS = 6.0
+"""Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""
 MAX_DETAIL = 500
 """Characters of a refusal's detail; it may repeat what the peer sent."""
 
@@ -314,6 +317,7 @@ class Receiver:
     def _accept_report(self, known: _Peer, report: StepReport, now: float) -> None:
         member = known.member
         check_shapes(report, len(known.job.layers), len(member.hello.modules))
+        report = bounded(report)
         if report.attempt < member.hello.attempt:  # sent before the rollback that its Hello announced
             known.attempt.aligner.num_late += 1
             return
@@ -410,6 +414,8 @@ class Receiver:
     def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
         job = self._state.jobs.get(hello.job)
         if job is None or admission.judge(job, hello, now) != "waits":
+            if not stranger.held and now - stranger.last_seen > SPEAKS_SECONDS:
+                return []  # it has gone without a report
             return self._introduce(peer, hello, now, stranger.key)
         if stranger.is_told or job.last_seen <= stranger.since + 1.0:
             return []  # a second for messages sent before the old launch died

@@ -19,6 +19,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Change, Sink
 from caboose_daemon.rollback_state.decision import MAX_NAMED, Answer, Decision, DecisionState, with_answers
 from caboose_wire import Ack, Command, sign
+from caboose_wire.fields import MAX_COUNT
 
 MIN_LIFE_SECONDS = 30.0
 LIVES = 3.0
@@ -86,7 +87,7 @@ class Commander:
         assert attempt is not None, "a job without ranks gets no command"
         seen = [holdings.last_number for holdings in record.holdings.values()]
         given = [past.command for past in record.decisions if past.group == record.group]
-        number = max((0, *seen, *given)) + 1
+        number = min(MAX_COUNT, max((0, *seen, *given)) + 1)  # ranks that have seen the highest one refuse it
         expires = decision.time + max(MIN_LIFE_SECONDS, LIVES * life_seconds)
         command = Command(
             number=number,

@@ -16,6 +16,7 @@ from statistics import median
 
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
+from caboose_wire.fields import MAX_COUNT
 
 MIN_NOTICE = 4
 """Minimum steps between the newest seen step and the boundary."""
@@ -121,11 +122,11 @@ def stride(recent: Iterable[StepSummary]) -> int:
 
 
 def ahead(newest: int, num_steps: int, stride: int) -> int:
-    """The first step of the run at least `num_steps` after the newest one seen."""
+    """The first step of the run at least `num_steps` after the newest one seen, if a command can name it."""
     strides = math.ceil(num_steps / stride)
     if strides * stride > MAX_NOTICE:
         strides = max(1, MAX_NOTICE // stride)
-    return newest + strides * stride
+    return min(MAX_COUNT, newest + strides * stride)
 
 
 def notice(step_seconds: float, lag_seconds: float, *, num_tried: int = 0) -> int:

@@ -121,6 +121,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
             return None
         if columns[0].ndim > 1:
             columns = [column[:, 0] for column in columns]
+        if name == "activation_order":  # a position: one that is no number is unknown
+            columns = [np.where(np.isfinite(column), column, MISSING) for column in columns]
         lengths = set(map(len, columns))
         if len(lengths) == 1:
             return ModuleValues(ranks, np.concatenate(columns).reshape(len(columns), -1))

@@ -104,7 +104,8 @@ def _highest_loss(step: AlignedStep) -> float | None:
 
 def _agent_seconds(step: AlignedStep) -> float | None:
     seconds = step.agent_seconds[step.present]
-    return float(seconds.mean()) if len(seconds) else None
+    finite = seconds[np.isfinite(seconds)]
+    return float(finite.mean()) if len(finite) else None
 
 
 def _device_bytes(step: AlignedStep) -> int | None:

@@ -8,6 +8,7 @@ functions here and in no other way: True is no number, and a number that no coun
 import math
 from collections.abc import Mapping
 
+from caboose_daemon.steps.bounds import infinite_beyond
 from caboose_wire.fields import MAX_COUNT, Scalar
 
 LEAST: Mapping[str, float] = {"num_classes": 2.0, "total_steps": 1.0, "batch_size": 1.0, "dataset_length": 1.0}
@@ -31,8 +32,8 @@ def as_count(value: Scalar) -> int | None:
 
 
 def as_number(value: Scalar) -> float | None:
-    """A number; None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number, infinite if it is too large to calculate with; None for anything else."""
+    return infinite_beyond(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def as_text(value: Scalar) -> str:

@@ -14,6 +14,7 @@ from caboose_wire import Bye
 from support.collector import Collector
 from support.norms import grad_norm
 from support.processes import clean_environment, torchrun
+from support.seeds import first_of
 
 PLAIN = [sys.executable]
 WATCHED = [sys.executable, "-m", "caboose"]
@@ -102,7 +103,7 @@ def dedent(text: str) -> str:
     return "\n".join(line[indent:] for line in lines) + "\n"
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "looks for us"])
+@pytest.mark.parametrize("name", first_of(name for name in SCRIPTS if name != "looks for us"))
 def test_a_script_without_torch_does_what_it_does_under_python(name: str, tmp_path: Path) -> None:
     """Same output, same traceback to the letter, same exit code."""
     (tmp_path / "scripts").mkdir()
@@ -234,6 +235,7 @@ def printed(text: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_script_trains_is_seen_without_a_line_changed(script: Path, listening: Collector) -> None:
     """And nothing of it shows: same losses bit by bit, same output, same traceback through what stands in for torch."""

@@ -57,6 +57,7 @@ def test_a_starved_run_has_the_losses_and_the_exit_code_of_a_bare_one_and_logs_t
         assert "ulimit -n" in found["log"]
 
 
+@pytest.mark.long
 def test_reporting_begins_when_the_resources_come_back() -> None:
     cases = ["descriptors:0", "descriptors:7", "threads"]
     with collector() as listening:
@@ -141,6 +142,7 @@ def exhausting(endpoint: str) -> Iterator[Exhausting]:
                 pipe.close()
 
 
+@pytest.mark.long
 def test_a_daemon_that_restarts_while_every_descriptor_is_taken_is_found_later() -> None:
     with collector() as first:
         endpoint = first.endpoint.replace("127.0.0.1", "localhost")  # its name is looked up at each try

@@ -101,6 +101,8 @@ def test_a_mesh_with_a_single_stage_is_no_pipeline(
     auto(network)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_without_a_pipeline_imports_nothing_of_it() -> None:
     program = """
 import sys, torch, caboose

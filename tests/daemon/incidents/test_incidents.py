@@ -11,6 +11,7 @@ import pytest
 from caboose_daemon.config import Config
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
 from caboose_daemon.incidents.incident_log import MAX_KEPT
+from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.out.api import json_shapes
 from caboose_wire import Event, Group
 from support.old_journals import make_old
@@ -272,7 +273,8 @@ def test_an_open_incident_survives_a_restart_however_many_came_after_it(journale
 
 def test_a_relaunch_closes_it_and_the_same_nan_opens_it_again(journaled: Make) -> None:
     story = scenario(core=journaled()).nan_loss(1, at=10, steps=3, spreads=True).daemon_restarts(60.0)
-    again = scenario(core=story.core, launch="run-2", incarnation="incarnation-new").healthy(9)
+    later = story.now + PATIENCE_SECONDS
+    again = scenario(core=story.core, launch="run-2", incarnation="incarnation-new", now=later).healthy(9)
     assert (one(again).state, one(again).reason) == ("resolved", "attempt 2 began")
 
     again.nan_loss(1, at=10, steps=2, spreads=True)

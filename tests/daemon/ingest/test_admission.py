@@ -160,6 +160,25 @@ def test_what_a_waiting_newcomer_sends_is_kept_and_not_mixed_in() -> None:
     assert core.state.num_refused["unknown_peer"] == 0
 
 
+def test_a_claimant_that_went_away_without_a_report_does_not_get_the_name() -> None:
+    """It would end the incidents of the launch that it waited for."""
+    core = Core()
+    launched(core)
+    launched(core, name="b", launch="run-2", now=1.0)
+    for rank in range(2):
+        core.receiver.unreachable(f"a{rank}".encode())
+    job = core.state.jobs["train"]
+    beats(core, "a", 10.0)
+    core.pass_time(10.5)
+
+    core.pass_time(11.0 + PATIENCE_SECONDS)
+    assert job.num_attempts == 1
+
+    beats(core, "b", 12.0 + PATIENCE_SECONDS)
+    core.pass_time(12.1 + PATIENCE_SECONDS)
+    assert job.num_attempts == 2, "it is there after all"
+
+
 def test_a_claim_of_a_live_launch_without_its_secret_changes_nothing() -> None:
     """It knows the launch id, the world, the rank, even the incarnation, and claims that the ranks were restarted."""
     core = Core()
@@ -241,6 +260,7 @@ def test_last_words_that_were_still_on_their_way_do_not_refuse_the_relaunch() ->
     core.say(b"a0", a_report(3), 1.8)
 
     core.pass_time(1.9)
+    beats(core, "b", 1.7 + PATIENCE_SECONDS)
     core.pass_time(1.8 + PATIENCE_SECONDS)
 
     assert core.state.jobs["train"].num_attempts == 2

@@ -281,6 +281,7 @@ def test_beyond_its_capacity_a_rank_that_waited_is_refused_too(monkeypatch: pyte
     core = a_job()
     core.say(b"new", a_hello(rank=0, launch="run-2", incarnation="incarnation-new"), 0.5)
     monkeypatch.setattr(receiver, "MAX_PEERS", 2)
+    core.say(b"new", Heartbeat(step=0), 39.0)
 
     assert kinds(core.pass_time(40.0))[-1] == "capacity"
     assert core.pass_time(41.0) == []
@@ -328,6 +329,7 @@ def test_a_rank_may_wait_for_a_job_that_makes_room_meanwhile(monkeypatch: pytest
     core = a_job()
     core.say(b"new", a_hello(rank=0, launch="run-2", incarnation="incarnation-new"), 1.0)
     core.say(b"c", a_hello(job="other", world=1, incarnation="incarnation-c"), 50.0)
+    core.say(b"new", Heartbeat(step=0), 50.5)
 
     assert kinds(core.pass_time(51.0)) == ["capacity"]
 

@@ -188,6 +188,8 @@ def test_new_job_names_without_end_are_capped_and_counted() -> None:
     assert len(core.state.jobs) <= 1000
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_jobs_that_never_say_good_bye_are_capped_and_a_new_one_is_still_watched() -> None:
     core = Core()
     prometheus = Prometheus(core.state)
@@ -289,6 +291,8 @@ def test_every_name_an_agent_may_choose_is_bounded_in_a_day_and_what_is_left_out
     assert 'caboose_rank_step{host="other",rank="0",training_job="train"} 100.0' in text, "it is still watched"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_and_incidents_without_end_are_bounded_in_a_day() -> None:
     core = Core()
     prometheus = Prometheus(core.state)

@@ -13,6 +13,7 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.grafana.annotations import of_attempt, of_incident, of_rollback
 from caboose_daemon.out.grafana.connection import Connection
 from caboose_daemon.out.grafana.poster import Poster
+from caboose_wire import Bye
 from support.grafana import TOKEN, StandIn, standing_in
 from support.guarded import guarded
 from support.obedient import obedient_ranks
@@ -61,6 +62,7 @@ def test_an_incident_is_posted_when_it_opens_and_ends_when_it_closes(watched: Da
         opened = dict(grafana.annotations[1])
         play(rank, 5, *[2.0] * 20)
         assert wait_until(lambda: grafana.annotations[1]["timeEnd"] > opened["time"], PATIENCE)
+        rank.send(Bye(step=24))
         rank.send(a_hello(world=1, launch="run-2", incarnation="incarnation-b", start_step=10))
         assert wait_until(lambda: len(grafana.annotations) == 2, PATIENCE)
 

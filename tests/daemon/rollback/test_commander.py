@@ -1,5 +1,6 @@
 """Commands are numbered once, signed, followed to their outcome, and outlive the daemon without being sent again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,14 @@ import pytest
 
 from caboose_daemon.config import Config
 from caboose_daemon.jobs.state import State
+from caboose_daemon.out.api import json_shapes
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rollback_state.decision import MAX_ANSWERS
 from caboose_daemon.store import history
 from caboose_daemon.store.journal import Journal
-from caboose_wire import Ack, Event, PlanRequest, is_signed
+from caboose_wire import Ack, Event, PlanRequest, decode, encode, is_signed
+from caboose_wire.fields import MAX_COUNT
 from support.guarded import Guarded, guarded
 from support.old_journals import make_old
 from support.recorder import Recorder
@@ -47,6 +50,26 @@ def test_a_command_is_numbered_above_all_that_the_ranks_have_seen() -> None:
     asked(run)
 
     assert run.decisions[0].command == 18
+
+
+def test_a_command_can_be_decoded_by_ranks_that_have_seen_the_highest_number_of_all() -> None:
+    run = guarded().healthy(40)
+    run.last_number = MAX_COUNT
+    run.tell_holdings()
+
+    asked(run)
+
+    (order,) = run.core.commander.take()
+    assert decode(encode(order.command)) == order.command
+
+
+def test_an_answer_whose_time_is_no_number_is_shown_with_its_name() -> None:
+    run = deaf()
+    run.says(0, Ack(command=1, outcome="done", step=45, seconds=float("inf")))
+    run.core.pass_time(run.now)
+
+    shown = json.loads(json.dumps(json_shapes.decision(run.decisions[0]), allow_nan=False))
+    assert shown["answers"][0]["seconds"] == "Infinity"
 
 
 def test_a_command_is_signed_where_there_is_a_secret() -> None:

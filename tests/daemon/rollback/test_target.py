@@ -5,6 +5,7 @@ import pytest
 from caboose_daemon.rollback.target import MAX_NOTICE, MIN_NOTICE, ahead, choose, common, held_on, notice, pace, stride
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
+from caboose_wire.fields import MAX_COUNT
 
 GROUP = "group-of-these-ranks"
 
@@ -116,6 +117,10 @@ def test_a_run_that_counts_in_strides_acts_at_a_step_that_it_comes_to() -> None:
     assert ahead(35, 17, 7) == 35 + 21
     assert ahead(35, MAX_NOTICE, 7) == 35 + 19_999, "no further than the ranks accept"
     assert ahead(4096, 4, 2048) == 6144, "or the very next one"
+
+
+def test_a_boundary_is_a_step_that_the_wire_can_carry() -> None:
+    assert ahead(MAX_COUNT - 1, 4, 1) == ahead(MAX_COUNT, 4, 1) == MAX_COUNT
 
 
 def test_where_no_stride_is_known_every_step_will_do() -> None:

@@ -3,6 +3,8 @@
 import functools
 from typing import Any
 
+import pytest
+
 from caboose_daemon.rules.monitor_blind import MonitorBlindConfig
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
@@ -68,6 +70,8 @@ def test_a_few_lost_reports_are_nothing_and_a_share_of_the_recent_ones_is_a_warn
     assert episode.first.values["lost_reports"] >= 10
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_loss_spread_over_a_long_run_is_nothing() -> None:
     story = a_job(step_seconds=0.05)
     for _ in range(30):
@@ -124,6 +128,8 @@ def test_a_warning_is_told_apart_from_what_was_known_from_the_start() -> None:
 # Healthy
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_long_healthy_run_is_silent() -> None:
     assert scenario(2, about="monitor_blind", noise=0.1).healthy(5000).is_silent
 

@@ -232,6 +232,15 @@ def test_the_first_module_in_the_order_of_execution_is_the_origin() -> None:
     assert (finding.ranks, finding.layers, finding.phase) == ((2,), ("relu",), "forward")
 
 
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_an_order_of_execution_that_is_no_number_counts_as_unknown(value: float) -> None:
+    story = scenario(modules=MODULES).sampled(**FINE).meanwhile(loss=NAN)
+
+    finding = story.sampled(activation_max=bad_at(1), activation_order=[value] * 3).only("non_finite").first
+
+    assert (finding.ranks, finding.layers) == ((0, 1, 2, 3), ("relu",))
+
+
 def test_keeps_what_was_known_when_it_began() -> None:
     batch = Batch(index=1, num_bad=0, lowest=-1.0, highest=1.0)
     story = scenario(modules=MODULES).sampled(**FINE).meanwhile(batch=batch).nan_loss(2, at=2, value=INF)

@@ -16,7 +16,7 @@ from caboose_daemon.steps.view import JobView
 from caboose_wire import StepReport
 from support.scenario import Noise, heavy_tailed, normal
 from support.scenario import scenario as of_all_rules
-from support.seeds import seeds
+from support.seeds import first_of, seeds
 from support.summaries import lacks
 
 scenario = functools.partial(of_all_rules, about="rank_outlier")
@@ -169,7 +169,7 @@ def test_is_over_when_the_rank_is_back_among_its_peers() -> None:
 # Look-alikes
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(3, 20_000), (8, 20_000), (256, 2000), (4096, 120)])
+@pytest.mark.parametrize(("ranks", "steps"), first_of([(4096, 120), (3, 20_000), (8, 20_000), (256, 2000)]))
 @pytest.mark.parametrize("scatter", [normal, heavy_tailed])
 def test_independent_noise_makes_no_outlier(ranks: int, steps: int, scatter: Noise) -> None:
     """The highest of 4,096 normal ranks is 3.5 standard deviations out at every step."""

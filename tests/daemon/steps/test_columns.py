@@ -16,6 +16,7 @@ from caboose_daemon.store.journal import Journal
 from caboose_wire import Heartbeat
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, send_steps, simulated_ranks
+from support.scenario import scenario
 
 NAN = float("nan")
 GIB = 2**30
@@ -63,6 +64,12 @@ def test_a_number_that_can_be_nan_has_a_bit_of_its_own() -> None:
 
     assert len(bits) == len(set(bits))
     assert all(bit.bit_count() == 1 for bit in bits)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [((0.25, NAN), 0.25), ((float("inf"), NAN), None)])
+def test_a_number_without_a_bit_is_none_where_it_is_not_finite(seconds: Any, expected: float | None) -> None:
+    story = scenario(ranks=2).plays(1, agent_seconds=lambda rank, step: seconds[rank])
+    assert story.job.recent[-1].agent_seconds == expected
 
 
 def test_a_journal_that_lacks_a_column_gets_it_and_its_rows_have_no_value(tmp_path: Path) -> None:

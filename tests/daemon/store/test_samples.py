@@ -19,6 +19,7 @@ from caboose_daemon.store.history import HistoryReader
 from caboose_daemon.store.sample_history import SampleReader
 from caboose_daemon.store.sample_retention import MAX_BYTES, MAX_SAMPLES, NUM_NEWEST, superfluous
 from caboose_wire import Layer, Module
+from support.old_journals import make_old
 from support.ranks import LAYERS
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
 
@@ -225,10 +226,8 @@ def test_the_samples_of_a_journal_of_schema_5_are_kept(journaled: Make, tmp_path
     core = journaled()
     a_story(core).healthy(30).sampled(weight_norm=[1.0] * 4).healthy(5)
     kept = looked_at(tmp_path)
-    for new, old in (("samples", "looks"), ("latest_samples", "closeups")):
-        core.execute(f"ALTER TABLE {new} RENAME TO {old}")
-    core.execute("UPDATE meta SET value = '5' WHERE key = 'schema'")
     core.close()
+    make_old(tmp_path / "journal.sqlite", 5)
 
     journaled()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from caboose_daemon.config import Config
+from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.store.history import HistoryReader, restore
@@ -63,7 +64,8 @@ def test_a_window_is_read_from_the_key_and_nothing_is_sorted(journaled: Make, re
 
 def test_attempts_that_overlap_in_steps_are_apart_and_bounded_together(journaled: Make, reader: HistoryReader) -> None:
     story = scenario(ranks=1, core=journaled()).healthy(100).daemon_restarts(60.0)
-    scenario(ranks=1, core=story.core, launch="run-2", incarnation="incarnation-new").healthy(60)
+    later = story.now + PATIENCE_SECONDS
+    scenario(ranks=1, core=story.core, launch="run-2", incarnation="incarnation-new", now=later).healthy(60)
 
     rows = reader.series("train", 16, 11, 50)
 

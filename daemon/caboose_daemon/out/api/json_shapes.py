@@ -36,14 +36,19 @@ def number(value: float | None) -> float | str | None:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def plain(item: msgspec.Struct) -> Json:
+    """The fields of a struct; numbers as everywhere."""
+    return settings(msgspec.to_builtins(item))
+
+
 def settings(values: Mapping[str, object]) -> Json:
-    """Settings reported by a run."""
+    """Values by name, such as the settings reported by a run."""
     return {name: number(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def step(summary: StepSummary) -> Json:
     row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
-    return row | {name: getattr(summary, name) for name in RATES}
+    return row | {name: number(getattr(summary, name)) for name in RATES}
 
 
 def finding(item: Finding) -> Json:
@@ -102,9 +107,9 @@ def incident(item: Incident) -> Json:
         "is_unresolved": item.is_unresolved,
         "num_reopened": item.num_reopened,
         "regimes": list(item.regimes),
-        "witness": None if witness is None else msgspec.to_builtins(witness),
-        "acknowledged": None if ack is None else msgspec.to_builtins(ack),
-        "outgrown": None if outgrown is None else msgspec.to_builtins(outgrown),
+        "witness": None if witness is None else plain(witness),
+        "acknowledged": None if ack is None else plain(ack),
+        "outgrown": None if outgrown is None else plain(outgrown),
         "members": [member(episode) for episode in item.episodes],
         "diagnosis": None if item.diagnosis is None else diagnosis(item.diagnosis),
     }
@@ -182,7 +187,7 @@ def decision(item: Decision) -> Json:
         "command": item.command,
         "world": item.world,
         "num_answers": dict(item.num_answers),
-        "answers": [msgspec.to_builtins(answer) for answer in item.answers],
+        "answers": [plain(answer) for answer in item.answers],
         "num_unreached": item.num_unreached,
         "unreached": list(item.unreached),
         "closed_time": item.closed_time,
@@ -231,9 +236,7 @@ def rollback(job: Job, budget: int, now: float) -> Json:
 
 def entry(item: LedgerEntry) -> Json:
     """A snapshot or a checkpoint."""
-    row: Json = msgspec.to_builtins(item)
-    row["validation"] = number(item.validation)
-    return row
+    return plain(item)
 
 
 def event(item: Event) -> Json:

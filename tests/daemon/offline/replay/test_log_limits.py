@@ -31,6 +31,7 @@ def test_many_lines_are_no_long_line(tmp_path: Path) -> None:
     assert len(read_log(path).steps) == 19_999
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["line.csv", "document.json", "lines.jsonl"])
 def test_a_gigabyte_in_a_small_gzip_takes_bounded_memory(tmp_path: Path, kind: str) -> None:
