@@ -164,6 +164,7 @@ class Script:
 
 
 def _is_answered(stage: Stage, *outcomes: str) -> bool:
-    """Whether every rank has answered the first command so."""
+    """Whether every rank has answered the first command so, or is gone."""
     commands = [command.number for command in stage.proxy.commands() if command.kind == "rollback"]
-    return bool(commands) and all(commands[0] in life.answered(*outcomes) for life in stage.ranks.newest)
+    lives = [life for life in stage.ranks.lives if life.restart == 0]
+    return bool(commands) and all(life.exited or commands[0] in life.answered(*outcomes) for life in lives)

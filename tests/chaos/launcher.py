@@ -107,8 +107,10 @@ def launcher(directory: Path) -> Iterator[Launcher]:
         yield Launcher(process)
     finally:
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         end(process)
+        process.stdout.close()
 
 
 # The warm process

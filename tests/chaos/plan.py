@@ -67,7 +67,7 @@ def plan(seed: int, number: int, faults: tuple[str, ...]) -> Episode:
     draw = random.Random(f"{seed}:{number}")
     turn, place = divmod(number, len(faults))
     fault = faults[(place + 7 * seed) % len(faults)]
-    intent = INTENTS[(turn + seed + place) % len(INTENTS)]
+    intent = INTENTS[(turn + 3 * seed + place) % len(INTENTS)]
     is_by_policy = intent != "advise" and draw.random() < 0.4
     at_step = draw.randint(36, 48)
     can_fail = fault != "rank_killed"
