@@ -52,10 +52,18 @@ def garbage_on_http(url: str, draw: random.Random) -> None:
 
 
 def forged_reports(endpoint: str, hellos: list[Hello], commands: list[Command], draw: random.Random) -> None:
-    """Another process that claims to be a rank of the run, and says what would harm it."""
+    """Another process that claims to be a rank of the run, and says what would harm it.
+
+    It knows all but the secret of the launch.
+    """
     known = hellos[-1] if hellos else a_hello(job="chaos", rank=0, world=2)
     hello = msgspec.structs.replace(
-        known, incarnation=draw.randbytes(8).hex(), pid=draw.randint(2, 9999), rank=draw.randint(0, 1), host="elsewhere"
+        known,
+        incarnation=draw.randbytes(8).hex(),
+        pid=draw.randint(2, 9999),
+        rank=draw.randint(0, 1),
+        host="elsewhere",
+        proof=draw.choice(("", draw.randbytes(16).hex())),
     )
     last = commands[-1] if commands else None
     group, number = (last.group, last.number) if last is not None else ("forged", 1)

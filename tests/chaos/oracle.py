@@ -51,6 +51,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     num_committed: int = 0
     num_aborted: int = 0
+    is_late: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -125,6 +126,7 @@ def _judge_exit(evidence: Evidence, verdict: Verdict) -> None:
     verdict.notes["exit_seconds"] = round(seconds, 3)
     later = seconds - evidence.bare_exit_seconds
     if later > MAX_LATER_SECONDS:
+        verdict.is_late = True
         verdict.problems.append(f"the ranks ended {later:.2f} s later than without Caboose")
     if evidence.left:
         verdict.problems.append(f"torchrun ended and left ranks behind: {evidence.left}")

@@ -26,17 +26,16 @@ class Life:
     """When its training loop ended, by the monotonic clock of this machine."""
     exited: float | None = None
     waited: float = 0.0
-    """Of the seconds between the two, those in which its threads waited for a core: what a busy machine adds."""
-    _waited_before: float = -1.0
+    """Of the seconds between the two, those in which a thread of it waited for a core: what a busy machine adds."""
+    _waits_before: dict[str, int] = field(default_factory=dict)
 
     def sample_waits(self) -> None:
         """Called while the process ends; the last call before its end counts."""
-        with contextlib.suppress(OSError):
-            waits = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-            total = sum(int(wait.read_text().split()[1]) for wait in waits) / 1e9
-            if self._waited_before < 0:
-                self._waited_before = total
-            self.waited = max(self.waited, total - self._waited_before)
+        for thread in Path(f"/proc/{self.pid}/task").glob("*"):
+            with contextlib.suppress(OSError, IndexError):
+                waited = int((thread / "schedstat").read_text().split()[1])
+                before = self._waits_before.setdefault(thread.name, waited)
+                self.waited = max(self.waited, (waited - before) / 1e9)
 
     def answered(self, *outcomes: str) -> set[int]:
         """The commands that it answered so."""
@@ -136,6 +135,9 @@ class Ranks:
 
 
 def exit_seconds(lives: list[Life]) -> float:
-    """From the end of the training loop to the end of the process, of the slower rank, less waits for a core."""
+    """From the end of the training loop to the end of the process, of the slower rank.
+
+    The longest wait of one thread for a core is not counted: the ranks leave together, so each waits for that thread.
+    """
     seconds = max((life.exited - life.ended for life in lives if life.exited and life.ended), default=0.0)
-    return seconds - sum(life.waited for life in lives)
+    return max(0.0, seconds - max((life.waited for life in lives), default=0.0))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.jobs.pipeline import Change, Sink
 from caboose_daemon.rollback_state.decision import MAX_NAMED, Answer, Decision, DecisionState, with_answers
 from caboose_wire import Ack, Command, sign
@@ -143,6 +143,8 @@ class Commander:
             return  # an older command with a known outcome, or one of a daemon whose journal is gone
         if holdings is not None and holdings.group != decision.group:
             return
+        if not _is_of_its_launch(decision, job.attempt):
+            return
         answer = Answer(rank, ack.outcome, ack.detail[:500], ack.step, ack.seconds)
         record.answers[rank] = answer
         record.has_new_answers = True
@@ -191,6 +193,17 @@ class Commander:
             if newest < (decision.boundary or 0):
                 outcome = f"the run was paused at step {newest} until the command expired"
             self.note(job, replace(decision, state="expired", closed_time=now, closed_step=newest, outcome=outcome))
+
+
+def _is_of_its_launch(decision: Decision, attempt: Attempt | None) -> bool:
+    """Whether the ranks of this attempt are those that the command was sent to; its rollback began another attempt.
+
+    The group that a rank names proves nothing: whoever takes the name of the job over later may name the same.
+    """
+    if attempt is None:
+        return False
+    is_after_it = attempt.reason == "rollback" and attempt.number == decision.attempt + 1
+    return attempt.number == decision.attempt or is_after_it
 
 
 def _began_with(decision: Decision, start_step: int) -> bool:

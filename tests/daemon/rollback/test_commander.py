@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from caboose_daemon.config import Config
 from caboose_daemon.jobs.state import State
@@ -14,7 +15,7 @@ from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rollback_state.decision import MAX_ANSWERS
 from caboose_daemon.store import history
 from caboose_daemon.store.journal import Journal
-from caboose_wire import Ack, Event, PlanRequest, decode, encode, is_signed
+from caboose_wire import Ack, Event, Holdings, PlanRequest, decode, encode, is_signed
 from caboose_wire.fields import MAX_COUNT
 from support.guarded import Guarded, guarded
 from support.old_journals import make_old
@@ -145,6 +146,21 @@ def test_answers_to_a_command_that_nobody_gave_are_ignored() -> None:
     say(run, 0, "done", number=99)
 
     assert run.decisions == []
+
+
+def test_another_launch_cannot_change_what_became_of_a_command() -> None:
+    run = deaf()
+    say(run, 0, "done")
+    group = run.decisions[0].group
+
+    run.leaves(0, 1).wait(2)
+    for rank in (0, 1):
+        run.says(rank, replace(run.hello_of(rank), launch="another", incarnation=f"another-{rank}"))
+    assert run.job.num_attempts == 2
+    run.says(0, Holdings(group=group, last_number=1))
+    say(run, 0, "failed", "forged")
+
+    assert run.decisions[0].state == "committed"
 
 
 def test_a_run_that_goes_on_from_the_boundary_has_done_it_though_no_answer_came() -> None:
