@@ -133,10 +133,9 @@ class Attempt:
         )
 
     @property
-    def expected(self) -> set[int]:
-        """Ranks whose report a step waits for."""
-        gone = {rank for rank, member in self.members.items() if member.state in ("left", "failed")}
-        return set(range(self.world)) - gone
+    def gone(self) -> set[int]:
+        """Ranks whose report no step waits for."""
+        return {rank for rank, member in self.members.items() if member.state in ("left", "failed")}
 
 
 @dataclass

@@ -6,6 +6,10 @@ A rank's reports arrive in order, so a step is complete once every expected rank
 a lost report delays nothing. Otherwise it closes after a deadline, max(2 s, 3 x the median step
 time), counted from its first report. Steps close in order. A report for a step that is closed is counted as late
 and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes early.
+
+Waiting costs as much as ranks have reported, not as many as the world is said to have. Closing a step costs as much as
+its world: so one call closes at most `MAX_CLOSED_RANKS` / world steps, and the others wait for the next. Reports for
+more than twice `MAX_OPEN` open steps are dropped and counted as late.
 """
 
 from collections import deque
@@ -17,6 +21,8 @@ from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_wire import Layer, StepReport
 
 MAX_OPEN = 1024
+MAX_CLOSED_RANKS = 524_288
+"""Ranks times steps that one call closes: 64 steps of 8,192 ranks. At least one step is closed."""
 
 
 @dataclass
@@ -45,6 +51,9 @@ class Aligner:
         if report.step <= self.last_closed:
             self.num_late += 1
             return
+        if report.step not in self._open and len(self._open) >= 2 * MAX_OPEN:
+            self.num_late += 1
+            return
         step = self._open.setdefault(report.step, _OpenStep(opened=now))
         if rank in step.reports:
             self.num_duplicate += 1
@@ -53,24 +62,37 @@ class Aligner:
         if report.phases is not None and report.phases.total > 0:
             self._durations.append(report.phases.total)
 
-    def close(self, expected: Set[int], world: int, layers: Sequence[Layer], now: float) -> Iterator[AlignedStep]:
-        """The steps that are complete or overdue, in order. One whose reports cannot be combined is gone."""
+    def close(
+        self, gone: Set[int], world: int, layers: Sequence[Layer], now: float, *, is_final: bool = False
+    ) -> Iterator[AlignedStep]:
+        """The steps that are complete or overdue, in order; no step waits for ranks that are gone, or if it is final.
+
+        One whose reports cannot be combined is lost.
+        """
         if not self._open:
             return
-        watermark = min((self._reached.get(rank, -1) for rank in expected), default=-1)
-        if not expected:
-            watermark = max(self._reached.values(), default=-1)
+        num_expected = 0 if is_final else world - len(gone)
+        watermark = self._watermark(gone, num_expected)
         deadline = self.deadline_seconds
-        for number in sorted(self._open):
+        for number in sorted(self._open)[: max(1, MAX_CLOSED_RANKS // world)]:
             step = self._open[number]
             is_due = number <= watermark or now - step.opened >= deadline or len(self._open) > MAX_OPEN
             if not is_due:
                 break
             del self._open[number]
             self.last_closed = number
-            if any(rank not in step.reports for rank in expected):
+            if num_expected and len(step.reports.keys() - gone) < num_expected:
                 self.num_incomplete += 1
             yield combine(step.reports, attempt=self.attempt, step=number, world=world, layers=layers)
+
+    def _watermark(self, gone: Set[int], num_expected: int) -> int:
+        """The last step that every expected rank has reached; the last one of all if no rank is expected."""
+        if not num_expected:
+            return max(self._reached.values(), default=-1)
+        if len(self._reached) < num_expected:
+            return -1
+        reached = [step for rank, step in self._reached.items() if rank not in gone]
+        return min(reached) if len(reached) == num_expected else -1
 
     @property
     def deadline_seconds(self) -> float:

@@ -1,11 +1,14 @@
 """When a step is complete, when it waits no longer, and what is counted on the way."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_daemon.steps.alignment import MAX_OPEN, Aligner
 from caboose_wire import Phases
+from caboose_wire.fields import MAX_RANKS
 from support.ranks import LAYERS, a_report
 
 
@@ -15,13 +18,13 @@ class Ranks:
     def __init__(self, world: int = 2) -> None:
         self.aligner = Aligner(attempt=1)
         self.world = world
-        self.expected = set(range(world))
+        self.gone: set[int] = set()
 
     def report(self, rank: int, step: int, now: float = 0.0, seconds: float = 0.1) -> None:
         self.aligner.add(rank, a_report(step, loss=float(rank), phases=Phases(total=seconds)), now)
 
     def closed(self, now: float = 0.0) -> list[AlignedStep]:
-        return list(self.aligner.close(self.expected, self.world, LAYERS, now))
+        return list(self.aligner.close(self.gone, self.world, LAYERS, now))
 
     def closed_steps(self, now: float = 0.0) -> list[int]:
         return [step.step for step in self.closed(now)]
@@ -145,7 +148,7 @@ def test_a_lost_report_holds_nothing_up() -> None:
 def test_a_rank_that_left_is_not_waited_for() -> None:
     ranks = Ranks()
     ranks.report(0, 1)
-    ranks.expected = {0}
+    ranks.gone = {1}
 
     (step,) = ranks.closed()
     assert step.num_present == 1
@@ -156,7 +159,7 @@ def test_when_nobody_is_expected_any_more_everything_closes() -> None:
     ranks = Ranks()
     for step in range(1, 5):
         ranks.report(0, step)
-    ranks.expected = set()
+    ranks.gone = {0, 1}
 
     assert ranks.closed_steps() == [1, 2, 3, 4]
 
@@ -167,6 +170,46 @@ def test_no_more_steps_are_open_than_the_limit() -> None:
         ranks.report(0, step)
 
     assert ranks.closed_steps() == list(range(1, 51))
+
+
+def test_reports_for_steps_without_end_are_dropped_and_counted() -> None:
+    ranks = Ranks()
+    for step in range(1, 3 * MAX_OPEN + 1):
+        ranks.report(0, step)
+    assert ranks.aligner.num_late == MAX_OPEN
+    ranks.report(1, 5)
+
+    assert len(ranks.closed_steps()) == MAX_OPEN
+    assert ranks.aligner.num_late == MAX_OPEN
+
+
+def test_steps_of_a_huge_world_close_a_few_at_a_time() -> None:
+    ranks = Ranks(MAX_RANKS)
+    for step in range(1, 11):
+        ranks.report(0, step)
+
+    closed = [ranks.closed_steps(60.0) for _ in range(4)]
+
+    assert [len(steps) for steps in closed] == [4, 4, 2, 0]
+    assert [step for steps in closed for step in steps] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("num_reporting", [1, 100])
+def test_waiting_costs_what_ranks_have_reported_and_not_what_the_world_is_said_to_be(num_reporting: int) -> None:
+    def num_calls(world: int) -> int:
+        """Calls, also of functions in C: a loop over ranks makes some in each round."""
+        ranks, calls = Ranks(world), []
+        for rank in range(num_reporting):
+            ranks.report(rank, 1)
+        sys.setprofile(lambda _frame, event, _argument: calls.append(event))
+        try:
+            closed = ranks.closed_steps(1.0)
+        finally:
+            sys.setprofile(None)
+        assert closed == []
+        return len(calls)
+
+    assert num_calls(MAX_RANKS) == num_calls(num_reporting + 1)
 
 
 def test_steps_may_be_counted_from_any_number() -> None:
