@@ -72,6 +72,38 @@ LONG = (
 """Files whose slow tests take minutes together, and are run by `make test-long`. (CI runs the demo with the wheel.)"""
 
 
+FIRST_CASE = (
+    "test_the_timelines_of_promtool_pass",
+    "test_commands_print_an_error_of_a_rank_without_its_escapes",
+    "test_a_script_exits_as_it_would_and_within_a_second",
+    "test_common_schedules_are_silent",
+    "test_nobody_is_told_of_a_healthy_run",
+    "test_a_job_whose_name_could_not_stand_in_a_path_or_a_label_is_refused",
+    "test_nothing_fails_on_a_run_that_trains",
+    "test_it_serves_on_after_sigterm_and_a_second_signal_ends_it_at_once",
+    "test_a_section_that_cannot_work_is_one_line",
+    "test_a_command_does_not_wait_for_a_web_server_or_plots_that_it_has_no_use_for",
+    "test_who_may_not_write_may_not_change_thresholds",
+    "test_a_bad_file_is_one_line_and_the_old_thresholds_stay",
+    "test_an_address_that_is_none_is_one_line",
+    "test_an_unknown_name_gets_the_nearest_one",
+    "test_the_file_is_found_as_the_daemon_finds_it",
+    "test_every_rule_has_its_page",
+    "test_no_rule_fails_on_junk_in_the_users_configuration",
+    "test_kinds_that_may_stand_still_while_they_count_are_left_alone",
+    "test_a_library_that_is_missing_is_one_line_that_names_the_extra",
+    "test_a_signal_ends_it_within_two_seconds_also_with_an_open_stream",
+    "test_imports_without_torch",
+    "test_without_the_daemons_extra_the_command_says_how_to_install_it",
+    "test_any_value_of_a_row_may_be_wrong",
+    "test_a_long_healthy_run_is_silent",
+    "test_every_flag_of_the_terminals_commands_is_in_its_page",
+    "test_all_ranks_go_back_at_the_same_step",
+    "test_a_new_process_group_continues_bit_exactly",
+)
+"""Tests whose cases take seconds each: `make test` runs the first case, `make test-long` the others."""
+
+
 FIRST = (
     "test_every_field.py",
     "test_drills.py",
@@ -93,14 +125,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     is_listed = collection_path.name in {"alone": ALONE, "long": LONG}[chosen[1]]
     text = collection_path.read_text()
-    is_marked = f"mark.{chosen[1]}" in text or (chosen[1] == "long" and "support.seeds" in text)
+    is_marked = f"mark.{chosen[1]}" in text or (
+        chosen[1] == "long" and any(name in text for name in ("support.seeds", *FIRST_CASE))
+    )
     return None if is_listed or is_marked else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what must not run beside anything else, and what takes long; puts the files that wait longest first."""
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    seen = set()
     for item in items:
+        name = item.name.partition("[")[0]
+        if name in FIRST_CASE:
+            if (item.path, name) in seen:
+                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.long)
+            seen.add((item.path, name))
         if item.path.name in LONG and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.long)
         if item.path.name in ALONE and item.get_closest_marker("slow"):
