@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@requirements/tests.sh $(BIN)/python -n $(shell expr $$(nproc) + 1) --dist worksteal -m "not slow"
-	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "slow and not alone and not long"
+	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "slow and not alone and not long and not soak"
 	@requirements/tests.sh $(BIN)/python -m "alone and not long"
 endif
 
@@ -90,6 +90,11 @@ wheel-test: setup tools ## build the wheel and run tests against it, installed
 
 soak: setup ## a million simulated steps: the daemon's memory must stay flat (takes a while)
 	@$(BIN)/python -m pytest tests/daemon/app/test_memory.py --soak -s
+
+crash-points: setup ## kill the daemon before and after every commit of its journal in turn (goes on from build/crash-points)
+	@CRASH_POINTS_DONE=$(CURDIR)/build/crash-points $(BIN)/python -m pytest -n $(shell nproc) tests/daemon/app/test_crash_points.py -m soak -rs
+	@cat build/crash-points/* | awk '{ n += $$1 } END { print n " kills, all passed" }'
+	@rm -r build/crash-points
 
 fuzz: setup ## hostile messages through step close, scrape, page, restart (SEED=1 MINUTES=12; goes on from build/fuzz)
 	@$(INSTALL) -e '.[fuzz]'

@@ -39,9 +39,7 @@ ALONE = (
     "test_never_in_the_way.py",
     "test_daemon_killed.py",
     "test_memory.py",
-    "test_cardinality.py",
     "test_page_speed.py",
-    "test_chaos.py",
 )
 """Files whose slow tests measure times or sizes."""
 
@@ -68,8 +66,33 @@ LONG = (
     "test_snapshot_replay.py",
     "test_preflight_command.py",
     "test_checkpoint_again.py",
+    "test_starved.py",
+    "test_two_ranks.py",
+    "test_chain.py",
+    "test_local_gradients.py",
+    "test_revoked_keys.py",
+    "test_dashboard_queries.py",
+    "test_curves_page.py",
+    "test_tabs_page.py",
+    "test_ranks_page.py",
+    "test_layers_page.py",
+    "test_overview_page.py",
+    "test_timeline_page.py",
+    "test_log_limits.py",
 )
 """Files whose slow tests take minutes together, and are run by `make test-long`. (CI runs the demo with the wheel.)"""
+
+
+SMOKE = (
+    "test_a_starved_run_has_the_losses_and_the_exit_code_of_a_bare_one_and_logs_the_reason_once",
+    "test_a_job_is_seen_from_its_first_step_to_its_good_bye",
+    "test_a_nan_on_one_rank_is_one_page_and_a_resolve",
+    "test_a_revoked_key_is_closed_out_and_the_others_lose_nothing",
+    "test_throughput_and_phases_are_drawn_and_go_on_live",
+    "test_many_ranks_make_a_map_that_names_the_one_in_trouble",
+    "test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell",
+)
+"""Slow tests of those files that `make test` runs all the same: one of each kind."""
 
 
 FIRST_CASE = (
@@ -106,6 +129,7 @@ FIRST_CASE = (
 
 FIRST = (
     "test_every_field.py",
+    "test_chaos.py",
     "test_drills.py",
     "test_demo.py",
     "test_chain.py",
@@ -113,22 +137,30 @@ FIRST = (
     "test_two_ranks.py",
     "test_dashboard_queries.py",
     "test_page.py",
+    "test_accepted_writes.py",
     "test_tensor_parallel.py",
 )
 """Slow files that take longest, in that order: begun last, one of them would run alone at the end."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`-m "alone and ..."` and `-m "long and ..."` import only the files that have such tests, not all 216."""
-    chosen = re.match(r"(alone|long)\b(?!.*\bor\b)", config.option.markexpr)
+    """Files that `-m` leaves out as a whole are not imported: all of them take each worker 20 s."""
+    chosen = re.match(r"(not slow|slow|alone|long|soak)\b(?!.*\bor\b)", config.option.markexpr)
     if chosen is None or not collection_path.match("test_*.py"):
         return None
-    is_listed = collection_path.name in {"alone": ALONE, "long": LONG}[chosen[1]]
     text = collection_path.read_text()
-    is_marked = f"mark.{chosen[1]}" in text or (
-        chosen[1] == "long" and any(name in text for name in ("support.seeds", *FIRST_CASE))
-    )
-    return None if is_listed or is_marked else True
+    match chosen[1]:
+        case "not slow":
+            has_some = re.search(r"^pytestmark = .*mark\.slow", text, re.MULTILINE) is None
+        case "long":
+            has_some = collection_path.name in LONG or any(
+                name in text for name in ("mark.long", "support.seeds", *FIRST_CASE)
+            )
+        case "alone":
+            has_some = collection_path.name in ALONE or "mark.alone" in text
+        case mark:
+            has_some = f"mark.{mark}" in text
+    return None if has_some else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -142,7 +174,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.long)
             seen.add((item.path, name))
-        if item.path.name in LONG and item.get_closest_marker("slow"):
+        if item.path.name in LONG and name not in SMOKE and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.long)
         if item.path.name in ALONE and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.alone)

@@ -11,7 +11,7 @@ from caboose_drills.run import DrillRun
 
 FAULT_STEP = 101
 HEARD_SECONDS = 4.0
-"""The agent says that it is off with its next heartbeat."""
+"""The agent reports that it is off with its next heartbeat."""
 
 
 def train(run: DrillRun) -> None:

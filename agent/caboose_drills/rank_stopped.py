@@ -37,7 +37,7 @@ def train(run: DrillRun) -> None:
 
 DRILL = Drill(
     name="rank_stopped",
-    about="one of two ranks says nothing for a while, and nobody gets on: its process is stopped",
+    about="one of two ranks reports nothing for a while and the other waits for it: its process is stopped",
     train=train,
     rule="rank_silent",
     cause="rank_hung",

@@ -96,6 +96,8 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path: Path) -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = caboose_command("stack", *arguments)
@@ -129,6 +131,8 @@ def test_without_a_daemon_the_error_names_the_flag_and_nothing_is_left(tmp_path:
     assert not (tmp_path / "stack" / "stack.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])
 def test_a_directory_that_cannot_be_created_gives_one_line(directory: str, tmp_path: Path) -> None:
     done = subprocess.run(

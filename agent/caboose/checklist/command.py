@@ -41,7 +41,7 @@ example:
 
 exit codes:
   0  nothing failed       1  a check failed, or with --strict one warned
-  2  wrong usage, or nothing can be checked; the message says why       130  interrupted
+  2  wrong usage, or nothing can be checked; the message gives the reason       130  interrupted
 
 what your code prints goes to stderr; stdout has the report alone
 """

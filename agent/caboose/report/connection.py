@@ -106,7 +106,7 @@ class Connection:
         self._count: ReceivedBytes | None = None
         self._is_connected = False
         self._heard = time.monotonic()
-        """When the monitor last said something."""
+        """When the last message of the daemon came."""
         self._mark, self._marked_at = 0, time.monotonic()
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(context.socket(zmq.DEALER))

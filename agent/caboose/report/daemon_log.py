@@ -2,9 +2,9 @@
 
 Design
 ------
-Whoever answers at the endpoint chooses how many messages come and what they say, and the log belongs to the training
+Whoever answers at the endpoint chooses how many messages come and what is in them, and the log belongs to the training
 run. So every line that a message of the daemon causes goes through one `DaemonLog` of the process: at most
-`MAX_PER_MINUTE` lines a minute and `MAX_LINES` in all, then one line that says so. Words of the daemon are escaped and
+`MAX_PER_MINUTE` lines a minute and `MAX_LINES` in all, then a line that states it. Words of the daemon are escaped and
 cut, there and in the text of exceptions. Used on the sender's, the helper's and the training thread; a line too many in
 a race is harmless, so there is no lock.
 """

@@ -9,7 +9,7 @@ launcher is the first ancestor without this rank's own variables, so a wrapper s
 difference. Whichever rank comes first makes the file; files of launchers that are gone are removed then. No
 connection, collective or store is needed.
 
-The secret itself is never sent. The proof is a MAC of the job's name, so it says nothing about the proof of another
+The secret itself is never sent. The proof is a MAC of the job's name, so it reveals nothing about the proof of another
 job. Whoever can read the connection can repeat it: use keys where others can.
 """
 

@@ -209,7 +209,7 @@ class Brake:
     def _stop(self, command: Command, step: int) -> str:
         raise RunStopped(
             f"stopped after step {step} on all ranks: {printable(command.reason) or 'asked to'}. "
-            "Restart from a checkpoint; caboose.resume_plan() says which."
+            "Restart from a checkpoint; caboose.resume_plan() names it."
         )
 
     def _hunt(self, command: Command, step: int) -> str:

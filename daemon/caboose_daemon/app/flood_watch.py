@@ -56,7 +56,7 @@ class FloodWatch:
     """Watches the connections of one listening port."""
 
     def __init__(self, on_closed: Callable[[Connection], None], memory: Callable[[], int] | None = None) -> None:
-        """`on_closed` is told of each connection that was closed; `memory` reads the resident bytes of this process."""
+        """`on_closed` is called with each connection that was closed; `memory` gives the resident bytes."""
         self._on_closed = on_closed
         self._memory = memory or resident_bytes
         self._port = 0

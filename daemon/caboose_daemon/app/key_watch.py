@@ -118,7 +118,7 @@ class KeyWatch:
         return peers
 
     def _look(self) -> Signature:
-        """What tells whether the directory changed."""
+        """What differs once the directory changed."""
         found = []
         with contextlib.suppress(OSError):
             for file in sorted(self._directory.glob("*.key")):

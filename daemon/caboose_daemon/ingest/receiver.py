@@ -10,7 +10,7 @@ A peer without a Hello (the daemon was restarted, or the Hello is on its way) is
 is held back, within bounds, and applied afterwards. A peer whose Hello claims the name of a job that other processes
 report waits in the same way (see `admission`), and so do ranks that rolled back, until all have reported it. While it
 waits, the ranks of that job are sent their terms every `PROBE_SECONDS`: a connection that is closed shows by that. If
-they are alive the peer is told, once, and waits on. A process that is about to resume may ask for a plan without a
+they are alive the peer gets one refusal, and waits on. A process that is about to resume may ask for a plan without a
 Hello.
 """
 

@@ -78,7 +78,7 @@ class Change:
     record: Callable[[Sink], None]
     """Hands to a sink what the change is; called once for each sink."""
     apply: Callable[[], None]
-    """Makes the change in memory; the sinks have been told."""
+    """Makes the change in memory; the sinks already have it."""
 
     def make(self, sink: Sink) -> None:
         """Both at once: for changes that wait to be written with the rows of their turn."""

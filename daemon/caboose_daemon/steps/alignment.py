@@ -7,7 +7,7 @@ a lost report delays nothing. Otherwise it closes after a deadline, max(2 s, 3 x
 time), counted from its first report. Steps close in order. A report for a step that is closed is counted as late
 and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes early.
 
-Waiting costs as much as ranks have reported, not as many as the world is said to have. Closing a step costs as much as
+Waiting costs as much as ranks have reported, not as many as the claimed world has. Closing a step costs as much as
 its world: so one call closes at most `MAX_CLOSED_RANKS` / world steps, and the others wait for the next. Reports for
 more than twice `MAX_OPEN` open steps are dropped and counted as late.
 """

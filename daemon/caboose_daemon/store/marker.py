@@ -1,4 +1,4 @@
-"""A small file beside the journal that says whether a journal was begun here, and whether it was closed.
+"""A small file beside the journal that records whether a journal was begun here, and whether it was closed.
 
 A daemon that was killed leaves a -wal with its last rows. SQLite opens the journal without it all the same, as if it
 had never been there; the marker tells a -wal that is missing from one that was not needed any more. It also tells a

@@ -93,7 +93,7 @@ class _JobReader:
         self._bad = bad
 
     def read(self, row: JobRow, make_attempt: MakeAttempt, now: float) -> Job | None:
-        """The job; None if none of its rows tells of a run."""
+        """The job; None if none of its rows is of a run."""
         last = self._last_attempt()
         if last is None:
             return None
@@ -129,7 +129,7 @@ class _JobReader:
         return tuple(row)
 
     def _rows(self, table: str, rest: str = "", *values: Any) -> Iterator[Any]:
-        """What the rows of the job in a table say, those that can be read; ?1 in `rest` is the job."""
+        """The job's readable rows of a table; ?1 in `rest` is the job."""
         columns = tuple(dict.fromkeys((*KEYS[table], *ROWS[table].__struct_fields__)))
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
             return  # a journal of an earlier version that is only read

@@ -50,6 +50,8 @@ def test_the_ranks_of_a_launcher_have_one_proof_and_another_launcher_has_another
     assert first[0] != second[0]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_files_of_launchers_that_are_gone_are_removed(tmp_path: Path) -> None:
     for _ in range(3):
         launch(XDG_STATE_HOME=str(tmp_path))
@@ -58,6 +60,8 @@ def test_files_of_launchers_that_are_gone_are_removed(tmp_path: Path) -> None:
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_on_several_hosts_have_one_only_if_the_launcher_gives_it() -> None:
     assert launch(local_world=1) == ["", "", ""]
     assert len(set(launch(local_world=1, **GIVEN))) == 1

@@ -130,6 +130,8 @@ def test_a_flag_that_the_file_contradicts_is_no_change(configured: Configured) -
     assert "needs a restart" not in configured.log.read_text(), "--http was given as a flag, which goes first"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_came_later_is_found(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         (tmp_path / "caboose.toml").write_text("[rules.loss_spike]\nratio = 3\n")
@@ -141,6 +143,8 @@ def test_a_file_that_came_later_is_found(tmp_path: Path) -> None:
         assert wait_until(lambda: ratio() == {"value": 3.0, "from": "file"}, 10)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_closed_terminal_still_ends_the_daemon_that_runs_in_it(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     ready = tmp_path / "ready.json"

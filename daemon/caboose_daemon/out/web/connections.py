@@ -137,7 +137,7 @@ class Listener(socket.socket):
 
 
 class Accepted(socket.socket):
-    """A connection that tells its listener when it is closed."""
+    """A connection that reports its end to its listener."""
 
     listener: Listener | None = None
     peer = ""

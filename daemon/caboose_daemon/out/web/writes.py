@@ -5,7 +5,7 @@ Design
 The loop is the only writer of the state. An endpoint submits a function that prepares its change; the loop calls it,
 commits the change, makes it, and answers. The loop wakes at once, and takes writes between any two messages or jobs of
 its turn. An endpoint waits `WAIT_SECONDS`. Then it withdraws a write that the loop has not begun: it is never applied.
-If the loop has begun, nobody can say here what became of it, and the answer says so.
+If the loop has begun, the outcome is not known here, and the answer states that.
 """
 
 import asyncio
