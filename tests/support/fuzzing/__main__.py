@@ -1,6 +1,6 @@
-"""`make fuzz`: hypothesis and atheris, one after the other, each for half of the time.
+"""`make fuzz`: hypothesis, random bytes and atheris, one after the other, each for a third of the time.
 
-    python -m support.fuzzing --minutes 10 --seed 1 --directory build/fuzz [--engine hypothesis|atheris]
+    python -m support.fuzzing --minutes 10 --seed 1 --directory build/fuzz [--engine hypothesis|random|atheris]
 
 Exit codes: 0 nothing failed, 1 something did; the smallest example of each failure is in DIRECTORY/crashers.
 """
@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.fuzzing import machine
+from support.fuzzing import machine, random_bytes
 
-ENGINES = ("hypothesis", "atheris")
+ENGINES = ("hypothesis", "random", "atheris")
 MAX_BYTES = 200
 """Of an input: enough for its operations."""
 
@@ -28,7 +28,7 @@ def main() -> int:
     given = parser.parse_args()
     directory = given.directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    engines = given.engine or [name for name in ENGINES if name == "hypothesis" or importlib.util.find_spec(name)]
+    engines = given.engine or [name for name in ENGINES if name != "atheris" or importlib.util.find_spec(name)]
     for name in set(ENGINES) - set(engines):
         print(f"without {name}")
     found = [_run(name, directory, given.minutes / len(engines), given.seed) for name in engines]
@@ -46,6 +46,8 @@ def _run(engine: str, directory: Path, minutes: float, seed: int) -> dict[str, i
     counts.write_text('{"examples": 0, "past_close": 0, "crashers": []}')
     if engine == "hypothesis":
         machine.run(directory, minutes, seed, counts)
+    elif engine == "random":
+        random_bytes.run(directory, minutes, seed, counts)
     else:
         options = [f"-max_total_time={round(60 * minutes)}", f"-seed={seed}", f"-max_len={MAX_BYTES}", "-verbosity=0"]
         command = [sys.executable, "-m", "support.fuzzing.guided", str(directory), str(counts), *options]

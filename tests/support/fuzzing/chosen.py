@@ -1,4 +1,4 @@
-"""Choices from bytes: both engines give bytes, and the same bytes make the same example.
+"""Choices from bytes: all engines give bytes, and the same bytes make the same example.
 
 A choice takes one byte, or two where there are more than 256 options. When the bytes are used up every choice is the
 first option, the simplest: bytes that are fewer or nearer to zero make a simpler example.

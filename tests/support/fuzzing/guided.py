@@ -12,12 +12,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["caboose_daemon", "caboose_wire"]):
-    from support.fuzzing import operations
-    from support.fuzzing.chosen import Chosen
+    from support.fuzzing.random_bytes import WRITE_EVERY, play
     from support.fuzzing.tally import Tally
-
-NUM_OPERATIONS = 5
-WRITE_EVERY = 50
 
 
 def main() -> None:
@@ -28,16 +24,7 @@ def main() -> None:
     inputs.mkdir(parents=True, exist_ok=True)
 
     def one_input(content: bytes) -> None:
-        chosen = Chosen(content)
-        with tally.example() as world:
-            generators = [operations.join, operations.step]
-            for _ in range(NUM_OPERATIONS):
-                for generator in generators:
-                    for operation in generator(chosen, world):
-                        world.do(operation)
-                if chosen.is_used_up:
-                    break
-                generators = [chosen.pick(operations.GENERATORS)]
+        play(content, tally)
         if tally.num_examples % WRITE_EVERY == 0:
             tally.write(counts)
 
