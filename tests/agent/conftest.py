@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import HashStore
 
 import caboose
 from support.collector import Collector, collector
@@ -49,6 +51,14 @@ def attach() -> Iterator[Callable[..., caboose.Monitor]]:
     yield attach_and_remember
     for monitor in made:
         monitor.close()
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What the forward of the attached model shows: whether it is called at all, and its train and eval modes."""
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
@@ -35,21 +37,39 @@ class Calls:
 
 
 class Modes:
-    """Reads the model's own flag and those of the modules that behave differently in eval."""
+    """Whether the trained modules are in train mode, and which of those that behave differently in eval are not.
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._norms = [m for m in model.modules() if isinstance(m, _NormBase) and not _is_frozen(m)]
-        self._dropouts = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
+    The flags of a wrapper, and of a module around the model, are not read: a framework may leave them in eval. Nor are
+    those of a copy that no optimizer holds, as an average of the weights or a teacher: it is in eval on purpose.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        parameters = {id(p) for p in model.parameters()}
+        trained = list(dict.fromkeys(_trained(model, held if held & parameters else parameters)))  # shared ones once
+        self._owners = [m for m in trained if any(True for _ in m.parameters(recurse=False))] or [model]
+        self._norms = [m for m in trained if isinstance(m, _NormBase) and not _is_frozen(m)]
+        self._dropouts = [m for m in trained if isinstance(m, _DropoutNd) and m.p > 0]
         self._normal = Mode()
 
     def read(self) -> Mode:
         """The modes now."""
         num_norms = sum(not m.training for m in self._norms)
         num_dropouts = sum(not m.training for m in self._dropouts)
-        if self._model.training and not num_norms and not num_dropouts:
+        is_training = any(m.training for m in self._owners)  # most often the first one is
+        if is_training and not num_norms and not num_dropouts:
             return self._normal
-        return Mode(self._model.training, num_norms, num_dropouts)
+        return Mode(is_training, num_norms, num_dropouts)
+
+
+def _trained(module: torch.nn.Module, held: set[int]) -> Iterator[torch.nn.Module]:
+    """The module and those in it, without parts that have parameters and none of them held."""
+    parameters = {id(p) for p in module.parameters()}
+    if parameters and not parameters & held:
+        return
+    yield module
+    for child in module.children():
+        yield from _trained(child, held)
 
 
 def _is_frozen(norm: _NormBase) -> bool:

@@ -89,6 +89,8 @@ class Observer:
         self._num_steps_taken = 0
         self._num_sparse = 0
         self._has_news = False
+        # Attached with the first optimizer step, as without code: what is in the gradients may be clipped already.
+        self._is_mid_step = any(p.grad is not None for p in self.table.parameters)
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
@@ -103,7 +105,7 @@ class Observer:
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
         self._samples = Samples(model, self.table, protect, norm_type, compares_ranks=is_reduced)
         self.batches = self._samples.batches
-        self._modes = Modes(model)
+        self._modes = Modes(model, self.optimizers)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
         clock.device_phases = device_phases(self._device)
         self.utilization = Utilization(self._device)
@@ -145,6 +147,7 @@ class Observer:
             self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
             return
         self.table = table
+        self._modes = Modes(self._model, self.optimizers)
         self._gradients = self._reader()
         self._begin_gradients()
         self._clipping.owned = frozenset(table.index)
@@ -204,13 +207,17 @@ class Observer:
         self._begin_gradients()
 
     def _begin_gradients(self) -> None:
-        self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=self._takes_norms)
+        takes_norms = self._takes_norms and not self._is_mid_step
+        self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=takes_norms)
 
     def _before_forward(self, module: torch.nn.Module, _args: Any, _kwargs: Any) -> None:
         self._samples.end_forward()  # if the end of the forward before was not seen
         if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return  # an evaluation inside the loop, or an export, is not the step's forward
         self._check_parameters()
+        if self._is_mid_step:  # it was between two steps
+            self._is_mid_step = False
+            self._begin_gradients()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
         is_first, self._mode = self._mode is None, self._modes.read()
@@ -302,6 +309,7 @@ class Observer:
             self._blind_while_uncalled = frozenset(parts) - self.blind.keys()
             self.blind = {**dict.fromkeys(parts, UNCALLED), **self.blind}
             self._has_news = True
+        self._is_mid_step = False
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         self._note_sparse_gradients()

@@ -263,7 +263,9 @@ def test_what_a_script_trains_is_seen_without_a_line_changed(script: Path, liste
     assert [layer.name for layer in hello.layers] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert [r.step for r in listening.reports] == [1, 2, 3, 4, 5, 6]
     assert [r.loss for r in listening.reports] == pytest.approx(saw["losses"], rel=1e-6)
-    assert [grad_norm(r) for r in listening.reports] == pytest.approx(saw["norms"], rel=1e-5)
+    first, *others = (grad_norm(r) for r in listening.reports)
+    assert first is None, "it may be clipped already"
+    assert others == pytest.approx(saw["norms"][1:], rel=1e-5)
     assert all(r.lr == (0.1,) for r in listening.reports)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
@@ -27,14 +26,6 @@ def auto(attach: Callable[..., caboose.Monitor], listening: Collector) -> Callab
         return attach(model, optimizer, **{"endpoint": listening.endpoint, "rollback": "auto", **options})
 
     return begin
-
-
-@pytest.fixture
-def process_group() -> Iterator[None]:
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def a_stage(module: torch.nn.Module) -> PipelineStage:

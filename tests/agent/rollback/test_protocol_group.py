@@ -1,24 +1,13 @@
 """How the ranks meet: one broadcast tells where the register is, or why there is none."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
-import torch.distributed as dist
-from torch.distributed import HashStore
 
 from caboose.rollback.group import open_group
 from caboose.rollback.register import Register, Seal
 
 pytestmark = pytest.mark.timeout(30)
-
-
-@pytest.fixture
-def process_group() -> Iterator[None]:
-    """A process group of this process alone, which is rank 0 of what it opens."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_every_connection_leads_to_the_same_register(process_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
