@@ -65,7 +65,9 @@ class LayerTable:
         num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
         reasons = []
         if num_ignored:
-            reasons.append(f"{num_ignored} parameters are ignored by DDP, so that each rank has its own")
+            reasons.append(
+                f"{num_ignored} parameters are ignored by DDP or outside of it, so that each rank has its own"
+            )
         if num_unknown:
             reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
         if reasons:

@@ -29,7 +29,7 @@ from caboose.observe.optimizers import OptimizerState
 from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Protect, Samples
 from caboose.observe.step_vector import StepVector, Vector
-from caboose.tensors.placement import without_compile
+from caboose.tensors.placement import in_ddp
 from caboose.tensors.readable import mean
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
 from caboose.tensors.scalars import as_number
@@ -94,7 +94,7 @@ class Observer:
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
-        is_reduced = world > 1 and isinstance(without_compile(model), torch.nn.parallel.DistributedDataParallel)
+        is_reduced = world > 1 and in_ddp(model)
         is_sharded = any(layer.placement == "sharded" for layer in self.table.layers)
         self.is_reduced = is_reduced or is_sharded
         """Whether the optimizers get the gradients of all ranks together."""

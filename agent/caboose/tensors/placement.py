@@ -6,8 +6,8 @@ Only known placements are summed. A plain tensor in a model without sharding is 
 known if every dimension of its mesh shards or replicates it and the mesh spans the whole job: then the squares over all
 ranks, divided by the number of copies of each shard, are those of the whole. FSDP1 keeps shards of flat buffers; its
 handles give them, and the number of ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
-tensor in a sharded model) is `unknown`: reported as blind, never summed. So is a parameter that DDP ignores: each rank
-has its own.
+tensor in a sharded model) is `unknown`: reported as blind, never summed. So is a parameter that DDP ignores, or that
+lies outside of it: each rank has its own.
 """
 
 import sys
@@ -60,11 +60,22 @@ class Placements:
         return id(parameter) in self._ignored
 
 
+def in_ddp(model: torch.nn.Module) -> bool:
+    """Whether DDP reduces the gradients of the model, or of parts of it: it may lie inside other modules."""
+    return any(isinstance(m, torch.nn.parallel.DistributedDataParallel) for m in model.modules())
+
+
 def _ignored_by_ddp(model: torch.nn.Module) -> frozenset[int]:
-    bare = without_compile(model)
-    if not isinstance(bare, torch.nn.parallel.DistributedDataParallel):
+    """What is trained and DDP does not reduce: what it is given to ignore, and what lies outside of it."""
+    wrappers = [m for m in model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
+    if not wrappers:
         return frozenset()
-    return frozenset(id(p) for name, p in bare.module.named_parameters() if name in bare.parameters_to_ignore)
+    ignored, reduced = set(), set()
+    for wrapper in wrappers:
+        for name, p in wrapper.module.named_parameters():
+            (ignored if name in wrapper.parameters_to_ignore else reduced).add(id(p))
+    outside = {id(p) for p in model.parameters() if p.requires_grad} - reduced
+    return frozenset(ignored | outside)
 
 
 def without_compile(model: torch.nn.Module) -> torch.nn.Module:
