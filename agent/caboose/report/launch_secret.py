@@ -6,8 +6,9 @@ The secret outlives the processes of a launch, so that ranks which the launcher 
 `CABOOSE_LAUNCH_SECRET`, if the launcher's script sets that; needed if the ranks are on several hosts. Else, with all
 ranks on this host, it is a file of this user alone, named after the launcher's process: its id and start time. The
 launcher is the first ancestor without this rank's own variables, so a wrapper script around each rank makes no
-difference. Whichever rank comes first makes the file; files of launchers that are gone are removed then. No
-connection, collective or store is needed.
+difference; a process that started the other ranks itself, as with Lightning's launcher, is the launcher. Whichever rank
+comes first makes the file; files of launchers that are gone are removed then. No connection, collective or store is
+needed.
 
 The secret itself is never sent. The proof is a MAC of the job's name, so it reveals nothing about the proof of another
 job. Whoever can read the connection can repeat it: use keys where others can.
@@ -80,13 +81,29 @@ def _of_launcher(env: Mapping[str, str]) -> bytes | None:
 
 def _launcher() -> int:
     """The process that started all ranks of this host."""
-    mine = {variable for variable in _environment(os.getpid()) if variable.startswith(OWN_VARIABLES)}
+    mine = _own_variables(os.getpid())
+    if not mine and _has_started_ranks():
+        return os.getpid()
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
         if pid <= 1 or not mine or not mine <= _environment(pid):
             break
         pid = int(_stat(pid)[1])
     return pid
+
+
+def _own_variables(pid: int) -> set[bytes]:
+    return {variable for variable in _environment(pid) if variable.startswith(OWN_VARIABLES)}
+
+
+def _has_started_ranks() -> bool:
+    """Whether a child of this process was started with the variables of another rank than this one."""
+    here = {f"{name}={value}".encode() for name, value in os.environ.items()}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
+            if int(_stat(int(path.name))[1]) == os.getpid() and _own_variables(int(path.name)) - here:
+                return True
+    return False
 
 
 def _environment(pid: int) -> set[bytes]:

@@ -50,6 +50,25 @@ def test_the_ranks_of_a_launcher_have_one_proof_and_another_launcher_has_another
     assert first[0] != second[0]
 
 
+FIRST_RANK = """
+import os, subprocess, sys
+os.environ.update({"LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+command = [sys.executable, "-c", sys.argv[1] + "import sys; sys.stdin.read()"]
+other = subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": "1"}, stdin=subprocess.PIPE)
+exec(sys.argv[1])
+other.communicate()
+"""
+
+
+def test_a_rank_that_starts_the_others_itself_has_their_proof() -> None:
+    """As Lightning's own launcher: rank 0 is the process that the user started."""
+    command = [sys.executable, "-c", FIRST_RANK, RANK]
+    ended = subprocess.run(command, env=clean_environment(), check=True, capture_output=True, text=True, timeout=60)
+    first, second = ended.stdout.split()
+    assert len(first) == 64
+    assert first == second
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_files_of_launchers_that_are_gone_are_removed(tmp_path: Path) -> None:
