@@ -17,6 +17,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from caboose.attachment import no_code
+from caboose.integrations import frameworks
 from caboose.version import __version__
 
 USAGE = """\
@@ -42,6 +43,7 @@ WATCHING_FILES = frozenset(
     for name in (
         ("attachment", "no_code.py"),
         ("attachment", "discovery.py"),
+        ("integrations", "frameworks.py"),
         ("observe", "losses.py"),
         ("observe", "model_calls.py"),
     )
@@ -68,7 +70,9 @@ def main() -> None:
 
 def run(first: str, rest: list[str]) -> None:
     """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
-    no_code.begin(os.environ)
+    guard = no_code.begin(os.environ)
+    if guard is not None:
+        frameworks.begin(guard)
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])

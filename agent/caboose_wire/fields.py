@@ -22,6 +22,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 Time = Annotated[float, msgspec.Meta(ge=0.0, le=float(2**53))]
 """Unix time; always a number, because data is ordered and retained by it."""
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=float(2**53))]
+"""A duration; always a number."""
 Scalars = Annotated[dict[Name, float], msgspec.Meta(max_length=MAX_SCALARS)]
 Scalar = float | int | str | bool | None
 Settings = Annotated[dict[Name, Scalar], msgspec.Meta(max_length=256)]

@@ -33,6 +33,7 @@ from caboose_wire.fields import (
     Placement,
     Rank,
     Scalars,
+    Seconds,
     Settings,
     Text,
     Time,
@@ -147,7 +148,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: Count = 0
     agent_version: Name = ""
     torch_version: Name = ""
-    started: float = 0.0
+    started: Time = 0.0
     """Unix time at attach."""
     start_step: Count = 0
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
@@ -259,7 +260,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sent while the process is alive, whether or not it finishes steps."""
 
     step: Count
-    since_step_seconds: float = 0.0
+    since_step_seconds: Seconds = 0.0
     num_dropped: Count = 0
     num_failures: Count = 0
     state: Name = "training"

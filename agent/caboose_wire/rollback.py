@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from caboose_wire.fields import Count, JobName, Name, Nonce, Text, Time
+from caboose_wire.fields import Count, JobName, Name, Nonce, Seconds, Text, Time
 
 RollbackMode = Literal["off", "advise", "auto"]
 """What may be done to a run: nothing, advice only, act. The lower of the daemon's and the run's mode is in force."""
@@ -21,7 +21,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: Text = ""
     step: Count = 0
     """The boundary the rank was at."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """How long the training thread was paused."""
 
 
@@ -49,7 +49,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Steps between two snapshots, in force; the agent increases it if snapshots cost too much."""
     num_bytes: Count = 0
     """Size of one snapshot on this rank."""
-    snapshot_seconds: float = 0.0
+    snapshot_seconds: Seconds = 0.0
     """Time of the last snapshot on the training thread."""
     budget_left: Count = 0
     cool_until: Count = 0

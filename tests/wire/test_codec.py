@@ -66,7 +66,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         incarnation=nonces,
         launch=names,
         attempt=counts,
-        started=numbers,
+        started=times,
         layers=st.lists(layers, max_size=3).map(tuple),
         groups=st.lists(groups, max_size=2).map(tuple),
         visible=st.lists(names, max_size=3).map(tuple),
@@ -95,7 +95,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(
         Heartbeat,
         step=counts,
-        since_step_seconds=numbers,
+        since_step_seconds=times,
         num_dropped=counts,
         num_failures=counts,
         state=names,

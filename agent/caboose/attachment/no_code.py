@@ -4,7 +4,7 @@ Design
 ------
 Everything runs on the script's own threads, in this order:
 
-1. when the script has imported torch (`torch_import`), hooks are installed: torch's global optimizer step hooks, and
+1. when the script has imported torch (`imports`), hooks are installed: torch's global optimizer step hooks, and
    around `Optimizer.__init__`, `autograd.backward` (`losses`) and `GradScaler.step`;
 2. the first optimizer that is made starts the search for its model (`discovery`), which ends with the first forward;
 3. the first optimizer step attaches, before that step: `attach(model, optimizers)`; 4. every end of an optimizer step
@@ -17,8 +17,9 @@ step ends too, and from then on only those that had stepped are expected.
 An optimizer that was not attached is ignored, unless it has taken `PATIENCE` steps while the attached ones took none:
 then training has reached a new phase, and the search starts again.
 
-If the script or a framework callback calls `attach`, this one closes. A forked child reports nothing. Nothing here
-raises into the script: each entry is behind a guard, and a failure to attach ends the attempt.
+If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
+A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
+attach ends the attempt.
 """
 
 import logging
@@ -27,7 +28,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from caboose.attachment import attach, torch_import
+from caboose.attachment import attach, imports
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
@@ -42,17 +43,19 @@ PATIENCE = 20
 """Steps of other optimizers, without one of the attached, after which those are taken to have replaced them."""
 
 
-def begin(env: Mapping[str, str]) -> None:
-    """Attaches to what this process trains from now on. Imports no torch, and never raises."""
+def begin(env: Mapping[str, str]) -> Guard | None:
+    """Attaches to what this process trains from now on; returns its guard. Imports no torch, and never raises."""
     try:
         if environment.is_disabled(env):
-            return
+            return None
         environment.resolve(env)
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
-        return
+        return None
     automatic = AutoAttach()
-    torch_import.when_imported(automatic.guard.protect("automatic attach", automatic.install))
+    install = automatic.guard.protect("automatic attach", automatic.install)
+    imports.when_imported("torch", lambda _: install())
+    return automatic.guard
 
 
 class AutoAttach:

@@ -163,7 +163,7 @@ class StepReporter:
         session = self._session
         return Heartbeat(
             step=session.count.step,
-            since_step_seconds=time.monotonic() - self._boundary,
+            since_step_seconds=max(0.0, time.monotonic() - self._boundary),
             num_dropped=session.sender.num_dropped if session.sender is not None else 0,
             num_failures=self._guard.num_failures,
             utilization=self._observer.utilization.read(),

@@ -22,7 +22,7 @@ from caboose.tensors import readback
 from support import wire_recorder
 
 JOB = "every-field"
-SECONDS = 120.0
+SECONDS = 400.0
 REPLICAS_DIFFER = 560
 """The step after which one rank's weights are changed, so that the fingerprints of the layers are compared."""
 HIGH_LOSS = range(60, 120)
