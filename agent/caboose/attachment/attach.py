@@ -187,6 +187,11 @@ def attach(
     return monitor
 
 
+def has_attached() -> bool:
+    """Whether anything was attached to in this process."""
+    return _attached is not None
+
+
 def _log_attached(monitor: Monitor, chosen: environment.Settings, mode: str) -> None:
     if chosen.why_uncommanded:
         logger.warning(

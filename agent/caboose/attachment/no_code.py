@@ -19,11 +19,13 @@ then training has reached a new phase, and the search starts again.
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
 A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
-attach ends the attempt.
+attach ends the attempt. A script that ended well without a step that could be watched gets one line about that.
 """
 
+import atexit
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -68,6 +70,7 @@ class AutoAttach:
         self._monitor: Monitor | None = None
         self._is_attaching = False
         self._num_steps = 0
+        self._num_made = 0
         self._num_ended = 0
         self._num_strange = 0
         self._attached: set[int] = set()
@@ -105,6 +108,7 @@ class AutoAttach:
         self._patches.put(torch.amp.GradScaler, "step", self._watch_scaler)
         attach.before_attach.append(self._give_way)
         os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._report_unseen, os.getpid())
         self._is_on = True
 
     def _protect_with(self, guard: Guard) -> None:
@@ -132,6 +136,21 @@ class AutoAttach:
         if self._is_on:
             self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
+    def _report_unseen(self, pid: int) -> None:
+        """At the exit of a script that ended well and in which nothing was ever watched: logs the reason."""
+        if not self._is_on or attach.has_attached() or os.getpid() != pid or hasattr(sys, "last_type"):
+            return
+        if not self._num_made:
+            why = "the script made no torch.optim.Optimizer"
+        elif not self._num_ended:
+            why = "no optimizer took a step that Python sees (compiled or captured steps are not seen)"
+        else:
+            why = "no module holds the parameters that were updated"
+        text = (
+            "caboose: nothing was watched: %s. Call caboose.attach(model, optimizer) and monitor.step(loss) in the loop"
+        )
+        logger.warning(text, why)
+
     def _give_way(self) -> None:
         """The script calls attach itself."""
         if self._is_on and not self._is_attaching:
@@ -146,6 +165,7 @@ class AutoAttach:
         return __init__
 
     def _optimizer_made(self, optimizer: "torch.optim.Optimizer") -> None:
+        self._num_made += 1
         self._known.add(optimizer)
         self._losses.watch_scalers()
         if self._monitor is None:

@@ -328,8 +328,16 @@ class Job:
 
     @property
     def health(self) -> str:
-        """The severity of the worst open incident; ok where none is open, warning where nobody looks."""
+        """The severity of the worst open incident; of a run that is over, of the worst that was open at its end.
+
+        ok where there is none, warning where nobody looks.
+        """
         incidents = self.incidents.open
-        if not incidents:
-            return "warning" if self.faults.is_quarantined else "ok"
-        return str(incidents[0].severity)
+        if incidents:
+            return str(incidents[0].severity)
+        if self.faults.is_quarantined:
+            return "warning"
+        if self.attempt is None or not self.attempt.is_over:
+            return "ok"
+        left = (e.worst for e in self.incidents if e.attempt == self.num_attempts and e.is_unresolved)
+        return str(max(left, key=lambda severity: severity.rank, default="ok"))

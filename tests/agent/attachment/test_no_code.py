@@ -152,7 +152,7 @@ def test_disabled_means_untouched(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(dedent(SCRIPTS["looks for us"]))
     plain = outcome([*PLAIN, "train.py"], tmp_path)
     assert outcome([*WATCHED, "train.py"], tmp_path, CABOOSE_DISABLED="1") == plain
-    assert "_TorchFinder" in outcome([*WATCHED, "train.py"], tmp_path)[1]
+    assert "_Finder" in outcome([*WATCHED, "train.py"], tmp_path)[1]
 
 
 def test_a_wrong_setting_is_told_once_and_the_script_runs_unwatched(tmp_path: Path) -> None:
@@ -293,3 +293,38 @@ def test_a_script_that_attaches_itself_is_attached_once(script: Path, listening:
     assert [h.job for h in listening.hellos] == ["by-hand"]
     assert [r.step for r in listening.reports] == [1, 2, 3, 4, 5]
     assert "caboose" not in printed(done.stdout)[0]["backward"], "the automatic one has gone"
+
+
+UNSEEN = {
+    "made no torch.optim.Optimizer": """
+        import torch
+        weight = torch.zeros(3, requires_grad=True)
+        (weight - 1).pow(2).sum().backward()
+        """,
+    "no optimizer took a step": """
+        import torch
+        torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        """,
+    "no module holds the parameters": """
+        import torch
+        weight = torch.zeros(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        (weight - 1).pow(2).sum().backward()
+        optimizer.step()
+        """,
+}
+
+
+@pytest.mark.parametrize("why", first_of(UNSEEN))
+def test_a_script_in_which_nothing_could_be_watched_is_told_why_in_one_line(why: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(dedent(UNSEEN[why]))
+    done = run([*WATCHED, "train.py"], tmp_path)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("caboose: nothing was watched: ")
+    assert why in line
+
+
+def test_a_script_that_fails_before_its_first_step_shows_its_own_error_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nraise ValueError('no data')\n")
+    assert outcome([*WATCHED, "train.py"], tmp_path) == outcome([*PLAIN, "train.py"], tmp_path)
