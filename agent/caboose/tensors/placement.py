@@ -70,7 +70,8 @@ def _ignored_by_ddp(model: torch.nn.Module) -> frozenset[int]:
     wrappers = [m for m in model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
     if not wrappers:
         return frozenset()
-    ignored, reduced = set(), set()
+    ignored: set[int] = set()
+    reduced: set[int] = set()
     for wrapper in wrappers:
         for name, p in wrapper.module.named_parameters():
             (ignored if name in wrapper.parameters_to_ignore else reduced).add(id(p))
