@@ -64,13 +64,14 @@ def test_a_command_can_be_decoded_by_ranks_that_have_seen_the_highest_number_of_
     assert decode(encode(order.command)) == order.command
 
 
-def test_an_answer_whose_time_is_no_number_is_shown_with_its_name() -> None:
+def test_an_answer_whose_time_is_no_number_is_refused() -> None:
     run = deaf()
     run.says(0, Ack(command=1, outcome="done", step=45, seconds=float("inf")))
     run.core.pass_time(run.now)
 
     shown = json.loads(json.dumps(json_shapes.decision(run.decisions[0]), allow_nan=False))
-    assert shown["answers"][0]["seconds"] == "Infinity"
+    assert shown["answers"] == []
+    assert run.core.state.num_refused["malformed"] == 1
 
 
 def test_a_command_is_signed_where_there_is_a_secret() -> None:
