@@ -41,6 +41,8 @@ def test_the_files_are_up_to_date() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_check_names_a_stale_file_without_changing_it_and_a_run_rewrites_it(tmp_path: Path) -> None:
     for path in FOLDER.glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text())

@@ -49,6 +49,8 @@ def test_a_loss_that_still_falls_is_given_more_steps() -> None:
     assert 16 < len(found.losses) <= 48
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mean", [50.0, 1e5])
 def test_targets_that_are_far_away_take_long_and_are_no_failure(mean: float) -> None:
     torch.manual_seed(0)

@@ -40,6 +40,8 @@ def test_a_taken_report_port_is_one_line(refused_start: Refused) -> None:
     assert line.startswith(f"--listen tcp://127.0.0.1:{port}: Address already in use")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_taken_http_port_is_one_line(refused_start: Refused) -> None:
     with taken_port() as port:
         line = refused_start("--http", f"127.0.0.1:{port}")
@@ -47,12 +49,16 @@ def test_a_taken_http_port_is_one_line(refused_start: Refused) -> None:
     assert line.startswith(f"--http 127.0.0.1:{port}: Address already in use; is another daemon running?")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_host_that_is_not_ours_is_one_line(refused_start: Refused) -> None:
     line = refused_start("--http", "192.0.2.1:0", "--insecure")
 
     assert line.startswith("--http 192.0.2.1:0: ")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_data_directory_another_daemon_uses_is_one_line(daemon: DaemonProcess, refused_start: Refused) -> None:
     line = refused_start("--data-dir", str(daemon.data_dir))
 
@@ -80,6 +86,8 @@ def test_a_journal_that_is_something_else_is_one_line_and_left_alone(refused_sta
     assert journal.read_bytes() == b"this is not a database" * 100
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_token_too_short_to_be_one_is_one_line(refused_start: Refused, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
 

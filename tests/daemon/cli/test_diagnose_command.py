@@ -54,6 +54,8 @@ def test_confidences_and_unknown_add_up_to_one_for_programs_too(tmp_path: Path, 
     assert diagnosis["causes"][0]["id"] == "outlier_batch"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_running_job_is_diagnosed_by_name_or_as_the_only_one(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon, simulated_ranks(daemon.endpoint, 2) as ranks:
         for step in range(1, 31):

@@ -92,6 +92,8 @@ def test_prints_one_object_per_run_for_programs(spiking: Path, calm: Path, tmp_p
     assert {finding["severity"] for finding in loud["findings"]} == {"warning", "critical"}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_compares_two_configurations(spiking: Path, calm: Path, tmp_path: Path) -> None:
     numb = tmp_path / "numb.toml"
     numb.write_text("[rules.loss_spike]\nratio = 50.0\n")
@@ -110,6 +112,8 @@ def test_compares_two_configurations(spiking: Path, calm: Path, tmp_path: Path) 
     assert "no difference on these logs" in run(tmp_path, "--config", same, spiking).stdout
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_lower_severity_is_told_as_a_change_and_an_earlier_finding_as_a_lead(spiking: Path, tmp_path: Path) -> None:
     quieter = tmp_path / "quieter.toml"
     quieter.write_text("[rules.loss_spike]\nseverity = 'warning'\n")

@@ -232,6 +232,8 @@ def test_a_page_of_a_running_daemon_has_the_state(run_caboose: Run, busy: Daemon
     assert "(posted; the default is" in " ".join(page.split())
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [("show", "loss_spike", "--json"), ("--json", "show", "loss_spike")])
 def test_a_page_for_programs(run_caboose: Run, nobody: str, arguments: tuple[str, ...]) -> None:
     answer = json.loads(run_caboose("rules", *arguments, CABOOSE_HTTP=nobody).stdout)

@@ -116,6 +116,8 @@ def test_a_rank_that_was_silent_is_one_incident_with_the_reports_that_were_lost_
     assert one(story).rule == "rank_silent"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_nan_long_after_a_scheduler_was_found_idle_is_an_incident_of_its_own() -> None:
     story = scenario(falling=2.0, noise=0.02, facts={"scheduler": "CosineAnnealingLR", "num_batches": 100})
     story.meanwhile(lr=(1e-3,)).nan_loss(2, at=1001, steps=5, spreads=True)
@@ -244,6 +246,8 @@ def test_survives_a_restart_of_the_daemon_and_goes_on(journaled: Make) -> None:
     assert not one(story).is_unresolved
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_an_open_incident_survives_a_restart_however_much_was_found_since(journaled: Make) -> None:
     core = journaled(config=Config(rules=watching("config_advice non_finite", {})))
     story = scenario(1, core=core, groups=(Group(name="0", optimizer="Adam", settings={"lr": 1e-9}),))

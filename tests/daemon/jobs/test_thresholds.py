@@ -80,6 +80,8 @@ def test_what_is_in_force_is_shown_with_where_it_comes_from(configured: Configur
 # SIGHUP
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_hang_up_reads_the_files_thresholds_again(configured: Configured) -> None:
     configured.write("[rules.loss_spike]\nratio = 1.5\n")
     configured.hang_up()
@@ -111,6 +113,8 @@ def test_a_bad_file_is_one_line_and_the_old_thresholds_stay(
     assert configured.in_force("loss_spike", "scales") == (7.0, "file")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_what_needs_a_restart_is_one_warning_and_the_thresholds_count_all_the_same(configured: Configured) -> None:
     configured.write(
         "[journal]\nmax_steps = 5\nretention_days = 2\n[daemon]\ninsecure = true\n[rules.loss_spike]\nscales = 8\n"
@@ -121,6 +125,8 @@ def test_what_needs_a_restart_is_one_warning_and_the_thresholds_count_all_the_sa
     assert configured.in_force("loss_spike", "scales") == (8.0, "file")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_flag_that_the_file_contradicts_is_no_change(configured: Configured) -> None:
     configured.write("[daemon]\nhttp = '127.0.0.1:1'\n")
     configured.hang_up()
@@ -185,6 +191,8 @@ def test_a_posted_change_counts_at_once_and_says_how_long(configured: Configured
     assert configured.says("posted, until the daemon restarts: rules.loss_spike.ratio = 2.0 (was 1.25)")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_posted_stays_over_the_file_until_it_is_taken_back(configured: Configured) -> None:
     configured.post({"rules": {"loss_spike": {"scales": 9, "ratio": 2}}})
     configured.write("[rules.loss_spike]\nscales = 8\npersist_steps = 5\n")
@@ -225,6 +233,8 @@ BAD_BODIES = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_bad_body_is_one_line_and_changes_nothing(configured: Configured) -> None:
     before = configured.get("/api/v1/config")
     for label, (body, line) in BAD_BODIES.items():
@@ -272,6 +282,8 @@ def test_a_rule_of_a_running_job_judges_by_the_new_thresholds(configured: Config
         assert (found["onset_step"], found["is_open"]) == (46, True)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_switching_a_rule_off_ends_what_it_had_found_and_a_restart_switches_it_on(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon, simulated_ranks(daemon.endpoint, 1) as (rank,):
         made = Configured(**vars(daemon))

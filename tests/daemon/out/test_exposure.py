@@ -68,12 +68,16 @@ def test_insecure_is_allowed_but_loud(tmp_path: Path) -> None:
         assert LOUD in daemon.log.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_insecure_in_the_file_is_just_as_loud(tmp_path: Path) -> None:
     (tmp_path / "caboose.toml").write_text("[daemon]\ninsecure = true\n")
     with running_daemon(tmp_path) as daemon:
         assert LOUD in daemon.log.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_daemon_on_this_machine_is_quiet_about_it(daemon: DaemonProcess) -> None:
     assert "insecure" not in daemon.log.read_text()
 
@@ -103,6 +107,8 @@ def test_keys_are_not_written_over(run_caboose: Run, tmp_path: Path) -> None:
     assert (tmp_path / "keys" / "daemon.key_secret").read_bytes() == before
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_keys_that_are_not_there_are_one_line(refused_start: Refused) -> None:
     line = refused_start("--keys", "nowhere")
 
@@ -167,6 +173,8 @@ def test_a_name_is_authorised_listed_and_revoked(run_caboose: Run, tmp_path: Pat
     assert "alice" not in run_caboose("keys", "list", "keys").stdout
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     first_of(

@@ -91,6 +91,8 @@ def test_a_grafana_that_fails_is_counted_and_logged_once_and_watching_goes_on(
     assert grafana.annotations == {}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_grafana_that_hangs_delays_nothing(watched: DaemonProcess, grafana: StandIn) -> None:
     never = threading.Event()
     grafana.fails("GET", 200, until=never)

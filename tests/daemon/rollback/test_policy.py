@@ -466,6 +466,8 @@ def test_a_plan_skips_what_a_run_was_stopped_for_also_once_the_next_attempt_has_
     assert skipped(run) == ((146, stop.boundary),)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("error", ["", "RuntimeError: out of memory"])
 def test_a_plan_skips_the_steps_of_trouble_that_a_run_ended_in(error: str) -> None:
     run = stuck(guarded(rollback={"mode": "advise"}).healthy(100), 30)

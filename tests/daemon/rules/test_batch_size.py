@@ -88,6 +88,8 @@ def test_is_silent_at_the_order_of_the_noise_scale(ratio: float, ranks: int) -> 
     assert judged(a_rule(), views(ratio, ranks=ranks)) == []
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [8, 32])
 def test_a_batch_far_below_it_is_told_and_a_warning_once_the_loss_no_longer_falls(ranks: int) -> None:
     falling = judged(a_rule(), views(40.0, ranks=ranks, samples=100, falls=True))

@@ -142,6 +142,8 @@ def test_an_outlier_batch_with_a_high_norm_that_is_over_at_the_next_step_never_p
     assert {str(episode.severity) for episode in story.healthy(5).episodes} == {"warning"}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_next_to_nothing_of_what_was_gained_never_pages() -> None:
     """Ten times the level, but the run has come down from 2.3."""
     down = (2.3 * np.exp(-np.arange(1500) / 150) + 1e-3).tolist()

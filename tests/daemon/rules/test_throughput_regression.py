@@ -117,6 +117,8 @@ def test_a_slow_start_is_no_baseline_and_a_fast_first_step_neither() -> None:
     assert a_job(lambda step: 0.001 if step <= 5 else 0.1).of("throughput_regression") == []
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("scatter", first_of([0.05, 0.4, 1.0]))
 def test_a_long_run_of_batches_of_changing_length_is_silent(seed: int, scatter: float) -> None:
@@ -133,6 +135,8 @@ def test_abstains_without_phases() -> None:
     assert a_job(slower(3.0), visible=("loss",)).is_silent
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_short_steps_have_to_be_slow_for_ten_seconds_too() -> None:
     def job(steps: int) -> Scenario:
         return a_job(lambda step: 0.002 * (2.0 if step >= 300 else 1.0), 300 + steps)
