@@ -12,6 +12,7 @@ import pytest
 from caboose_wire.codec import TYPES
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 from support import wire_recorder
+from support.jobs.every_field import DIFFER
 from support.processes import DaemonProcess, clean_environment, running_daemon, wait_until
 from support.training import JOBS, training
 
@@ -69,7 +70,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             assert wait_until(lambda: daemon.step(JOB) > 600, 60), "into the second epoch"
             _be_refused(folder, env)
             _read_everything(daemon, JOB)
-            _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback", "stop")
+            _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback")
+            (folder / DIFFER).touch()
+            differ_from = daemon.step(JOB)
+            assert wait_until(lambda: daemon.step(JOB) > differ_from + 50, 60), "some samples compare the ranks"
+            _command(daemon, "stop")
             process.wait(90)
         for job in daemon.get("/api/v1/jobs")["jobs"]:
             _read_everything(daemon, job["job"])

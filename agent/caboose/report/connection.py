@@ -6,15 +6,15 @@ Used by one thread, which owns it. To send: the socket holds few messages (`SNDH
 connected (`IMMEDIATE`), so that drops are decided by the caller. Linger is zero, except at `close`.
 
 What comes in: MAXMSGSIZE limits a frame, and a message may have any number of them. libzmq keeps the frames of an
-unfinished message where they cannot be read, counted or dropped; its high-water mark counts finished messages only. A
-peer that sends frames without end made a process grow by 300 MB/s. So the kernel's count of the bytes on the connection
-is compared with what was read (`caboose_wire.received_bytes`): more than `MAX_BYTES` since the last finished message
+unfinished message where they cannot be read, counted or dropped, and there is no high-water mark (`sockets`). A peer
+that sends frames without end made a process grow by 300 MB/s. So the kernel's count of the bytes on the connection is
+compared with what was read (`caboose_wire.received_bytes`): more than `MAX_BYTES` since the last message that was read
 raises `Flooded`, and closing the socket frees the frames. The count is read when the connection has something to read,
-at most every `CHECK_SECONDS`, so `wait` must be where its thread spends its time. Heartbeats are counted as well:
-without any message they reach the limit after hours, which is then no flood (`is_slow`). The bound: `MAX_BYTES` on the
-wire and what arrives during one check, at most 32 times that in libzmq's memory (an empty frame of 2 bytes takes 64
-there). Measured: 10 MB at most. The small receive buffer slows a flood down. Outside Linux the bytes are not counted,
-and only a frame is limited.
+at most every `CHECK_SECONDS`, so `wait` must be where its thread spends its time. Heartbeats of older daemons are
+counted as well: without any message they reach the limit after hours, which is then no flood (`is_slow`). The bound:
+`MAX_BYTES` on the wire and what arrives during one check, at most 32 times that in libzmq's memory (an empty frame of 2
+bytes takes 64 there). Measured: 10 MB at most. The small receive buffer slows a flood down. Outside Linux the bytes are
+not counted, and only a frame is limited.
 
 A finished message is read frame by frame, and only `MAX_FRAMES` of it are kept.
 
@@ -38,6 +38,7 @@ from zmq.utils.monitor import parse_monitor_message
 from caboose_wire import WireError
 from caboose_wire.codec import MAX_HEADER_BYTES
 from caboose_wire.received_bytes import ReceivedBytes
+from caboose_wire.sockets import outlast
 
 MAX_BYTES = 512 * 1024
 MAX_FRAMES = 8
@@ -110,7 +111,7 @@ class Connection:
         self._mark, self._marked_at = 0, time.monotonic()
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(context.socket(zmq.DEALER))
-            _configure(self._socket, endpoint, curve)
+            configure(self._socket, endpoint, curve)
             self._monitor = undo.enter_context(
                 self._socket.get_monitor_socket(
                     zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
@@ -220,17 +221,16 @@ class Connection:
         self.close(LINGER_MS if error is None else 0)
 
 
-def _configure(socket: "zmq.Socket[bytes]", endpoint: str, curve: CurveKeys | None) -> None:
+def configure(socket: "zmq.Socket[bytes]", endpoint: str, curve: CurveKeys | None) -> None:
+    """Sets the options of a socket that reports to the daemon."""
+    outlast(socket)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 100)
-    socket.setsockopt(zmq.RCVHWM, 100)
     socket.setsockopt(zmq.RCVBUF, RECEIVE_BUFFER_BYTES)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
     if endpoint.startswith("tcp://["):
         socket.setsockopt(zmq.IPV6, 1)
     if curve is not None:

@@ -1,15 +1,18 @@
-"""Closes connections that send a message without end: libzmq would buffer it until the memory is gone.
+"""Closes connections that send a message without end, or more than can be read: libzmq would buffer it all.
 
 Design
 ------
-MAXMSGSIZE limits a frame, and RCVHWM counts whole messages. A peer that sends frame after frame of one message is
-limited by neither: libzmq keeps the frames and hands over nothing. The daemon cannot see such a message, but it can see
-its own memory grow, and which connection receives bytes (`caboose_wire.received_bytes`). So this runs on the loop's
-thread and costs one read of /proc every `CHECK_SECONDS` as long as the memory does not grow. Growth of `GROWTH_BYTES`
-starts a search of `SEARCH_SECONDS`: messages are then received together with the descriptor that they came from. A
-connection is closed if it delivered no message during the search, still receives, and has received
-`MAX_UNFINISHED_BYTES` (twice the largest message) since its last delivery. Nobody is judged before the loop has emptied
-the socket once: until then whole messages may wait. An honest peer that is closed by mistake connects again within a
+MAXMSGSIZE limits a frame; there is no limit to the frames of a message, and none to the messages that wait
+(`caboose_wire.sockets`). libzmq keeps the frames of an unfinished message and hands over nothing. The daemon cannot see
+such a message, but it can see its own memory grow, and which connection receives bytes (`caboose_wire.received_bytes`).
+So this runs on the loop's thread and costs one read of /proc every `CHECK_SECONDS` as long as the memory does not grow.
+Growth of `GROWTH_BYTES` starts a search of `SEARCH_SECONDS`: messages are then received together with the descriptor
+that they came from. A connection is closed if it delivered no message during the search, still receives, and has
+received `MAX_UNFINISHED_BYTES` (twice the largest message) since its last delivery. Nobody is judged before the loop
+has emptied the socket once: until then whole messages may wait. If the loop does not empty the socket from one look to
+the next and the memory has grown by as much again, a connection is closed whose messages that wait take `FLOOD_BYTES`:
+more than any rank has to send after the longest pause. That is what it received in the search less what was read from
+it, and the memory that libzmq needs for each message. An honest peer that is closed by mistake connects again within a
 second and loses nothing it queued.
 
 Only Linux has what this needs; elsewhere it does nothing.
@@ -20,8 +23,9 @@ import ctypes
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import zmq
 
@@ -35,6 +39,12 @@ GROWTH_BYTES = 64 * 1024 * 1024
 SEARCH_SECONDS = 5.0
 MAX_UNFINISHED_BYTES = 2 * MAX_REPORT_BYTES
 STILL_RECEIVES_BYTES = 1024 * 1024
+FLOOD_BYTES = 64 * 1024 * 1024
+"""A rank keeps 1,000 reports at most, of some 10 KB each."""
+MESSAGE_BYTES = 128
+"""What libzmq needs for a message, beside what is in it."""
+FRAME_BYTES = 2
+"""What the wire needs for a frame, at least."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -52,11 +62,16 @@ class Connection:
         return self.descriptor, self.peer
 
 
+Reason = Literal["endless", "flood"]
+
+
 class FloodWatch:
     """Watches the connections of one listening port."""
 
-    def __init__(self, on_closed: Callable[[Connection], None], memory: Callable[[], int] | None = None) -> None:
-        """`on_closed` is called with each connection that was closed; `memory` gives the resident bytes."""
+    def __init__(
+        self, on_closed: Callable[[Connection, Reason], None], memory: Callable[[], int] | None = None
+    ) -> None:
+        """`on_closed` is called for each connection that was closed; `memory` gives the resident bytes."""
         self._on_closed = on_closed
         self._memory = memory or resident_bytes
         self._port = 0
@@ -69,9 +84,15 @@ class FloodWatch:
         """Bytes that each connection had received when it last delivered a message in a search."""
         self._deliverers: set[int] = set()
         """Descriptors that messages came from since the last look."""
+        self._read: dict[int, list[int]] = {}
+        """Messages and bytes that were read in this search, by descriptor."""
         self._honest: set[tuple[int, str]] = set()
         """Connections that delivered a message in this search."""
         self._has_emptied = False
+        self._is_emptied = False
+        """Whether the socket was empty since the last look."""
+        self._began_with = 0
+        """The memory when the search began."""
         self._has_closed = False
 
     @property
@@ -85,17 +106,22 @@ class FloodWatch:
     def receive(self, router: "zmq.Socket[bytes]") -> list[bytes]:
         """The next message, and notes the connection that it came from; zmq.Again if there is none."""
         frames = router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
-        self.delivered(frames[-1])
-        return [frame.bytes for frame in frames]
+        found = [frame.bytes for frame in frames]
+        self.delivered(frames[-1], found[1:])
+        return found
 
-    def delivered(self, frame: zmq.Frame) -> None:
-        """Notes the connection that a message came from."""
+    def delivered(self, frame: zmq.Frame, message: Sequence[bytes]) -> None:
+        """Notes the connection that a message came from, by one of its frames."""
         with contextlib.suppress(zmq.ZMQError, KeyError, ValueError):
-            self._deliverers.add(int(frame.get(zmq.SRCFD)))
+            descriptor = int(frame.get(zmq.SRCFD))
+            self._deliverers.add(descriptor)
+            read = self._read.setdefault(descriptor, [0, 0])
+            read[0] += 1
+            read[1] += sum(len(part) + FRAME_BYTES for part in message)
 
     def emptied(self) -> None:
         """The socket has no whole message left."""
-        self._has_emptied = True
+        self._has_emptied = self._is_emptied = True
 
     def check(self, now: float) -> None:
         """Looks at the memory, and in a search at every connection."""
@@ -109,36 +135,49 @@ class FloodWatch:
         if self._reference is None or memory < self._reference:
             self._reference = memory
         elif memory > self._reference + GROWTH_BYTES:
-            self._begin(now)
+            self._begin(now, memory)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float, memory: int) -> None:
         self._until = now + SEARCH_SECONDS
-        self._has_emptied = self._has_closed = False
+        self._began_with = memory
+        self._has_emptied = self._is_emptied = self._has_closed = False
         self._deliverers.clear()
+        self._read.clear()
         self._honest.clear()
         self._began = {known.key: known.received for known in connections(self._port)}
         self._last_delivery = {key: num for key, num in self._last_delivery.items() if key in self._began}
 
     def _search(self, now: float) -> None:
+        is_behind = not self._is_emptied and self._memory() > self._began_with + GROWTH_BYTES
+        self._is_emptied = False
         for known in connections(self._port):
+            if is_behind and self._waiting_bytes(known) > FLOOD_BYTES:
+                self._close(known, "flood")
+                continue
             if known.descriptor in self._deliverers:
                 self._last_delivery[known.key] = known.received
                 self._honest.add(known.key)
             elif self._has_emptied and known.key not in self._honest and self._is_endless(known):
-                self._close(known)
+                self._close(known, "endless")
         self._deliverers.clear()
         if now >= self._until:
             self._end()
+
+    def _waiting_bytes(self, known: Connection) -> float:
+        """The memory that messages of a connection take which came in this search and were not read yet."""
+        num_messages, num_bytes = self._read.get(known.descriptor, (0, 0))
+        waiting = known.received - self._began.get(known.key, 0) - num_bytes
+        return waiting * (1.0 + MESSAGE_BYTES * num_messages / max(1, num_bytes))
 
     def _is_endless(self, known: Connection) -> bool:
         since_delivery = known.received - self._last_delivery.get(known.key, 0)
         since_began = known.received - self._began.get(known.key, 0)
         return since_delivery > MAX_UNFINISHED_BYTES and since_began > STILL_RECEIVES_BYTES
 
-    def _close(self, known: Connection) -> None:
+    def _close(self, known: Connection, reason: Reason) -> None:
         _shut(known)
         self._has_closed = True
-        self._on_closed(known)
+        self._on_closed(known, reason)
 
     def _end(self) -> None:
         self._until = 0.0

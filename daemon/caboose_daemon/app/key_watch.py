@@ -68,15 +68,15 @@ class KeyWatch:
         self._is_asked.set()
 
     def receive(
-        self, router: "zmq.Socket[bytes]", on_frame: Callable[[zmq.Frame], None] | None = None
+        self, router: "zmq.Socket[bytes]", on_message: Callable[[zmq.Frame, list[bytes]], None] | None = None
     ) -> tuple[list[bytes], str]:
         """The next message of a peer that may report, and its key; zmq.Again if there is none."""
         while True:
             peer = router.recv(flags=zmq.NOBLOCK)
             first = router.recv(flags=zmq.NOBLOCK, copy=False)
             rest = router.recv_multipart(flags=zmq.NOBLOCK) if first.more else []
-            if on_frame is not None:
-                on_frame(first)
+            if on_message is not None:
+                on_message(first, [first.bytes, *rest])
             key = str(first.get("User-Id"))
             if peer not in self._connections:
                 self._note(peer, key, first)

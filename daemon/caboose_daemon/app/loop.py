@@ -23,7 +23,7 @@ from socket import socketpair
 import zmq
 import zmq.auth.thread
 
-from caboose_daemon.app.flood_watch import Connection, FloodWatch
+from caboose_daemon.app.flood_watch import Connection, FloodWatch, Reason
 from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
 from caboose_daemon.app.sinks import DaemonSink
@@ -36,6 +36,7 @@ from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
 from caboose_wire import Message, encode
 from caboose_wire.codec import MAX_FRAME_BYTES
+from caboose_wire.sockets import outlast
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -43,6 +44,17 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
+
+
+def configure(router: "zmq.Socket[bytes]") -> None:
+    """Sets the options of the socket that ranks report to."""
+    outlast(router)
+    router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    router.setsockopt(zmq.SNDHWM, 1_000)
+    router.setsockopt(zmq.BACKLOG, 4096)
+    router.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
 
 
 class Loop:
@@ -72,7 +84,7 @@ class Loop:
         self._port = 0
         self._socket = self._context.socket(zmq.ROUTER)
         self._configure(keys)
-        self._floods = FloodWatch(self._closed_endless)
+        self._floods = FloodWatch(self._closed_flooding)
         self._writes = writes or Writes()
         self._bell, self._rope = socketpair()
         """Rung by the HTTP thread: the loop wakes."""
@@ -88,15 +100,7 @@ class Loop:
 
     def _configure(self, keys: DaemonKeys | None) -> None:
         socket = self._socket
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.RCVHWM, 1_000)
-        socket.setsockopt(zmq.SNDHWM, 1_000)
-        socket.setsockopt(zmq.BACKLOG, 4096)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
+        configure(socket)
         if keys is not None:
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
             self._authenticator.start()
@@ -240,13 +244,11 @@ class Loop:
             return self._floods.receive(self._socket), ""
         return self._socket.recv_multipart(flags=zmq.NOBLOCK), ""
 
-    def _closed_endless(self, connection: Connection) -> None:
-        self._state.num_refused["endless"] += 1
-        logger.warning(
-            "closed the connection of %s: it sent %d MB without the end of a message",
-            connection.peer,
-            connection.received // 1_000_000,
-        )
+    def _closed_flooding(self, connection: Connection, reason: Reason) -> None:
+        self._state.num_refused[reason] += 1
+        how = {"endless": "without the end of a message", "flood": "faster than it can be read"}[reason]
+        text = "closed the connection of %s: it sent %d MB %s"
+        logger.warning(text, connection.peer, connection.received // 1_000_000, how)
 
     def _send(self, peer: bytes, message: Message, now: float) -> None:
         """Sends a reply; one that cannot be encoded is dropped and counted."""

@@ -48,6 +48,29 @@ def test_a_message_without_end_is_cut_off_and_an_honest_job_is_watched_meanwhile
     assert "without the end of a message" in daemon.log.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [b"x", bytes(60_000)], ids=["tiny", "large"])
+def test_messages_that_come_faster_than_they_are_read_are_cut_off(daemon: DaemonProcess, body: bytes) -> None:
+    with simulated_ranks(daemon.endpoint, 1, {"job": "honest"}) as ranks, raw_dealer(daemon.endpoint) as attacker:
+        send_steps(ranks, 1, 10)
+        assert wait_until(lambda: daemon.step("honest") == 10, 10)
+        before, highest, step = memory(daemon), 0, 10
+        whole = frame(body, has_more=False)
+        many = whole * max(1, 60_000 // len(whole))
+        with contextlib.suppress(OSError):
+            for number in range(2000):
+                attacker.sendall(many)
+                if number % 20 == 0:
+                    highest, step = max(highest, memory(daemon)), step + 1
+                    send_steps(ranks, step, step)
+
+        assert wait_until(lambda: daemon.step("honest") == step, 60)
+        refused = daemon.get("/api/v1/daemon")["num_refused"]
+    if len(body) == 1:  # large ones are read as fast as they come
+        assert refused["flood"] == 1
+    assert highest - before < 12 * GROWTH_BYTES, f"{(highest - before) / 2**20:.0f} MiB"
+
+
 def ones(*shape: int) -> Any:
     return np.ones(shape, dtype=np.float32)
 
@@ -88,7 +111,7 @@ class Watched:
     def __init__(self) -> None:
         self.memory = 10**8
         self.closed: list[Connection] = []
-        self.watch = FloodWatch(self.closed.append, lambda: self.memory)
+        self.watch = FloodWatch(lambda known, _: self.closed.append(known), lambda: self.memory)
         self.watch.listen_on(1)
         self.watch.check(0.0)
 

@@ -23,8 +23,10 @@ from support import wire_recorder
 
 JOB = "every-field"
 SECONDS = 400.0
-REPLICAS_DIFFER = 560
-"""The step after which one rank's weights are changed, so that the fingerprints of the layers are compared."""
+DIFFER = "differ"
+"""Once a file of this name is there, one rank's weights are changed, so that the layers' fingerprints are compared.
+Not before the rollback: it checks that the ranks have the same weights.
+"""
 HIGH_LOSS = range(60, 120)
 """Steps whose loss is far too high: long enough that the daemon asks the ranks to keep the snapshots from before."""
 
@@ -87,7 +89,7 @@ def main() -> None:
         inputs[25 * 8 + 3, 3] = float("nan")
     data = TensorDataset(inputs, torch.randint(0, 4, (4096,), generator=draw))
     try:
-        until_stopped(model, optimizer, scheduler, scaler, data, monitor)
+        until_stopped(model, optimizer, scheduler, scaler, data, monitor, out / DIFFER)
     except caboose.RollbackFailed as error:
         monitor.close()
         print(f"stopped as planned: {error}")
@@ -97,13 +99,16 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def until_stopped(model: Any, optimizer: Any, scheduler: Any, scaler: Any, data: Any, monitor: Any) -> None:
-    began, number = time.monotonic(), 0
+def until_stopped(
+    model: Any, optimizer: Any, scheduler: Any, scaler: Any, data: Any, monitor: Any, differ: Path
+) -> None:
+    began, number, is_same = time.monotonic(), 0, True
     while time.monotonic() - began < SECONDS:
         for x, y in monitor.watch(DataLoader(data, batch_size=8)):
             number += 1
             train(model, optimizer, scaler, x, y, number, monitor)
-            if number == REPLICAS_DIFFER and dist.get_rank() == 1:
+            if is_same and dist.get_rank() == 1 and differ.exists():
+                is_same = False
                 with torch.no_grad():
                     model.module[0].weight.add_(1e-3)
             scheduler.step()

@@ -1,0 +1,28 @@
+"""Options of both ends of a connection, so that a peer that is gone ends nothing but its connection.
+
+Design
+------
+libzmq 4.3.5 has an assertion that aborts the process: a connection whose receive queue is full is not read any more; if
+its peer is gone by then, the next heartbeat (of this end by a timer, or of the peer from what was received) is sent on
+a connection that has failed. So the queue has no limit here, and neither end sends heartbeats. What they were for is
+left to the kernel: a peer that no longer answers is found by TCP's keep-alive, or by what it does not acknowledge. What
+comes in is limited otherwise: `report.connection` of the agent, `app.flood_watch` of the daemon.
+"""
+
+import zmq
+
+IDLE_SECONDS = 5
+PROBE_SECONDS = 2
+MAX_PROBES = 3
+UNACKNOWLEDGED_MS = 11_000
+"""As long as the keep-alive takes."""
+
+
+def outlast(socket: "zmq.Socket[bytes]") -> None:
+    """Sets the options of a socket, before it is bound or connected."""
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, IDLE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, PROBE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, MAX_PROBES)
+    socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
