@@ -9,7 +9,7 @@ left to the kernel: a peer that no longer answers is found by TCP's keep-alive, 
 comes in is limited otherwise: `report.connection` of the agent, `app.flood_watch` of the daemon.
 """
 
-import zmq
+from typing import Any
 
 IDLE_SECONDS = 5
 PROBE_SECONDS = 2
@@ -18,11 +18,11 @@ UNACKNOWLEDGED_MS = 11_000
 """As long as the keep-alive takes."""
 
 
-def outlast(socket: "zmq.Socket[bytes]") -> None:
-    """Sets the options of a socket, before it is bound or connected."""
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, IDLE_SECONDS)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, PROBE_SECONDS)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, MAX_PROBES)
-    socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
+def outlast(socket: Any) -> None:
+    """Sets the options of a ZeroMQ socket, before it is bound or connected."""
+    socket.rcvhwm = 0
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = IDLE_SECONDS
+    socket.tcp_keepalive_intvl = PROBE_SECONDS
+    socket.tcp_keepalive_cnt = MAX_PROBES
+    socket.tcp_maxrt = UNACKNOWLEDGED_MS
