@@ -37,6 +37,29 @@ def infinite_beyond(value: float) -> float:
 
 def bounded(report: StepReport) -> StepReport:
     """The report, with infinities in the place of numbers beyond the limit."""
+    return report if _is_within(report) else _bounded(report)
+
+
+def _is_within(report: StepReport) -> bool:
+    """Whether there is nothing to change. For every report: without a call for each number."""
+    for value in (report.loss, report.local_grad_norm, report.agent_seconds, *report.lr, *report.metrics.values()):
+        if value is not None and not -LIMIT <= value <= LIMIT:
+            return False
+    phases = report.phases
+    if phases is not None:
+        if not SHORTEST_SECONDS <= phases.total <= LIMIT:
+            return False
+        for seconds in (phases.data, phases.forward, phases.backward, phases.optimizer):
+            if seconds < 0.0 or seconds > LIMIT:  # NaN is unknown already
+                return False
+    for name, fields in PARTS.items():
+        part = getattr(report, name)
+        if part is not None and _beyond(part, fields):
+            return False
+    return True
+
+
+def _bounded(report: StepReport) -> StepReport:
     changes = _beyond(report, FIELDS)
     for name, fields in PARTS.items():
         part = getattr(report, name)
