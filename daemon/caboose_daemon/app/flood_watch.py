@@ -41,6 +41,8 @@ MAX_UNFINISHED_BYTES = 2 * MAX_REPORT_BYTES
 STILL_RECEIVES_BYTES = 1024 * 1024
 FLOOD_BYTES = 64 * 1024 * 1024
 """A rank keeps 1,000 reports at most, of some 10 KB each."""
+TOTAL_BYTES = 1024 * 1024 * 1024
+"""Of all connections together."""
 MESSAGE_BYTES = 128
 """What libzmq needs for a message, beside what is in it."""
 FRAME_BYTES = 2
@@ -148,10 +150,13 @@ class FloodWatch:
         self._last_delivery = {key: num for key, num in self._last_delivery.items() if key in self._began}
 
     def _search(self, now: float) -> None:
-        is_behind = not self._is_emptied and self._memory() > self._began_with + GROWTH_BYTES
+        known_now = connections(self._port)
+        flooding = self._flooding(known_now) if not self._is_emptied else []
+        if not self._is_emptied:
+            self._until = max(self._until, now + 2 * CHECK_SECONDS)  # what waits is counted from the search's beginning
         self._is_emptied = False
-        for known in connections(self._port):
-            if is_behind and self._waiting_bytes(known) > FLOOD_BYTES:
+        for known in known_now:
+            if known in flooding:
                 self._close(known, "flood")
                 continue
             if known.descriptor in self._deliverers:
@@ -162,6 +167,19 @@ class FloodWatch:
         self._deliverers.clear()
         if now >= self._until:
             self._end()
+
+    def _flooding(self, known_now: list[Connection]) -> list[Connection]:
+        """Connections whose messages that wait take too much: each alone, or the largest while all together do."""
+        if self._memory() <= self._began_with + GROWTH_BYTES:
+            return []
+        waiting = sorted(((self._waiting_bytes(known), known) for known in known_now), key=lambda pair: -pair[0])
+        total = sum(max(0.0, num) for num, _ in waiting)
+        found = []
+        for num, known in waiting:
+            if num > FLOOD_BYTES or (total > TOTAL_BYTES and num > STILL_RECEIVES_BYTES):
+                found.append(known)
+                total -= num
+        return found
 
     def _waiting_bytes(self, known: Connection) -> float:
         """The memory that messages of a connection take which came in this search and were not read yet."""

@@ -133,7 +133,11 @@ def test_a_search_ends_and_the_next_needs_new_growth() -> None:
     watched.memory += 2 * GROWTH_BYTES
     for tick in range(1, 40):
         watched.watch.check(tick * CHECK_SECONDS)
+    assert watched.watch.is_searching, "as long as more comes than is read"
 
+    for tick in range(40, 80):
+        watched.watch.emptied()
+        watched.watch.check(tick * CHECK_SECONDS)
     assert not watched.watch.is_searching
     assert watched.closed == []
 
