@@ -39,9 +39,9 @@ demo: $(BIN)/.demo-ready ## watch a real 2-rank run in this terminal (KEEP=1 lea
 tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
 	@requirements/system.sh tests
 
-# Tests often wait for processes that they started, so there is one more worker than cores. A slow file's tests share
+# Tests often wait for processes that they started, so there are more workers than cores. A slow file's tests share
 # daemons and browsers. Tests that measure times and sizes run alone.
-BESIDE := -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+BESIDE := -n $(shell expr $$(nproc) + 2) --dist loadfile --no-loadscope-reorder
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)

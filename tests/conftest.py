@@ -97,7 +97,7 @@ SMOKE = (
 
 FIRST_CASE = (
     "test_the_timelines_of_promtool_pass",
-    "test_commands_print_an_error_of_a_rank_without_its_escapes",
+    "test_commands_print_what_a_rank_sent_without_its_escapes",
     "test_a_script_exits_as_it_would_and_within_a_second",
     "test_common_schedules_are_silent",
     "test_nobody_is_told_of_a_healthy_run",

@@ -16,6 +16,9 @@ Reason = Literal[
     "capacity",
     "rate",
     "endless",
+    "flood",
+    "silent",
+    "limit",
     "internal",
 ]
 """Why a frame or a peer is refused: a closed set, because each is a label value on a counter."""

@@ -30,9 +30,14 @@ class ReceivedBytes:
         self._inode = _inode(descriptor)
         self._buffer = ctypes.create_string_buffer(_OFFSET + 8)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the descriptor is still that connection."""
+        return self._inode is not None and _inode(self.descriptor) == self._inode
+
     def read(self) -> int | None:
         """Bytes since the connection was made; None once it is closed, and where they are not counted."""
-        if self._inode is None or _inode(self.descriptor) != self._inode or _getsockopt is None:
+        if _getsockopt is None or not self.is_open:
             return None
         size = ctypes.c_uint32(len(self._buffer))
         if _getsockopt(self.descriptor, socket.IPPROTO_TCP, _TCP_INFO, self._buffer, ctypes.byref(size)):

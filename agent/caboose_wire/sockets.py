@@ -6,7 +6,7 @@ libzmq 4.3.5 has an assertion that aborts the process: a connection whose receiv
 its peer is gone by then, the next heartbeat (of this end by a timer, or of the peer from what was received) is sent on
 a connection that has failed. So the queue has no limit here, and neither end sends heartbeats. What they were for is
 left to the kernel: a peer that no longer answers is found by TCP's keep-alive, or by what it does not acknowledge. What
-comes in is limited otherwise: `report.connection` of the agent, `app.flood_watch` of the daemon.
+comes in is limited otherwise: `report.connection` of the agent, `app.report_connections` of the daemon.
 """
 
 from typing import Any

@@ -1,5 +1,6 @@
 """A daemon that dies in mid-run changes nothing in the run, and one that comes back picks the job up again."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ def test_the_run_is_bit_identical_and_a_restarted_daemon_goes_on_with_its_histor
         with training(tmp_path / "watched", *arguments, env=env) as job:
             wait_until(lambda: first.get("/api/v1/jobs")["jobs"], 60)
             assert wait_until(lambda: first.get("/api/v1/jobs/train")["step"] >= 40, 60)
+            killed = time.time()
             first.kill()
             with running_daemon(tmp_path / "daemon", listen=first.endpoint, http=http) as second:
+                restarted = time.time()
                 assert second.get("/api/v1/jobs/train")["step"] >= 40, (
                     "the history is there before any rank has spoken again"
                 )
@@ -38,11 +41,11 @@ def test_the_run_is_bit_identical_and_a_restarted_daemon_goes_on_with_its_histor
     assert len(steps) >= STEPS - 100, "at most what lay in the dead daemon's buffers is lost"
 
     for rank in ranks:
-        calls = sorted(rank["calls"])  # of all hooks and boundaries, less what the thread had to wait for a core
-        assert len(calls) >= 4 * STEPS
-        assert calls[int(len(calls) * 0.99)] < 0.001
-        # A hypervisor may take the core from this machine: no counter shows that per thread. It takes some milliseconds
-        # of a call here and there. A call that waited for the dead daemon would take a timeout, in every step.
-        assert sum(seconds > 0.005 for seconds in calls) <= 3
-        assert calls[-1] < 0.1
+        assert len(rank["calls"]) >= 4 * STEPS
+        beside = sorted(seconds for began, seconds in rank["calls"] if began < killed)
+        without = sorted(seconds for began, seconds in rank["calls"] if killed <= began < restarted)
+        assert min(len(beside), len(without)) >= 50
+        # Side by side in one run, because a slow machine makes both slow. One call of each step waits if any does.
+        assert without[int(len(without) * 0.95)] < 5 * beside[int(len(beside) * 0.95)]
+        assert without[-1] < 0.25, "no call waits for a timeout"
         assert rank["closing"] < 1.0

@@ -101,6 +101,7 @@ def test_diseases_are_found_under_their_names_as_one_incident_each_with_their_ca
             assert outcome["origin"] is not False, (name, outcome)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_unknown_drill_is_named_with_those_there_are(tmp_path: Path) -> None:

@@ -72,8 +72,11 @@ def test_all_steps_of_a_relaunch_after_a_kill_are_in_the_journal(
     assert steps(daemon, 2) == list(range(1, 61))
 
 
-def test_a_forged_hello_does_not_disturb_a_run(daemon: DaemonProcess, started: "subprocess.Popen[bytes]") -> None:
-    """It claims both ranks of the launch, as a restart of it, with the launch id that can be guessed."""
+@pytest.mark.parametrize("is_restart", [True, False], ids=["as its restart", "in every way"])
+def test_a_forged_hello_does_not_disturb_a_run(
+    daemon: DaemonProcess, started: "subprocess.Popen[bytes]", is_restart: bool
+) -> None:
+    """It claims both ranks of the launch, with the launch id that can be guessed, and stays connected."""
     before = daemon.step(JOB)
     with sqlite3.connect(f"file:{daemon.data_dir / 'journal.sqlite'}?mode=ro", uri=True) as journal:
         (launch,) = journal.execute("SELECT launch FROM attempts").fetchone()
@@ -83,17 +86,21 @@ def test_a_forged_hello_does_not_disturb_a_run(daemon: DaemonProcess, started: "
     with simulated_ranks(daemon.endpoint, 2, told) as ranks:
         for rank, forger in enumerate(ranks):
             real = incarnations[rank]
-            for claim in ({"attempt": 1}, {"attempt": 0}, {"incarnation": real}, {"incarnation": real, "attempt": 3}):
+            claims: list[dict[str, object]] = [{"attempt": 1}]
+            if not is_restart:
+                claims += [{"attempt": 0}, {"incarnation": real}, {"incarnation": real, "attempt": 3}]
+            for claim in claims:
                 forger.send(_forged(rank, **told, **claim))
-                forger.send(a_report(before + 5, loss=1e9, attempt=int(claim.get("attempt", 0))))
+                forger.send(a_report(before + 5, loss=1e9, attempt=int(str(claim.get("attempt", 0)))))
         assert wait_until(lambda: daemon.step(JOB) > before + 60, 30)
-        assert daemon.get(f"/api/v1/jobs/{JOB}")["refused"]["count"] > 0
+        (row,) = daemon.get("/api/v1/jobs")["jobs"]
+        refused = daemon.get(f"/api/v1/jobs/{JOB}")["refused"]
     assert started.poll() is None
-    (row,) = daemon.get("/api/v1/jobs")["jobs"]
     assert (row["state"], row["num_live"], row["attempt"]) == ("running", 2, 1)
     found = steps(daemon, 1)
     assert found == list(range(found[0], found[-1] + 1))
     assert found[-1] > before + 50
+    assert refused["count"] > 0
 
 
 def _forged(rank: int, **claim: object) -> Hello:

@@ -99,4 +99,4 @@ def test_losses_are_bit_identical_memory_is_flat_and_calls_are_short(
     assert found["losses"] == bare["losses"]
     half, full = found["sizes"]
     assert full < half * 1.02
-    assert found["p99"] < 0.001
+    assert found["p99"] < 0.003, "of CPU time"

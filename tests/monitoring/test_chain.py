@@ -96,6 +96,7 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """How long things take on a machine that has other things to do."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,11 @@ def run_queue_seconds() -> float:
 
     All of them, because a thread that lost its core while it held the interpreter's lock makes the others wait as well.
     """
-    return sum(int(task.read_text().split()[1]) for task in Path("/proc/self/task").glob("*/schedstat")) / 1e9
+    waited = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            waited += int(task.read_text().split()[1])
+    return waited / 1e9
 
 
 def seconds_of(call: Callable[[], object]) -> float:

@@ -28,6 +28,7 @@ from caboose_daemon.app import keys
 from caboose_daemon.app.clock import SteadyClock
 from caboose_daemon.app.loop import Loop
 from caboose_daemon.app.opening import open_journal
+from caboose_daemon.app.report_connections import raise_descriptor_limit
 from caboose_daemon.app.serving import ServeError, bind_http, tls_arguments
 from caboose_daemon.app.shutdown import has_unscraped_incidents
 from caboose_daemon.app.sinks import DaemonSink
@@ -231,6 +232,7 @@ class Daemon:
     def start(self) -> None:
         """Binds both ports and starts receiving."""
         daemon = self._config.daemon
+        raise_descriptor_limit()
         try:
             self.endpoint = self._loop.bind(daemon.listen)
         except zmq.ZMQError as error:

@@ -4,8 +4,8 @@ Design
 ------
 ZeroMQ asks once, at the handshake (`callback`, on the authenticator's thread), and never again. So revoking takes two
 steps here, both on the loop's thread. The directory of keys is looked at once a second and on SIGHUP; a file that
-cannot be read authorises nobody, and the others count. And each message is received together with the key of its
-connection (the `User-Id` of the handshake): a message of a key that is no longer authorised is dropped, so a connection
+cannot be read authorises nobody, and the others count. And each message is checked by the key of its connection (the
+`User-Id` of the handshake): a message of a key that is no longer authorised is dropped, so a connection
 that stays open can do nothing. The descriptor of each connection is noted with its first message, so a silent one is
 closed too; a descriptor is closed only if it is a connection of the report socket's port. If the number was taken by a
 newer connection meanwhile, that peer connects again. Closing works on Linux only.
@@ -19,13 +19,12 @@ The key of a message is read only where keys are used.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import zmq
 
-from caboose_daemon.app.flood_watch import close_connections
 from caboose_daemon.app.keys import AuthorisedKey, authorised
+from caboose_daemon.app.report_connections import Received, ReportConnections
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -67,21 +66,12 @@ class KeyWatch:
         """Reads the directory at the next check, changed or not; on any thread."""
         self._is_asked.set()
 
-    def receive(
-        self, router: "zmq.Socket[bytes]", on_message: Callable[[zmq.Frame, list[bytes]], None] | None = None
-    ) -> tuple[list[bytes], str]:
-        """The next message of a peer that may report, and its key; zmq.Again if there is none."""
-        while True:
-            peer = router.recv(flags=zmq.NOBLOCK)
-            first = router.recv(flags=zmq.NOBLOCK, copy=False)
-            rest = router.recv_multipart(flags=zmq.NOBLOCK) if first.more else []
-            if on_message is not None:
-                on_message(first, [first.bytes, *rest])
-            key = str(first.get("User-Id"))
-            if peer not in self._connections:
-                self._note(peer, key, first)
-            if key in self._keys:
-                return [peer, first.bytes, *rest], key
+    def key_of(self, message: Received) -> str | None:
+        """The key of a message's connection; None if it may not report any more."""
+        key = str(message.first.get("User-Id"))
+        if message.peer not in self._connections:
+            self._note(message.peer, key, message.first)
+        return key if key in self._keys else None
 
     def _note(self, peer: bytes, key: str, frame: zmq.Frame) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -89,12 +79,12 @@ class KeyWatch:
         with contextlib.suppress(zmq.ZMQError, KeyError, ValueError):
             self._connections[peer] = key, int(frame.get(zmq.SRCFD))
 
-    def check(self, now: float, port: int) -> list[bytes]:
+    def check(self, now: float, connections: ReportConnections) -> list[bytes]:
         """Follows the directory; returns the peers whose key was revoked, after closing their connections."""
         if now < self._next_check and not self._is_asked.is_set():
             return []
         self._next_check = now + CHECK_SECONDS
-        return self._revoke(self._reload(), port)
+        return self._revoke(self._reload(), connections)
 
     def _reload(self) -> dict[str, AuthorisedKey]:
         """Reads the directory if it has changed or this was asked for; returns the keys that are gone."""
@@ -108,11 +98,11 @@ class KeyWatch:
             before, self._keys = self._keys, keys
         return {public: key for public, key in before.items() if public not in keys}
 
-    def _revoke(self, gone: dict[str, AuthorisedKey], port: int) -> list[bytes]:
+    def _revoke(self, gone: dict[str, AuthorisedKey], connections: ReportConnections) -> list[bytes]:
         if not gone:
             return []
         peers = [peer for peer, (key, _) in self._connections.items() if key in gone]
-        closed = close_connections(port, {self._connections.pop(peer)[1] for peer in peers})
+        closed = connections.close({self._connections.pop(peer)[1] for peer in peers})
         names = ", ".join(sorted(key.name for key in gone.values()))
         logger.warning("revoked: %s; %d of their connections closed", names, closed)
         return peers

@@ -23,9 +23,9 @@ from socket import socketpair
 import zmq
 import zmq.auth.thread
 
-from caboose_daemon.app.flood_watch import Connection, FloodWatch, Reason
 from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
+from caboose_daemon.app.report_connections import Reason, Received, ReportConnections
 from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.jobs.job import Job
@@ -81,10 +81,9 @@ class Loop:
         self._context = zmq.Context()
         self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
         self._keys: KeyWatch | None = None
-        self._port = 0
         self._socket = self._context.socket(zmq.ROUTER)
         self._configure(keys)
-        self._floods = FloodWatch(self._closed_flooding)
+        self._connections = ReportConnections(self._socket, self._closed, is_encrypted=keys is not None)
         self._writes = writes or Writes()
         self._bell, self._rope = socketpair()
         """Rung by the HTTP thread: the loop wakes."""
@@ -94,6 +93,7 @@ class Loop:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._bell.fileno(), zmq.POLLIN)
+        self._poller.register(self._connections.monitor, zmq.POLLIN)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
@@ -115,10 +115,7 @@ class Loop:
         if endpoint.startswith("tcp://["):
             self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.bind(endpoint)
-        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._port = int(bound.rpartition(":")[2])
-        self._floods.listen_on(self._port)
-        return bound
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def start(self) -> None:
         self._thread.start()
@@ -155,17 +152,19 @@ class Loop:
         if self._bell.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._bell.recv(4096)
+        if self._connections.monitor in ready:
+            self._connections.note_events(time.monotonic())
         self._perform_writes()
         if self._socket not in ready:
-            self._floods.emptied()
+            self._connections.emptied()
         else:
             with self._holding():
                 self._take(self._clock())
         with self._holding():
             now = self._clock()
-            self._floods.check(now)
+            self._connections.check(time.monotonic(), self._receiver.knows)  # the state's clock may be set
             if self._keys is not None:
-                self._receiver.forget(self._keys.check(now, self._port), now)
+                self._receiver.forget(self._keys.check(now, self._connections), now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
             self._pipeline.advance(now, self._step_aside)
@@ -228,27 +227,23 @@ class Loop:
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
             try:
-                (peer, *frames), key = self._receive()
+                received = self._connections.receive()
             except zmq.Again:
-                self._floods.emptied()
+                self._connections.emptied()
                 return
-            for to, message in self._receiver.handle(peer, frames, now, key):
-                self._send(to, message, now)
+            if received is not None:
+                self._handle(received, now)
             self._step_aside()
 
-    def _receive(self) -> tuple[list[bytes], str]:
-        """The next message, with its peer in front, and the key of its connection; empty without keys."""
-        if self._keys is not None:
-            return self._keys.receive(self._socket, self._floods.delivered if self._floods.is_searching else None)
-        if self._floods.is_searching:
-            return self._floods.receive(self._socket), ""
-        return self._socket.recv_multipart(flags=zmq.NOBLOCK), ""
+    def _handle(self, received: Received, now: float) -> None:
+        key = "" if self._keys is None else self._keys.key_of(received)
+        if key is None:
+            return  # it was revoked
+        for to, message in self._receiver.handle(received.peer, received.frames, now, key):
+            self._send(to, message, now)
 
-    def _closed_flooding(self, connection: Connection, reason: Reason) -> None:
+    def _closed(self, reason: Reason) -> None:
         self._state.num_refused[reason] += 1
-        how = {"endless": "without the end of a message", "flood": "faster than it can be read"}[reason]
-        text = "closed the connection of %s: it sent %d MB %s"
-        logger.warning(text, connection.peer, connection.received // 1_000_000, how)
 
     def _send(self, peer: bytes, message: Message, now: float) -> None:
         """Sends a reply; one that cannot be encoded is dropped and counted."""
@@ -298,6 +293,7 @@ class Loop:
             self._thread.join(timeout=5)
         if self._authenticator is not None:
             self._authenticator.stop()
+        self._connections.stop()
         self._socket.close(linger=0)
         self._context.term()
         self._bell.close()

@@ -210,6 +210,13 @@ class Receiver:
         terms = self._policy.welcome(job, hello)
         return [] if terms is None else [(peer, terms)]
 
+    def knows(self, peer: bytes) -> bool:
+        """Whether a connection has introduced itself as a rank."""
+        if peer in self._peers:
+            return True
+        stranger = self._strangers.get(peer)
+        return stranger is not None and stranger.hello is not None
+
     def unreachable(self, peer: bytes) -> None:
         """Nothing can be sent to this peer: its connection is closed."""
         known = self._peers.get(peer)

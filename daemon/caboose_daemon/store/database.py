@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 BUSY_MS = 100
 CHECKPOINT_PAGES = 16_384
@@ -31,13 +32,33 @@ class JournalError(RuntimeError):
     """The journal cannot be opened; the message names the fix."""
 
 
+class Connection(sqlite3.Connection):
+    """Raises sqlite3.DatabaseError where Python cannot read SQLite's message: it has a name that is not UTF-8."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*arguments)
+        except UnicodeDecodeError as error:
+            raise _unreadable(error) from None
+
+    def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().executemany(*arguments)
+        except UnicodeDecodeError as error:
+            raise _unreadable(error) from None
+
+
+def _unreadable(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(error.object.decode("ascii", "backslashreplace"))
+
+
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection with the journal's settings; a text that is not UTF-8 is returned as bytes."""
     if read_only:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False, factory=Connection)
     else:
         _make_file(path)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Connection)
     connection.execute(f"PRAGMA busy_timeout = {2000 if read_only else BUSY_MS}")
     connection.text_factory = _text
     return connection

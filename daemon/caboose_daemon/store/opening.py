@@ -15,8 +15,10 @@ that such a bit makes unreadable is set aside (see `quarantine`).
 import contextlib
 import logging
 import os
+import shlex
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,7 +117,17 @@ def _has_content(path: Path) -> bool:
         return False  # a daemon was ended while it made its first journal
     if not os.access(path, os.R_OK | os.W_OK):
         raise JournalError(f"{path}: no permission to read and write it; sudo chown {os.getuid()} {path}")
+    _warn_if_exposed(path)
     return True
+
+
+def _warn_if_exposed(path: Path) -> None:
+    """A journal that others may read stays as it is, for somebody may have wanted that; it is logged at each start."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o007 and stat.S_IMODE(path.parent.stat().st_mode) & 0o001:
+        logger.warning(
+            "%s can be read by all users (mode %03o): run `chmod 600 %s*`", path, mode, shlex.quote(str(path))
+        )
 
 
 @contextlib.contextmanager

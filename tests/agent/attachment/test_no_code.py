@@ -113,6 +113,8 @@ def test_a_script_without_torch_does_what_it_does_under_python(name: str, tmp_pa
     assert outcome([*WATCHED, *arguments], tmp_path) == outcome([*PLAIN, *arguments], tmp_path)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_module_a_directory_and_a_missing_file_run_as_under_python(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()

@@ -42,6 +42,8 @@ def launch(local_world: int = 2, **env: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_the_ranks_of_a_launcher_have_one_proof_and_another_launcher_has_another() -> None:
     first, second = launch(), launch()
     assert len(set(first)) == 1
@@ -69,6 +71,7 @@ def test_a_rank_that_starts_the_others_itself_has_their_proof() -> None:
     assert first == second
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_files_of_launchers_that_are_gone_are_removed(tmp_path: Path) -> None:

@@ -2,22 +2,21 @@
 
 import contextlib
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from caboose_daemon.app.flood_watch import (
-    CHECK_SECONDS,
-    GROWTH_BYTES,
-    Connection,
-    FloodWatch,
-    connections,
-)
+from caboose_daemon.app.report_connections import GROWTH_BYTES, UNFINISHED_BYTES
 from caboose_wire import Module
-from support.processes import DaemonProcess, wait_until
+from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import a_report, send_steps, simulated_ranks
+from support.stopwatch import seconds_of
 from support.zmtp import frame, raw_dealer
 
 MODULES = (Module("act", "ReLU", 8), Module("head", "Linear", 4))
@@ -46,6 +45,99 @@ def test_a_message_without_end_is_cut_off_and_an_honest_job_is_watched_meanwhile
     assert refused == {"endless": 1}
     assert highest - before < 8 * GROWTH_BYTES, f"{(highest - before) / 2**20:.0f} MiB"
     assert "without the end of a message" in daemon.log.read_text()
+
+
+@contextlib.contextmanager
+def highest_memory(daemon: DaemonProcess) -> Iterator[list[int]]:
+    """The highest memory of a daemon during the block, above what it was before."""
+    before = memory(daemon)
+    found, stopping = [0], threading.Event()
+
+    def look() -> None:
+        while not stopping.wait(0.02):
+            found[0] = max(found[0], memory(daemon) - before)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def send_until_closed(attacker: socket.socket, part: bytes, num: int, pause: float = 0.0) -> None:
+    with contextlib.suppress(OSError):
+        for _ in range(num):
+            attacker.sendall(part)
+            time.sleep(pause)
+
+
+EMPTY_FRAMES = b"\x01\x00" * 2**19
+"""1 MiB on the wire, and 32 MiB in libzmq."""
+LARGE_FRAMES = frame(bytes(65536), has_more=True) * 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num", "part"),
+    [pytest.param(3, EMPTY_FRAMES, marks=pytest.mark.long), (40, LARGE_FRAMES)],
+    ids=["of_empty_frames", "of_many_connections"],
+)
+def test_unfinished_messages_of_several_connections_are_cut_off_together(
+    daemon: DaemonProcess, num: int, part: bytes
+) -> None:
+    with (
+        simulated_ranks(daemon.endpoint, 1, {"job": "honest"}) as ranks,
+        contextlib.ExitStack() as stack,
+        highest_memory(daemon) as highest,
+    ):
+        send_steps(ranks, 1, 10)
+        for _ in range(num):
+            send_until_closed(stack.enter_context(raw_dealer(daemon.endpoint)), part, 31)
+        assert wait_until(lambda: daemon.get("/api/v1/daemon")["num_refused"].get("endless", 0) > 0, 15)
+        send_steps(ranks, 11, 20)
+        assert wait_until(lambda: daemon.step("honest") == 20, 20)
+    assert highest[0] < 6 * UNFINISHED_BYTES, f"{highest[0] / 2**20:.0f} MiB"
+    assert set(daemon.get("/api/v1/daemon")["num_refused"]) == {"endless"}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_message_that_grows_slowly_is_cut_off(daemon: DaemonProcess) -> None:
+    with raw_dealer(daemon.endpoint) as attacker, highest_memory(daemon) as highest:
+        send_until_closed(attacker, EMPTY_FRAMES[: 2**17], 1000, pause=0.1)  # 40 MiB a second in libzmq
+        assert wait_until(lambda: daemon.get("/api/v1/daemon")["num_refused"] == {"endless": 1}, 5)
+    assert highest[0] < 2 * UNFINISHED_BYTES, f"{highest[0] / 2**20:.0f} MiB"
+
+
+@pytest.mark.slow
+def test_a_message_of_a_million_frames_does_not_hold_the_loop(daemon: DaemonProcess) -> None:
+    with simulated_ranks(daemon.endpoint, 1, {"job": "honest"}) as ranks, raw_dealer(daemon.endpoint) as attacker:
+        attacker.sendall(EMPTY_FRAMES * 2 + b"\x00\x00")
+        send_steps(ranks, 1, 10)
+        slowest = max(seconds_of(lambda: daemon.get("/api/v1/jobs")) for _ in range(50))
+        assert wait_until(lambda: daemon.step("honest") == 10, 20)
+    assert slowest < 0.5
+    assert sum(daemon.get("/api/v1/daemon")["num_refused"].values()) == 1
+
+
+@pytest.mark.slow
+def test_idle_connections_leave_descriptors_for_http_and_for_ranks(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, contextlib.ExitStack() as stack:
+        psutil.Process(daemon.process.pid).rlimit(psutil.RLIMIT_NOFILE, (400, 400))
+        ranks = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": "honest"}))
+        send_steps(ranks, 1, 3)
+        assert wait_until(lambda: daemon.step("honest") == 3, 10)
+        for _ in range(500):
+            stack.enter_context(raw_dealer(daemon.endpoint))
+
+        assert wait_until(lambda: psutil.Process(daemon.process.pid).num_fds() < 350, 10)
+        assert daemon.get("/api/v1/daemon")["num_refused"]["limit"] >= 200
+        late = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": "late"}))
+        send_steps(late, 1, 5)
+        send_steps(ranks, 4, 5)
+        assert wait_until(lambda: (daemon.step("honest"), daemon.step("late")) == (5, 5), 20)
 
 
 @pytest.mark.slow
@@ -100,57 +192,3 @@ def test_reports_of_any_shape_leave_the_daemon_and_its_jobs_running(daemon: Daem
     about = daemon.get("/api/v1/daemon")
     assert sum(about["num_refused"].values()) == len(BAD_ARRAYS)
     assert about["num_errors"] == {}
-
-
-# The watch, without sockets
-
-
-class Watched:
-    """A watch over a made-up memory; `closed` has what it closed."""
-
-    def __init__(self) -> None:
-        self.memory = 10**8
-        self.closed: list[Connection] = []
-        self.watch = FloodWatch(lambda known, _: self.closed.append(known), lambda: self.memory)
-        self.watch.listen_on(1)
-        self.watch.check(0.0)
-
-
-def test_memory_that_grows_a_little_starts_no_search() -> None:
-    watched = Watched()
-    watched.memory += GROWTH_BYTES
-
-    watched.watch.check(CHECK_SECONDS)
-    assert not watched.watch.is_searching
-
-    watched.memory += 1
-    watched.watch.check(2 * CHECK_SECONDS)
-    assert watched.watch.is_searching
-
-
-def test_a_search_ends_and_the_next_needs_new_growth() -> None:
-    watched = Watched()
-    watched.memory += 2 * GROWTH_BYTES
-    for tick in range(1, 40):
-        watched.watch.check(tick * CHECK_SECONDS)
-    assert watched.watch.is_searching, "as long as more comes than is read"
-
-    for tick in range(40, 80):
-        watched.watch.emptied()
-        watched.watch.check(tick * CHECK_SECONDS)
-    assert not watched.watch.is_searching
-    assert watched.closed == []
-
-
-def test_the_bytes_of_a_connection_are_those_that_the_kernel_received() -> None:
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as accepted:
-            client.sendall(bytes(1000))
-            assert len(accepted.recv(1000, socket.MSG_WAITALL)) == 1000
-            (known,) = connections(port)
-
-            assert (known.descriptor, known.received) == (accepted.fileno(), 1000)
-            assert known.peer == f"127.0.0.1:{client.getsockname()[1]}"
-    assert connections(port) == []

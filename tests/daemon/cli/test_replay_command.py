@@ -92,6 +92,7 @@ def test_prints_one_object_per_run_for_programs(spiking: Path, calm: Path, tmp_p
     assert {finding["severity"] for finding in loud["findings"]} == {"warning", "critical"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_compares_two_configurations(spiking: Path, calm: Path, tmp_path: Path) -> None:

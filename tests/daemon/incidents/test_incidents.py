@@ -246,6 +246,7 @@ def test_survives_a_restart_of_the_daemon_and_goes_on(journaled: Make) -> None:
     assert not one(story).is_unresolved
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_open_incident_survives_a_restart_however_much_was_found_since(journaled: Make) -> None:

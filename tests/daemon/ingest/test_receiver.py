@@ -354,4 +354,4 @@ def test_peers_of_jobs_that_are_over_are_forgotten_after_a_while() -> None:
 
 def test_reasons_are_a_closed_set() -> None:
     assert WireError("oversize", "").reason in REASONS
-    assert len(REASONS) == 14
+    assert len(REASONS) == 17

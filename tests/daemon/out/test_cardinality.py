@@ -165,6 +165,7 @@ def test_4096_ranks_and_500_layers_stay_under_4000_series_over_a_day_of_churn(la
 # Somebody who means harm
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_new_job_names_without_end_are_capped_and_counted() -> None:

@@ -157,6 +157,7 @@ def test_only_an_agent_with_the_right_keys_is_heard(tmp_path: Path, knock: Knock
         assert 'caboose_messages_received_total{type="Hello"} 2.0' in daemon.text("/metrics")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_name_is_authorised_listed_and_revoked(run_caboose: Run, tmp_path: Path) -> None:

@@ -329,6 +329,7 @@ def test_garbage_is_counted_and_stops_nothing(tmp_path: Path) -> None:
         assert [getattr(answer, "reason", None) for answer in answers] == ["truncated", "version", "malformed"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_live_jobs_under_one_name_are_shown(tmp_path: Path) -> None:

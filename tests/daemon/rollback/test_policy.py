@@ -466,6 +466,7 @@ def test_a_plan_skips_what_a_run_was_stopped_for_also_once_the_next_attempt_has_
     assert skipped(run) == ((146, stop.boundary),)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("error", ["", "RuntimeError: out of memory"])

@@ -255,6 +255,7 @@ def judged(seed: int, noise: float, scatter: Noise) -> Watch:
     return Watch().over(views(losses, scattered))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3))

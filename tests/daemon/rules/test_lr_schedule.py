@@ -248,6 +248,7 @@ def test_a_rate_of_a_hundred_thousandth_of_its_peak_is_not_zero() -> None:
     assert following(lambda step: 1e-3 if step < 100 else 1e-8, 400).is_silent
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_rate_that_was_rounded_to_zero_near_the_end_of_a_long_run_is_silent() -> None:

@@ -55,6 +55,8 @@ def test_it_has_to_last() -> None:
     assert not a_job(slower(2.0), 400).is_silent
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_rate_that_sinks_slowly_is_found() -> None:
     assert a_job(lambda step: 0.1 * 1.0002**step, 3000).only("throughput_regression")
 
@@ -117,6 +119,7 @@ def test_a_slow_start_is_no_baseline_and_a_fast_first_step_neither() -> None:
     assert a_job(lambda step: 0.001 if step <= 5 else 0.1).of("throughput_regression") == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3))
@@ -135,6 +138,7 @@ def test_abstains_without_phases() -> None:
     assert a_job(slower(3.0), visible=("loss",)).is_silent
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_short_steps_have_to_be_slow_for_ten_seconds_too() -> None:

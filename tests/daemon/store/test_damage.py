@@ -66,6 +66,12 @@ def flipped_schema(data: Path) -> None:
     flip(data / "journal.sqlite", 100)
 
 
+def flipped_name(data: Path) -> None:
+    """The first letter of a table's name: SQLite's message has it, and is then not UTF-8."""
+    path = data / "journal.sqlite"
+    flip(path, path.read_bytes().index(b"tablesteps") + len("table"))
+
+
 def flipped_page(data: Path) -> None:
     flip(data / "journal.sqlite", PAGE * (root_page(data, "steps") - 1))
 
@@ -101,7 +107,7 @@ def foreign(data: Path) -> None:
 
 
 DAMAGES = (
-    *(flipped_magic, flipped_page_size, flipped_schema, flipped_page, flipped_pages),
+    *(flipped_magic, flipped_page_size, flipped_schema, flipped_name, flipped_page, flipped_pages),
     *(truncated, emptied, text, directory, foreign),
 )
 
@@ -181,6 +187,22 @@ def test_the_rows_before_and_after_a_bad_page_are_taken_over(tmp_path: Path) -> 
 
 
 # The -wal
+
+
+@pytest.mark.parametrize(
+    ("directory", "mode", "is_warned"), [(0o755, 0o644, True), (0o755, 0o600, False), (0o700, 0o644, False)]
+)
+def test_a_journal_that_all_may_read_is_logged_with_the_fix(
+    directory: int, mode: int, is_warned: bool, stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.chmod(directory)
+    journal = stopped / "journal.sqlite"
+    journal.chmod(mode)
+    with caplog.at_level(logging.WARNING, logger="caboose.daemon"), started_on(stopped):
+        pass
+    assert [record.getMessage() for record in caplog.records if "chmod" in record.getMessage()] == (
+        [f"{journal} can be read by all users (mode 644): run `chmod 600 {journal}*`"] if is_warned else []
+    )
 
 
 def test_an_intact_wal_is_nothing_to_report(killed: Path, caplog: pytest.LogCaptureFixture) -> None:

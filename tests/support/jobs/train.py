@@ -1,7 +1,7 @@
 """A small DDP job for tests: deterministic, and it writes down what it saw with its own eyes.
 
 Each rank writes OUT/rank<N>.json: every loss as a hex float, the gradient norms it computed itself, its local norms
-on every tenth step, and how long each call of the agent took.
+on every tenth step, and when each call of the agent began and how long it took.
 """
 
 import argparse
@@ -20,20 +20,21 @@ from caboose.guard import Protected
 from support.stopwatch import run_queue_seconds
 
 
-def time_every_call() -> list[float]:
-    """From now on, how long each call into the agent takes on the training thread, less waits for a core."""
-    seconds: list[float] = []
+def time_every_call() -> list[tuple[float, float]]:
+    """From now on, when each call into the agent begins and how long it takes, less waits for a core."""
+    found: list[tuple[float, float]] = []
     original = Protected.__call__
 
     def timed(self: Protected, *args: Any, **kwargs: Any) -> Any:
-        waited, start = run_queue_seconds(), time.perf_counter()
+        began, waited, start = time.time(), run_queue_seconds(), time.perf_counter()
         try:
             return original(self, *args, **kwargs)
         finally:
-            seconds.append(time.perf_counter() - start - (run_queue_seconds() - waited))
+            seconds = time.perf_counter() - start
+            found.append((began, seconds - max(0.0, run_queue_seconds() - waited)))
 
     Protected.__call__ = timed  # type: ignore[method-assign]  # to measure what is called, not to change it
-    return seconds
+    return found
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caboose_daemon.offline.replay.logs import LogError, read_log
-from caboose_daemon.offline.replay.logs.content import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES
+from caboose_daemon.offline.replay.logs.content import MAX_DOCUMENT_BYTES, MAX_JSON_BYTES, MAX_LINE_BYTES
 from support.processes import caboose_command, clean_environment
 
 MEMORY = 2 * 1024**3
@@ -31,6 +31,18 @@ def test_many_lines_are_no_long_line(tmp_path: Path) -> None:
     assert len(read_log(path).steps) == 19_999
 
 
+def test_a_document_that_would_take_gigabytes_is_refused_and_the_same_in_lines_is_read(tmp_path: Path) -> None:
+    document, lines = tmp_path / "log.json", tmp_path / "log.jsonl"
+    row = '{"step": %d, "loss": 2.0, "note": "' + "x" * 100_000 + '"}'
+    rows = [row % step for step in range(1, MAX_DOCUMENT_BYTES // 100_000 + 2)]
+    document.write_text("[" + ",".join(rows) + "]")
+    lines.write_text("\n".join(rows))
+
+    with pytest.raises(LogError, match=r"more than 64 MiB in one JSON document; write one object a line"):
+        read_log(document)
+    assert len(read_log(lines).steps) == len(rows)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["line.csv", "document.json", "lines.jsonl"])
@@ -40,7 +52,7 @@ def test_a_gigabyte_in_a_small_gzip_takes_bounded_memory(tmp_path: Path, kind: s
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(starts[kind])
         block = b'{"step": 1, "loss": 2.0}\n' * 40_000 if kind == "lines.jsonl" else b"1" * 10**6
-        for _ in range(2 * MAX_DOCUMENT_BYTES // len(block)):
+        for _ in range(2 * MAX_JSON_BYTES // len(block)):
             file.write(block)
 
     done = subprocess.run(

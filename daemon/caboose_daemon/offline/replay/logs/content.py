@@ -23,8 +23,10 @@ HEAD_BYTES = 64 * 1024
 
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-"""Of a JSON file, which is read as a whole and may be one line."""
+MAX_JSON_BYTES = 256 * 1024 * 1024
+"""Of a JSON file, which is read as a whole."""
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+"""Of a JSON file that is one document: its objects take up to 16 times as much."""
 
 
 class _Bounded(io.RawIOBase):

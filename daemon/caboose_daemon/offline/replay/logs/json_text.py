@@ -9,14 +9,14 @@ written and is then left out.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from caboose_daemon.offline.replay.logs.cells import from_objects, marked
-from caboose_daemon.offline.replay.logs.content import MAX_DOCUMENT_BYTES, as_utf8, opened
+from caboose_daemon.offline.replay.logs.content import MAX_DOCUMENT_BYTES, MAX_JSON_BYTES, as_utf8, opened
 from caboose_daemon.offline.replay.logs.log import LogError
 from caboose_daemon.offline.replay.logs.names import SPLITS
 from caboose_daemon.offline.replay.logs.table import Table
@@ -34,11 +34,14 @@ _decode = msgspec.json.Decoder().decode
 
 def read_json(path: Path) -> Table:
     """The table a JSON file holds, of one document or of one object a line."""
-    with opened(path, max_line=MAX_DOCUMENT_BYTES, max_bytes=MAX_DOCUMENT_BYTES) as file:
+    with opened(path, max_line=MAX_JSON_BYTES, max_bytes=MAX_JSON_BYTES) as file:
         data = as_utf8(file.read())
     first, _, rest = data.strip().partition(b"\n")
     if rest and isinstance(_parsed_or_error(first), dict):
         return _lines(path, data)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        limit = f"{MAX_DOCUMENT_BYTES >> 20} MiB"
+        raise LogError(f"{path}: more than {limit} in one JSON document; write one object a line, or CSV")
     found = _parsed_or_error(data)
     if isinstance(found, ValueError):
         raise LogError(f"{path}: not whole JSON ({found}); if the file is still being written, try again")
@@ -62,17 +65,20 @@ def _parsed_or_error(data: bytes) -> Any:
 
 def _lines(path: Path, data: bytes) -> Table:
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line and not line.isspace()]
-    rows = []
+    return _table(path, _rows(path, lines), lambda row: f"line {lines[row][0]}")
+
+
+def _rows(path: Path, lines: list[tuple[int, bytes]]) -> Iterator[dict[str, Any]]:
+    """One after the other: all at once would take ten times the file."""
     for index, (number, line) in enumerate(lines):
         row = _parsed_or_error(line)
         if isinstance(row, ValueError):
             if index == len(lines) - 1:
-                break
+                return
             raise LogError(f"{path}: line {number}: not JSON ({row}); correct or remove the line")
         if not isinstance(row, dict):
             raise LogError(f"{path}: line {number}: not an object; every line must be one, with a step")
-        rows.append(row)
-    return _table(path, rows, lambda row: f"line {lines[row][0]}")
+        yield row
 
 
 def _document(path: Path, found: Any) -> Table:
