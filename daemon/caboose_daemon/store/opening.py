@@ -75,6 +75,7 @@ def _inspect(path: Path, is_strict: bool, wall: Callable[[], float]) -> Inspecte
     with _reading(path) as connection:
         _check_version(path, connection)
         wal_copy = _check_wal(path, is_wal_missing, is_strict, wall)
+        _warn_if_exposed(path)
         return Inspected(is_checked=_check_pages(connection), wal_copy=wal_copy)
 
 
@@ -117,7 +118,6 @@ def _has_content(path: Path) -> bool:
         return False  # a daemon was ended while it made its first journal
     if not os.access(path, os.R_OK | os.W_OK):
         raise JournalError(f"{path}: no permission to read and write it; sudo chown {os.getuid()} {path}")
-    _warn_if_exposed(path)
     return True
 
 

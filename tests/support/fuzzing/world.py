@@ -3,8 +3,8 @@
 Design
 ------
 `World` has a real `Daemon`: its loop, journal, HTTP application and wiring. Three things are replaced: the clock, which
-is counted; the socket, whose two ends are `_receive` and `_reply` of the loop; and the wait of an HTTP write for the
-loop's thread, which is this one.
+is counted; the socket, whose two ends are `receive` of its connections and `_reply` of the loop; and the wait of an
+HTTP write for the loop's thread, which is this one.
 
 A daemon takes 30 ms to make, so it serves many examples. Each has jobs and peers of its own names, which the daemon
 forgets afterwards, as it forgets jobs beyond its limit. An example that fails is played again in a daemon of its own
@@ -31,6 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 from caboose_daemon.app import app
 from caboose_daemon.app.app import Daemon
+from caboose_daemon.app.report_connections import Received
 from caboose_daemon.config import Config, DaemonConfig, JournalConfig
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.web import stream
@@ -92,7 +93,7 @@ class World:
         with _clock(lambda: self.now):
             self.daemon = Daemon(Config(daemon=addresses, rollback=rollback, journal=JournalConfig(strict=True)))
         loop, context = self.daemon._loop, self.daemon._context
-        loop._receive = self._receive  # type: ignore[method-assign]
+        loop._connections.receive = self._receive  # type: ignore[method-assign]
         loop._reply = self._reply  # type: ignore[method-assign]
         context.writes.wake = loop._perform_writes
         self._client = Client(
@@ -103,10 +104,11 @@ class World:
         context.broker.bind(self._http)
         self._listener = context.broker.join(None)
 
-    def _receive(self) -> tuple[list[bytes], str]:
+    def _receive(self) -> Received:
         if not self._arrived:
             raise zmq.Again
-        return self._arrived.popleft(), ""
+        peer, *frames = self._arrived.popleft()
+        return Received(peer, frames, zmq.Frame(b""))
 
     def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
         decode(frames)
