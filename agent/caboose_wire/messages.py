@@ -119,6 +119,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     name: Name
     optimizer: Name
     settings: Settings = {}
+    num_parameters: Count = 0
+    """Elements of this rank's tensors; 0 if unknown."""
 
 
 class Phases(msgspec.Struct, frozen=True, array_like=True):

@@ -117,6 +117,7 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...
                     name=(f"{o}.{name}" if len(optimizers) > 1 else name)[:256],
                     optimizer=type(optimizer).__name__[:256],
                     settings=dict(list(settings.items())[:256]),
+                    num_parameters=sum(parameter.numel() for parameter in group["params"]),
                 )
             )
     return tuple(rows[:MAX_GROUPS])

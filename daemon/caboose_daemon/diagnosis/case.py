@@ -159,11 +159,16 @@ class Case:
     @property
     def optimizer(self) -> str:
         """The optimizer's class."""
-        return self.fact("optimizer") or next((group.optimizer for group in self.groups), "")
+        return self.fact("optimizer") or next((group.optimizer for group in self._groups_by_size), "")
+
+    @property
+    def _groups_by_size(self) -> list[Group]:
+        """The parameter groups, the largest first."""
+        return sorted(self.groups, key=lambda group: -group.num_parameters)
 
     def hyper(self, name: str) -> float | None:
-        """A hyper-parameter of the first parameter group that has it, such as weight_decay or momentum."""
-        for group in self.groups:
+        """A hyper-parameter of the largest parameter group that has it, such as weight_decay or momentum."""
+        for group in self._groups_by_size:
             value = group.settings.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return float(value)

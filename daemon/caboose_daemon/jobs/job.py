@@ -214,6 +214,12 @@ class Job:
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
 
+    @property
+    def main_group(self) -> int:
+        """The parameter group that the headline learning rate is of: the one with most parameters."""
+        sizes = [group.num_parameters for group in self.groups]
+        return sizes.index(max(sizes)) if sizes else 0
+
     def share(self, hello: Hello) -> Hello:
         """The same Hello with the job's own tables where they are equal, so that thousands of ranks share one copy."""
         own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
@@ -276,7 +282,7 @@ class Job:
         )
 
     def lr_at(self, step: int) -> float | None:
-        """The first group's learning rate at a step, by whichever attempt took it last, or just before it."""
+        """The largest group's learning rate at a step, by whichever attempt took it last, or just before it."""
         known = (s for s in reversed(self.recent) if s.step <= step and s.lr is not None)
         return next((summary.lr for summary in known), None)
 

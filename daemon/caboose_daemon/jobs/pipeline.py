@@ -291,7 +291,9 @@ class Pipeline:
     def _close_steps(self, job: Job, now: float, *, is_final: bool = False) -> None:
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
-        for step in attempt.aligner.close(attempt.gone, attempt.world, job.layers, now, is_final=is_final):
+        for step in attempt.aligner.close(
+            attempt.gone, attempt.world, job.layers, now, main_group=job.main_group, is_final=is_final
+        ):
             self.judge(job, step, summarize(step), job.declared(step), now)
             job.pending_events = [event for event in job.pending_events if event.step >= step.step]
 

@@ -20,7 +20,11 @@ from caboose_wire import Group
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
 """Their `weight_decay` is added to the gradient, and so divided by its size, unless it is decoupled."""
-ADAM_FAMILY = ("adam", "lamb", "adan", "radam")
+ADAM_FAMILY = frozenset(
+    {"adam", "adamw", "nadam", "nadamw", "radam", "adamax", "fusedadam", "cpuadam", "deepspeedcpuadam", "adamw8bit"}
+    | {"adam8bit", "pagedadam", "pagedadamw", "pagedadam8bit", "pagedadamw8bit", "adamwschedulefree", "lamb", "adan"}
+)
+"""Whose usual rates are known. Others that have Adam in their names mix methods, with rates of their own (Muon)."""
 WARM_SHARE = 0.9
 """A run whose first rate is above this share of its highest rate was not warmed up."""
 
@@ -130,7 +134,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
 
 
 def _is_adam(group: Group) -> bool:
-    return any(word in group.optimizer.lower() for word in ADAM_FAMILY)
+    return group.optimizer.lower() in ADAM_FAMILY
 
 
 def _rate(group: Group) -> float:

@@ -145,8 +145,8 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._peak = max(self._peak, lr)
         self._first_step, self._first_epoch = step.step, step.epoch
         self._count = self._first_count = _scheduler_steps(step)
-        earlier, now = view.previous_lr, step.lr[0]
-        if earlier is None or earlier <= 0:
+        earlier, now = view.previous_lr, step.main_lr
+        if earlier is None or earlier <= 0 or now is None:
             return None
         if self.config.jump_ratio * earlier >= now >= earlier / RESUME_BELOW:
             return None

@@ -79,6 +79,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """By rank: the modes other than plain training."""
     bad_inputs: Mapping[int, Batch] = {}
     """By rank: batches with elements that are not finite."""
+    main_group: int = 0
+    """Which of `lr` is the headline."""
     layers: Sequence[Layer] = ()
 
     def reduce(self) -> None:
@@ -214,6 +216,13 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     def _seen_phases(self) -> Iterator[Float64]:
         return (column[has] for column, has in zip(self.phases.T, self.has_phases.T, strict=True))
 
+    @property
+    def main_lr(self) -> float | None:
+        """The learning rate of the group with most parameters."""
+        if not self.lr:
+            return None
+        return self.lr[self.main_group] if self.main_group < len(self.lr) else self.lr[0]
+
     def phase_seconds(self, phase: str) -> float | None:
         """Mean over ranks of one phase; None if no rank saw it."""
         return self.mean_phases[PHASES.index(phase)]
@@ -226,7 +235,13 @@ def middle(values: NDArray[F]) -> NDArray[F]:
 
 
 def combine(
-    reports: Mapping[int, StepReport], *, attempt: int, step: int, world: int, layers: Sequence[Layer]
+    reports: Mapping[int, StepReport],
+    *,
+    attempt: int,
+    step: int,
+    world: int,
+    layers: Sequence[Layer],
+    main_group: int = 0,
 ) -> AlignedStep:
     """The ranks' reports of one step, side by side."""
     rows = max(world, max(reports, default=0) + 1)
@@ -281,6 +296,7 @@ def combine(
         mean_loss=_mean_loss(loss, has_loss, weight),
         weight=weight,
         lr=first.lr,
+        main_group=main_group,
         phases=np.where(has_phases, phases, 0.0),
         has_phases=has_phases,
         has_local_grad_norm=has_local,

@@ -63,7 +63,14 @@ class Aligner:
             self._durations.append(report.phases.total)
 
     def close(
-        self, gone: Set[int], world: int, layers: Sequence[Layer], now: float, *, is_final: bool = False
+        self,
+        gone: Set[int],
+        world: int,
+        layers: Sequence[Layer],
+        now: float,
+        *,
+        main_group: int = 0,
+        is_final: bool = False,
     ) -> Iterator[AlignedStep]:
         """The steps that are complete or overdue, in order; no step waits for ranks that are gone, or if it is final.
 
@@ -83,7 +90,14 @@ class Aligner:
             self.last_closed = number
             if num_expected and len(step.reports.keys() - gone) < num_expected:
                 self.num_incomplete += 1
-            yield combine(step.reports, attempt=self.attempt, step=number, world=world, layers=layers)
+            yield combine(
+                step.reports,
+                attempt=self.attempt,
+                step=number,
+                world=world,
+                layers=layers,
+                main_group=main_group,
+            )
 
     def _watermark(self, gone: Set[int], num_expected: int) -> int:
         """The last step that every expected rank has reached; the last one of all if no rank is expected."""

@@ -79,8 +79,8 @@ def _column(label: str, of: Callable[[Any], Any], *, default: Any = MISSING, **o
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
 
 
 def _phase(name: str) -> Callable[[AlignedStep], float | None]:
@@ -158,8 +158,8 @@ class StepSummary:
         mirror="gradient/norm",
     )
     lr: float | None = _column(
-        "Learning rate of the first group",
-        lambda s: _finite(s.lr[0]) if s.lr else None,
+        "Learning rate of the largest group",
+        lambda s: _finite(s.main_lr),
         curve=Curve(aggregates=("max",)),
     )
     step_seconds: float | None = _column(

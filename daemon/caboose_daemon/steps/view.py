@@ -81,7 +81,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     start_step: int = 0
     """The step that this attempt began after."""
     previous_lr: float | None = None
-    """Where this attempt resumed an earlier one: the first group's learning rate at that step."""
+    """Where this attempt resumed an earlier one: the largest group's learning rate at that step."""
     look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict
     """Rules that cannot judge this job, with what is not visible to them."""
 

@@ -45,7 +45,9 @@ def test_layers_that_are_unfrozen_into_a_new_group_are_read_from_their_first_ste
     before, after = listening.wait_for(Hello, 2)
     assert [layer.held for layer in before.layers] == [False, False, True, True]
     assert all(layer.held and layer.trainable for layer in after.layers)
-    assert (len(before.groups), len(after.groups)) == (1, 2)
+    sizes = [sum(parameter.numel() for parameter in network[num].parameters()) for num in (2, 0)]
+    assert [group.num_parameters for group in before.groups] == sizes[:1]
+    assert [group.num_parameters for group in after.groups] == sizes
     assert after.blind == before.blind
     assert monitor.guard.num_failures == 0
 
