@@ -175,7 +175,9 @@ class Clipping(msgspec.Struct, frozen=True, array_like=True):
 
     max_norm: float | None = None
     total_norm: float | None = None
-    """Global norm before clipping, computed by the clipper."""
+    """Global norm before clipping, computed by the clipper, without the scaler's scale."""
+    is_scaled: bool = False
+    """Whether the gradients were still multiplied by the scaler's scale when they were clipped."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -105,7 +105,7 @@ class StepRecord:
         clipped = self.seen.clipped
         if clipped.max_norm is None:
             return None
-        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"))
+        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), self.seen.is_clip_scaled)
 
     def _num_skipped(self, values: Values) -> int:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)

@@ -1,4 +1,4 @@
-"""clipping: gradient clipping acts on most steps, or on none.
+"""clipping: gradient clipping acts on most steps, on none, or on gradients that still have the scaler's scale.
 
 Design
 ------
@@ -6,6 +6,10 @@ Clipping is a safeguard for rare steps. The share of clipped steps is an exponen
 the same however strongly it was clipped, so no outlier moves it far. Where most steps are clipped, the clipping and not
 the learning rate sets the step length. Norms are large while the rate warms up, so those steps are not counted. A
 clipping that has never acted is an info: its limit may be far above the norms of this run.
+
+A clipper that is called before `GradScaler.unscale_` compares its limit with gradients that are multiplied by the
+scale, often 65,536. It then acts on nearly every step and shortens all of them to the same tiny norm. That is a mistake
+in the loop, whatever the share, so it is reported after `scaled_steps`, and the share is not judged.
 """
 
 from dataclasses import dataclass
@@ -29,12 +33,14 @@ class ClippingConfig(RuleConfig):
     """Share above which the summary adds that clipping sets the step length."""
     memory_steps: int = 200
     """Steps over which the share is taken; nothing is judged before as many."""
+    scaled_steps: int = 10
+    """Steps clipped before the scale was removed after which that is reported."""
     quiet_steps: int = 1000
     """Steps without any clipping after which that is reported."""
 
 
 class Clipping(LastingRule[ClippingConfig]):
-    """Clipping that acts on most steps, or on none."""
+    """Clipping that acts on most steps, on none, or before the scale is removed."""
 
     name = "clipping"
     config_class = ClippingConfig
@@ -47,6 +53,7 @@ class Clipping(LastingRule[ClippingConfig]):
         self._num_steps = 0
         self._num_clipped = 0
         self._largest = 0.0
+        self._num_scaled = 0
 
     def observe(self, view: JobView) -> Finding | None:
         """A warning while most steps are clipped; an info while none ever was."""
@@ -55,6 +62,11 @@ class Clipping(LastingRule[ClippingConfig]):
         if step is None or ratio is None or (norm := step.finite_grad_norm) is None:
             return None
         is_clipped = ratio < 1.0
+        if step.clipped_scale is not None and step.clipped_scale > 1.0 and is_clipped:
+            return self._scaled(step.step, norm, ratio, step.clipped_scale)
+        if self._last is not None and "scaled" in self._last.values:
+            self._num_scaled = 0
+            return self._resolved(step.step, "gradients are clipped without the scale")
         self._num_steps += 1
         self._num_clipped += is_clipped
         self._largest = max(self._largest, norm)
@@ -87,9 +99,25 @@ class Clipping(LastingRule[ClippingConfig]):
             values={"share": self._share, "clip_ratio": ratio},
         )
 
+    def _scaled(self, step: int, norm: float, ratio: float, scale: float) -> Finding | None:
+        self._num_scaled += 1
+        if self._num_scaled < self.config.scaled_steps and not self.is_open:
+            return None
+        limit, used = norm * ratio * scale, norm * ratio
+        return self._found(
+            Severity.WARNING,
+            step,
+            f"clipping acts on scaled gradients: norm {norm:.3g} x scale {scale:,.0f} was cut to {limit:.3g}, so the "
+            f"step used a norm of {used:.3g}; call scaler.unscale_(optimizer) before clip_grad_norm_",
+            values={"scaled": scale, "clip_ratio": ratio},
+        )
+
     def resume(self, finding: Finding) -> None:
         """Restores the share."""
         super().resume(finding)
+        if "scaled" in finding.values:
+            self._num_scaled = self.config.scaled_steps
+            return
         self._share = finding.values["share"]
         is_quiet = "never" in finding.values
         self._num_steps = self.config.quiet_steps if is_quiet else self.config.memory_steps

@@ -163,7 +163,16 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         clipping = next((r.clipping for r in self.reports.values() if r.clipping is not None), None)
         if clipping is None or clipping.max_norm is None or self.grad_norm is None:
             return None
-        return min(1.0, clipping.max_norm / (self.grad_norm + 1e-6))
+        return min(1.0, clipping.max_norm / (self.grad_norm * (self.clipped_scale or 1.0) + 1e-6))
+
+    @cached_property
+    def clipped_scale(self) -> float | None:
+        """The scale in the gradients that were clipped; None where it had been removed, as it should be."""
+        if self.scaler is None or not any(
+            r.clipping is not None and r.clipping.is_scaled for r in self.reports.values()
+        ):
+            return None
+        return self.scaler.scale
 
     @property
     def finite_loss(self) -> float | None:

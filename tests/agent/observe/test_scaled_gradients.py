@@ -41,7 +41,9 @@ def test_each_of_two_optimizers_is_read_with_its_own_scale_or_without(
         scaler.update()
         norms.append(math.hypot(*parts))
         monitor.step(1.0)
-    assert [grad_norm(r) for r in listening.wait_for(StepReport, 3)] == pytest.approx(norms, rel=1e-5)
+    reports = listening.wait_for(StepReport, 3)
+    assert [grad_norm(r) for r in reports] == pytest.approx(norms, rel=1e-5)
+    assert [r.clipping.is_scaled for r in reports if r.clipping is not None] == [not all(is_unscaled)] * 3
 
 
 @pytest.mark.parametrize("is_fused", [False, True])

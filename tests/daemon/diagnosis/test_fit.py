@@ -249,6 +249,14 @@ def test_a_norm_that_explodes_is_clipped_for_a_reason() -> None:
     assert "clip_too_tight" not in order(diagnosis)[:1]
 
 
+def test_a_clipper_before_unscale_is_the_cause_of_steps_that_are_too_short() -> None:
+    finding = a_finding("clipping", 300, values={"scaled": 65536.0, "clip_ratio": 1e-5})
+    diagnosis = diagnose(a_case(finding, a_finding("not_learning", 310), curves={"grad_norm": np.full(400, 1.0)}))
+
+    assert best(diagnosis) == "clip_before_unscale"
+    assert told(diagnosis, "clip_before_unscale").advice.code.startswith("scaler.unscale_(optimizer)")
+
+
 # Parameters that do not learn
 
 LAYERS = (Layer("stem.weight", 100), Layer("body.weight", 100), Layer("head.weight", 50, held=False))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_wire import Clipping
+from caboose_wire import Clipping, Scaler
 from support.ranks import EVERYTHING
 from support.scenario import NORMS, Scenario
 from support.scenario import scenario as of_all_rules
@@ -90,3 +90,25 @@ def test_abstains_when_clipping_is_not_seen_or_not_used() -> None:
     assert a_run().healthy(1500).is_silent
     assert clipped(scenario(ranks=1), 300, 1.0).is_silent
     assert a_run().meanwhile(clipping=Clipping()).healthy(300).is_silent
+
+
+def scaled(story: Scenario, steps: int, max_norm: float = 1.0, scale: float = 65536.0) -> Scenario:
+    """Steps of a loop that clips before it removes the scale."""
+    return story.meanwhile(clipping=Clipping(max_norm, NORM, is_scaled=True), scaler=Scaler(scale)).healthy(steps)
+
+
+def test_clipping_before_unscale_is_a_finding_of_its_own_after_ten_steps() -> None:
+    story = scaled(a_run(), 9)
+    assert story.is_silent
+
+    episode = scaled(story, 1).only("clipping")
+    assert episode.severity == "warning"
+    assert lacks(episode.first.summary, "scaled gradients", "scale 65,536", "1.53e-05", "scaler.unscale_") == []
+    assert episode.first.values["clip_ratio"] == pytest.approx(1.0 / (NORM * 65536.0))
+    story.meanwhile(clipping=RESTS, scaler=Scaler(65536.0)).healthy(1)
+    assert story.only("clipping").last.state == "resolved"
+
+
+@pytest.mark.parametrize(("max_norm", "scale"), [(1e6, 65536.0), (1.0, 1.0)], ids=["never acts", "no scale"])
+def test_clipping_before_unscale_that_changes_nothing_is_not_reported(max_norm: float, scale: float) -> None:
+    assert scaled(a_run(), 100, max_norm, scale).is_silent

@@ -7,6 +7,7 @@ from caboose_daemon.diagnosis.causes.bad_shard import BadShard
 from caboose_daemon.diagnosis.causes.batch_too_large import BatchTooLarge
 from caboose_daemon.diagnosis.causes.batch_too_small import BatchTooSmall
 from caboose_daemon.diagnosis.causes.budget_too_short import BudgetTooShort
+from caboose_daemon.diagnosis.causes.clip_before_unscale import ClipBeforeUnscale
 from caboose_daemon.diagnosis.causes.clip_too_tight import ClipTooTight
 from caboose_daemon.diagnosis.causes.converged import Converged
 from caboose_daemon.diagnosis.causes.data_changed import DataChanged
@@ -59,6 +60,7 @@ CAUSES: tuple[Cause, ...] = (
     BatchTooLarge(),
     BatchTooSmall(),
     BudgetTooShort(),
+    ClipBeforeUnscale(),
     ClipTooTight(),
     Converged(),
     DataChanged(),
