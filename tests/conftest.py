@@ -122,6 +122,7 @@ FIRST_CASE = (
     "test_a_long_healthy_run_is_silent",
     "test_every_flag_of_the_terminals_commands_is_in_its_page",
     "test_all_ranks_go_back_at_the_same_step",
+    "test_the_slow_rank_is_named_with_its_place",
     "test_a_new_process_group_continues_bit_exactly",
 )
 """Tests whose cases take seconds each: `make test` runs the first case, `make test-long` the others."""

@@ -131,6 +131,12 @@ class Phases(msgspec.Struct, frozen=True, array_like=True):
     forward: float = float("nan")
     backward: float = float("nan")
     optimizer: float = float("nan")
+    loss: float = float("nan")
+    """Between forward and backward."""
+    forward_wait: float = float("nan")
+    """Of the forward, waiting for other ranks; what is not waiting is the rank's own time."""
+    backward_wait: float = float("nan")
+    """Of the backward."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

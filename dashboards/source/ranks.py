@@ -26,9 +26,9 @@ def _of_host(name: str, operator: str) -> str:
     return gauge(name, "host", where=SHOWN, operator=operator)
 
 
-MEDIAN = f"scalar(quantile(0.5, {gauge('caboose_rank_step_seconds', 'rank', 'host')}))"
-"""The median step time of all ranks, chosen or not."""
-SLOWNESS = f"{_shown('caboose_rank_step_seconds')} / {MEDIAN}"
+MEDIAN = f"scalar(quantile(0.5, {gauge('caboose_rank_own_seconds', 'rank', 'host')}))"
+"""The median own time of all ranks, chosen or not. Step times do not differ: all ranks wait for the slowest."""
+SLOWNESS = f"{_shown('caboose_rank_own_seconds')} / {MEDIAN}"
 BEHIND = f"scalar({gauge('caboose_rank_step')}) - {_shown('caboose_rank_step')}"
 
 
@@ -85,7 +85,7 @@ def _now() -> list[Panel]:
             decimals=2,
             steps=LAGS,
             rules=("straggler",),
-            about="Step time of the slowest rank divided by the median of all ranks. Near 1 is normal.",
+            about="Own time of the slowest rank divided by the median of all ranks. Near 1 is normal.",
         ),
         number(
             "Largest step lag",
@@ -128,7 +128,7 @@ def _now() -> list[Panel]:
                 "rank": Column("rank", width=60),
                 "host": Column("host"),
                 "slow": Column("x median", SLOWNESS, "short", steps=LAGS, decimals=2),
-                "seconds": Column("step time", _shown("caboose_rank_step_seconds"), "s"),
+                "seconds": Column("own time", _shown("caboose_rank_own_seconds"), "s"),
                 "loss": Column("loss", _shown("caboose_rank_loss"), "short", decimals=3),
                 "behind": Column("steps behind", BEHIND, steps=((10, WARNED), (100, PAGED))),
                 "busy": Column("device busy", _shown("caboose_rank_device_utilization_ratio"), "percentunit"),
@@ -146,19 +146,21 @@ def _now() -> list[Panel]:
 def _over_time() -> list[Panel]:
     return [
         curves(
-            "Step time by rank",
-            Curve(_shown("caboose_rank_step_seconds"), NAME),
+            "Own time by rank",
+            Curve(_shown("caboose_rank_own_seconds"), NAME),
             unit="s",
+            about="Time of each step in which a rank did not wait for others. Close together is normal. No data for one"
+            " process.",
             rules=("straggler",),
             is_open_ended=True,
             size=(12, 9),
         ),
         curves(
-            "Relative step time",
+            "Relative own time",
             Curve(SLOWNESS, NAME),
             unit="short",
             steps=LAGS,
-            about="Step time of each rank divided by the median of all ranks. Near 1 is normal; a straggler stays"
+            about="Own time of each rank divided by the median of all ranks. Near 1 is normal; a straggler stays"
             " above the dashed line.",
             rules=("straggler",),
             is_open_ended=True,

@@ -211,7 +211,14 @@ def _big_step(story: Story, rank: int) -> StepReport:
         num_tokens=32 * 1024,
         lr=(rate, rate / 2),
         phases=Phases(
-            total=total, data=0.03 * total, forward=0.3 * total, backward=0.55 * total, optimizer=0.08 * total
+            total=total,
+            data=0.03 * total,
+            forward=0.3 * total,
+            backward=0.55 * total,
+            optimizer=0.08 * total,
+            loss=0.01 * total,
+            forward_wait=0.0,
+            backward_wait=0.15 * STEP_SECONDS if rank != SLOW else 0.0,
         ),
         local_grad_norm=3.0 * norm if story.is_sampled else None,
         agent_seconds=0.0011,
@@ -251,7 +258,9 @@ def _quiet_step(story: Story) -> StepReport:
         loss=1.2 + 5.0 * math.exp(-4 * story.share) + float(story.draw.normal(0.0, 0.04)),
         num_samples=64,
         lr=(0.1,),
-        phases=Phases(total=total, data=0.01, forward=0.06, backward=0.1, optimizer=0.01),
+        phases=Phases(
+            total=total, data=0.01, forward=0.06, backward=0.1, optimizer=0.01, forward_wait=0.0, backward_wait=0.02
+        ),
         agent_seconds=0.0004,
     )
 

@@ -185,7 +185,15 @@ def tell_wide(daemon: DaemonProcess, ranks: list[SimulatedRank]) -> None:
                 continue
             total = 4.1 * float(draw.normal(1.0, 0.01)) * (1.3 if rank == SLOW else 1.0)
             wait = 0.0 if rank == SLOW else 0.9
-            phases = Phases(total=total, data=0.03, forward=total - 2.7 - wait, backward=2.3 + wait, optimizer=0.3)
+            phases = Phases(
+                total=total,
+                data=0.03,
+                forward=total - 2.7 - wait,
+                backward=2.3 + wait,
+                optimizer=0.3,
+                forward_wait=0.0,
+                backward_wait=wait,
+            )
             loss = 6.4 + 4.6 * math.exp(-step / 11) + shared + float(draw.normal(0.0, 0.02))
             simulated.send(a_report(step, loss=loss, phases=phases, time=time.time(), num_samples=4))
             if step == WIDE_STEPS - 3 and rank == FAILED:

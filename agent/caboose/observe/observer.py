@@ -29,6 +29,7 @@ from caboose.observe.optimizers import OptimizerState
 from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Protect, Samples
 from caboose.observe.step_vector import StepVector, Vector
+from caboose.observe.waits import WaitObserver
 from caboose.tensors.placement import in_ddp
 from caboose.tensors.readable import mean
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
@@ -103,6 +104,7 @@ class Observer:
         self._state = OptimizerState(self.optimizers, scaler)
         self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
+        self._waits = WaitObserver(clock, protect, is_distributed=self.is_reduced)
         self._samples = Samples(model, self.table, protect, norm_type, compares_ranks=is_reduced)
         self.batches = self._samples.batches
         self._modes = Modes(model, self.optimizers)
@@ -231,7 +233,7 @@ class Observer:
     def _after_forward(self, _module: torch.nn.Module) -> None:
         self._samples.end_forward()
         if self._clock.current == "forward":
-            self._clock.mark("backward")
+            self._clock.mark("loss")
 
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
         self._check_parameters()
@@ -335,6 +337,7 @@ class Observer:
         """Removes everything but the optimizers' hooks, which may be running."""
         self._watch.remove()
         self._clipping.close()
+        self._waits.close()
         self._samples.close()
 
     def close(self) -> None:

@@ -2,15 +2,18 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Patches:
     """Replaced attributes of modules, classes and instances.
 
     A replacement that someone else has wrapped since cannot be removed: it stays, so every replacement must do nothing
-    once its owner has stopped.
+    once its owner has stopped. If other patches of this class wrapped it, it goes with them.
     """
+
+    _left: ClassVar[list[tuple[Any, Any]]] = []
+    """Replacements that could not be removed, and their originals."""
 
     def __init__(self) -> None:
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -31,7 +34,11 @@ class Patches:
         while self._put:
             owner, name, original, replacement = self._put.pop()
             if getattr(owner, name) is not replacement:
+                self._left.append((replacement, original))
                 continue
+            while (left := next((pair for pair in self._left if pair[0] is original), None)) is not None:
+                self._left.remove(left)
+                original = left[1]
             if original is None:  # it is inherited, or a method of the instance's class
                 delattr(owner, name)
             else:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from caboose.observe.phases import WAIT, folded
 from caboose.tensors.scalars import whole
 from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
 from caboose_wire.fields import Float32
@@ -98,8 +99,16 @@ class StepRecord:
         from caboose.tensors.readback import seconds_by_phase
 
         times = seconds_by_phase(self.device_phases)
-        times.pop("other", None)
-        return msgspec.structs.replace(self.phases, **times)
+        waits = {name: seconds for name, seconds in times.items() if name.endswith(WAIT)}
+        for name, seconds in waits.items():
+            del times[name]
+            phase = name.removesuffix(WAIT)
+            times[phase] = times.get(phase, 0.0) + seconds
+        known = {name: seconds for name, seconds in folded(times).items() if name != "other"}
+        for phase in ("forward", "backward"):
+            if waits:
+                known[f"{phase}_wait"] = waits.get(phase + WAIT, 0.0)
+        return msgspec.structs.replace(self.phases, **known)
 
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped

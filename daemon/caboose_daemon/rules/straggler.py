@@ -2,16 +2,15 @@
 
 Design
 ------
-In a synchronous job every rank's step takes equally long, whichever rank is slow: the fast ones wait inside the
-all-reduce. So the step's duration identifies no rank. Under DDP the only collective is in the backward: the time
-outside it (data, forward, optimizer, the loop's own code) is a rank's own, and the backward contains the waiting. The
-straggler has the *longest* time outside the backward and the *shortest* backward, since it arrives last and never
-waits. Both are required, so a rank that is only measured differently, or that no rank waits for, is not named. The
-phase is the part of its own time that exceeds its peers' most.
+In a synchronous job every rank's step takes equally long, whichever rank is slow: the fast ones wait inside
+collectives. So the step's duration identifies no rank. Agents report how long a rank waited in the forward and in the
+backward; the rest of the step is its own. The straggler has the *longest* own time and waits the *least*, since it
+arrives last. Both are required, so a rank that is only measured differently, or that no rank waits for, is not named.
+The phase is the part of its own time that exceeds its peers' most.
 
-Under FSDP every forward and backward waits for others' shards, and times alone cannot distinguish a slow rank from
-those that wait for it. Only the wait for data, before the first collective, is still a rank's own, and only that is
-judged.
+Where the waiting is not known (older agents, FSDP1), the whole backward counts as waiting under DDP, whose only
+collective is there. Under FSDP every forward and backward waits for others' shards: then only the wait for data,
+before the first collective, is a rank's own, and only that is judged.
 
 One slow step, a checkpoint written by rank 0 or an evaluation is not enough: a rank must lag in most steps (a share
 with an exponential memory), by a tenth of the step on average, by more than the noise of its own average, and by more
@@ -29,8 +28,9 @@ from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep, Float64, middle
 from caboose_daemon.steps.view import JobView
 
-DATA, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("data", "forward", "backward", "optimizer"))
-PARTS = ("data", "forward", "optimizer", "other")
+PARTS = ("data", "forward", "loss", "backward", "optimizer", "other")
+DATA, BACKWARD = PHASES.index("data"), PHASES.index("backward")
+KNOWN = [PHASES.index(name) for name in PARTS[:-1]]
 TO_SIGMA = 1.4826
 SIGMAS = 6.0
 """Limit in standard deviations of its own noise and of the ranks' differences; 4,096 ranks reach five by chance."""
@@ -91,6 +91,7 @@ class Straggler(Rule[StragglerConfig]):
         self._wait = np.zeros(0)
         self._layers: object = None
         self._is_sharded = False
+        self._is_own_known = False
         self._num_held = 0
         self._onset: int | None = None
         self._host = ""
@@ -129,13 +130,17 @@ class Straggler(Rule[StragglerConfig]):
         if has_data:
             data = phases[:, DATA]
             self._data.learn((data - middle(data)) / total, rate, least)
-        if has_backward and not self._is_sharded:
-            backward = phases[:, BACKWARD]
-            own = phases[:, 0] - backward
+        waits = _waits(step, is_sharded=self._is_sharded) if has_backward else None
+        self._is_own_known = waits is not None
+        if waits is not None:
+            wait = waits.sum(axis=1)
+            own = phases[:, 0] - wait
             self._own.learn((own - middle(own)) / total, rate, least)
-            longest = -middle(-backward)  # the upper median: of two ranks, the one that waits
-            self._wait += rate * (np.clip((longest - backward) / total, -1.0, 1.0) - self._wait)
-            known = phases[:, [DATA, FORWARD, OPTIMIZER]]
+            longest = -middle(-wait)  # the upper median: of two ranks, the one that waits
+            self._wait += rate * (np.clip((longest - wait) / total, -1.0, 1.0) - self._wait)
+            known = phases[:, KNOWN]
+            known[:, PARTS.index("forward")] -= waits[:, 0]
+            known[:, PARTS.index("backward")] -= waits[:, 1]
             parts = np.column_stack((known, own - known.sum(axis=1))) / total
             self._parts += rate * (parts - self._parts)
         return True
@@ -146,7 +151,7 @@ class Straggler(Rule[StragglerConfig]):
             least *= 0.5  # it is over when the lag has halved, so that a lag at the threshold is reported once
         by_data = self._data.stand_out(least, rate)
         lags = by_data
-        if not self._is_sharded:
+        if self._is_own_known:
             by_own = self._own.stand_out(least, rate)
             lags = np.maximum(by_data, np.where(self._wait >= 0.5 * by_own, by_own, 0.0))
         slow = np.flatnonzero(lags)
@@ -192,9 +197,22 @@ class Straggler(Rule[StragglerConfig]):
         )
 
 
+def _waits(step: AlignedStep, *, is_sharded: bool) -> Float64 | None:
+    """How long each rank waited in forward and backward; None where that is not known."""
+    waits = step.waits
+    if waits is not None and np.isfinite(waits).all():
+        return waits
+    if is_sharded:
+        return None
+    backward = step.phases[:, BACKWARD]
+    return np.column_stack((np.zeros(len(backward)), backward))
+
+
 _NAMES = {
     "data": "waiting for data",
     "forward": "the forward",
+    "loss": "code between forward and backward",
+    "backward": "the backward",
     "optimizer": "the optimizer",
     "other": "code outside forward, backward and optimizer",
 }

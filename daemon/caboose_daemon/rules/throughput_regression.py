@@ -149,7 +149,8 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         if not self._usual_phases[0] or more[most] < 0.5 * more[0] or more[0] <= 0:
             return "", ""
         name = PHASES[most]
-        return name, f"; {name} went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
+        shown = "time between forward and backward" if name == "loss" else name
+        return name, f"; {shown} went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
 
 
 def _work(step: AlignedStep) -> tuple[str, int]:

@@ -19,7 +19,7 @@ Bools = NDArray[np.bool_]
 F = TypeVar("F", bound=np.floating[Any])
 SAMPLED_LAYER_ARRAYS = LAYER_ARRAYS - {"grad_norm", "local_grad_norm", "layer_fingerprint"}
 """Layer arrays that are reduced over the ranks; the others are read rank by rank, or at every step."""
-PHASES = ("total", "data", "forward", "backward", "optimizer")
+PHASES = ("total", "data", "forward", "backward", "optimizer", "loss")
 TRAINING = Mode()
 """The mode of plain training."""
 
@@ -79,6 +79,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """By rank: the modes other than plain training."""
     bad_inputs: Mapping[int, Batch] = {}
     """By rank: batches with elements that are not finite."""
+    waits: Float64 | None = None
+    """ranks x (forward, backward): the part of each in which a rank waited for others; NaN where unknown."""
     main_group: int = 0
     """Which of `lr` is the headline."""
     layers: Sequence[Layer] = ()
@@ -257,6 +259,7 @@ def combine(
     loss, local_norm, agent = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     weight = np.ones(rows)
     phases = np.full((rows, len(PHASES)), np.nan)
+    waits = np.full((rows, 2), np.nan)
     present, has_loss, has_local = (np.zeros(rows, dtype=np.bool_) for _ in range(3))
     local_layers: dict[int, NDArray[np.float32]] = {}
     scaler: Scaler | None = None
@@ -276,7 +279,8 @@ def combine(
             local_norm[rank] = report.local_grad_norm
         if report.phases is not None:
             p = report.phases
-            phases[rank] = (p.total, p.data, p.forward, p.backward, p.optimizer)
+            phases[rank] = (p.total, p.data, p.forward, p.backward, p.optimizer, p.loss)
+            waits[rank] = (p.forward_wait, p.backward_wait)
         if "local_grad_norm" in report.arrays:
             local_layers[rank] = report.arrays["local_grad_norm"]
         if report.scaler is not None and (scaler is None or report.scaler.scale < scaler.scale):
@@ -308,6 +312,7 @@ def combine(
         main_group=main_group,
         phases=np.where(has_phases, phases, 0.0),
         has_phases=has_phases,
+        waits=waits,
         has_local_grad_norm=has_local,
         local_grad_norm=local_norm,
         agent_seconds=agent,

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from caboose_wire import Phases, StepReport
 
@@ -49,7 +50,7 @@ def _is_within(report: StepReport) -> bool:
     if phases is not None:
         if not SHORTEST_SECONDS <= phases.total <= LIMIT:
             return False
-        for seconds in (phases.data, phases.forward, phases.backward, phases.optimizer):
+        for seconds in astuple(phases)[1:]:
             if seconds < 0.0 or seconds > LIMIT:  # NaN is unknown already
                 return False
     for name, fields in PARTS.items():
@@ -76,13 +77,13 @@ def _bounded(report: StepReport) -> StepReport:
 
 def _is_possible(phases: Phases) -> bool:
     """Whether every time is one that can be, and known."""
-    parts = (phases.data, phases.forward, phases.backward, phases.optimizer)
+    parts = astuple(phases)[1:]
     return SHORTEST_SECONDS <= phases.total <= LIMIT and all(0.0 <= seconds <= LIMIT for seconds in parts)
 
 
 def _possible(phases: Phases) -> Phases:
     """The times, with NaN for those that cannot be."""
-    parts = (phases.data, phases.forward, phases.backward, phases.optimizer)
+    parts = astuple(phases)[1:]
     total = phases.total if SHORTEST_SECONDS <= phases.total <= LIMIT else math.nan
     return Phases(total, *(seconds if 0.0 <= seconds <= LIMIT else math.nan for seconds in parts))
 

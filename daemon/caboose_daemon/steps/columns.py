@@ -87,6 +87,14 @@ def _phase(name: str) -> Callable[[AlignedStep], float | None]:
     return lambda step: step.phase_seconds(name)
 
 
+def _own_seconds(report: StepReport) -> float | None:
+    """The step's time without waiting for other ranks; None where the waiting is not known."""
+    phases = report.phases
+    if phases is None:
+        return None
+    return _finite(phases.total - phases.forward_wait - phases.backward_wait)
+
+
 def _finite_losses(step: AlignedStep) -> Any:
     losses = step.loss[step.has_loss]
     return losses[np.isfinite(losses)]
@@ -190,6 +198,14 @@ class StepSummary:
     optimizer_seconds: float | None = _column(
         "Optimizer", _phase("optimizer"), unit="seconds", curve=Curve(), mirror="speed/optimizer_seconds", default=None
     )
+    loss_seconds: float | None = _column(
+        "Between forward and backward",
+        _phase("loss"),
+        unit="seconds",
+        curve=Curve(),
+        mirror="speed/loss_seconds",
+        default=None,
+    )
     num_samples: int | None = _column("Samples of all ranks", lambda s: s.num_samples, default=None)
     num_tokens: int | None = _column("Tokens of all ranks", lambda s: s.num_tokens, default=None)
     device_bytes: int | None = _column(
@@ -237,6 +253,16 @@ class RankNumbers:
         metric="caboose_rank_step_seconds",
         help="Duration of the last step of one rank",
         tells="Similar on all ranks, because all wait for the slowest; the rule straggler names that rank.",
+        default=None,
+    )
+    own_seconds: float | None = _column(
+        "Own time",
+        _own_seconds,
+        unit="seconds",
+        metric="caboose_rank_own_seconds",
+        worst="high",
+        help="Time of the last step in which one rank did not wait for others",
+        tells="Similar on all ranks in a healthy job. All wait for the rank with the highest. None for one process.",
         default=None,
     )
     device_utilization: float | None = _column(

@@ -44,6 +44,39 @@ def test_a_phase_that_was_not_seen_is_nan_and_nothing_carries_over() -> None:
     assert phases.total == 1
 
 
+def test_the_time_between_forward_and_backward_is_its_own_phase() -> None:
+    clock = ticking(0, 0, 1, 4, 6)
+    for phase in ("forward", "loss", "backward", "other"):
+        clock.mark(phase)  # type: ignore[arg-type]  # a plain tuple of phases
+    phases = clock.take()
+    assert (phases.forward, phases.loss, phases.backward) == (1, 3, 2)
+
+
+def test_without_a_backward_that_was_seen_the_time_after_the_forward_is_the_backwards() -> None:
+    clock = ticking(0, 0, 1, 4)
+    for phase in ("forward", "loss", "optimizer"):
+        clock.mark(phase)  # type: ignore[arg-type]  # a plain tuple of phases
+    phases = clock.take()
+    assert (phases.forward, phases.backward) == (1, 3)
+    assert math.isnan(phases.loss)
+
+
+def test_waiting_is_counted_beside_the_phase_it_is_in_and_once() -> None:
+    clock = ticking(0, 0, 2, 3, 5, 6, 10, 12)
+    clock.mark("forward")
+    clock.begin_wait()  # at 2
+    clock.begin_wait()
+    clock.end_wait()
+    clock.end_wait()  # at 3
+    clock.mark("backward")
+    clock.begin_wait()  # at 6
+    clock.end_wait()  # at 10
+    phases = clock.take()
+    assert (phases.forward, phases.backward) == (5, 7)
+    assert (phases.forward_wait, phases.backward_wait) == (1, 4)
+    assert math.isnan(clock.take().backward_wait), "a step without a wait that was seen"
+
+
 class Moment:
     """A moment of a device's clock, as an event of torch's gives it: in milliseconds."""
 

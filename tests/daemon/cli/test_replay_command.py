@@ -19,7 +19,7 @@ from support.ranks import a_hello, a_report
 from support.scenario import JournaledCore
 
 SPIKE = 400
-BUSY = 1.5
+BUSY = 2.5
 """How much longer the same work may take where other processes use the same caches."""
 Finished = "subprocess.CompletedProcess[str]"
 

@@ -28,7 +28,7 @@ from caboose_daemon.out.web.api import Api
 from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
-from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Scaler
+from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Phases, Scaler
 from support.ranks import a_hello, a_report
 from support.scenario import NAN, Scenario, scenario
 
@@ -89,6 +89,7 @@ def a_full_state() -> tuple[State, float]:
             33,
             seq=40,
             device_bytes=2**34,
+            phases=Phases(0.125, 0.01, 0.03, 0.0625, 0.01, 0.002, forward_wait=0.0, backward_wait=0.0625),
             clipping=Clipping(0.5),
             scaler=Scaler(2.0**15),
             num_samples=32,
@@ -233,6 +234,7 @@ FROZEN = {
     "caboose_peers_connected": set(),
     "caboose_phase_seconds": {"training_job", "phase"},
     "caboose_rank_device_memory_bytes": {"training_job", "rank", "host"},
+    "caboose_rank_own_seconds": {"training_job", "rank", "host"},
     "caboose_rank_device_utilization_ratio": {"training_job", "rank", "host"},
     "caboose_rank_loss": {"training_job", "rank", "host"},
     "caboose_rank_silent_seconds": {"training_job", "rank", "host"},

@@ -1,6 +1,7 @@
 """straggler: the rank that others wait for, told from those that wait, from noise, and from what is no straggling."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ def synchronous(
     backward: Extra = nothing,
     jitter: float = 0.0,
     seed: int = 0,
+    is_wait_known: bool = False,
 ) -> dict[str, Any]:
     """Phases of a DDP job whose usual step takes 1 s: everybody waits, in the backward, for the last to arrive."""
     generator = np.random.default_rng(seed)
@@ -50,7 +52,11 @@ def synchronous(
             for r in range(ranks)
         ]
         end = max(sum(p) + backward(r, step) for r, p in enumerate(parts)) + 0.1
-        return [Phases(end, p[0], p[1], end - sum(p[:3]) - 0.03, 0.03) for p in parts]
+        waits = [end - sum(p) - backward(r, step) for r, p in enumerate(parts)]
+        known = [(0.0, wait) if is_wait_known else (math.nan, math.nan) for wait in waits]
+        return [
+            Phases(end, p[0], p[1], end - sum(p[:3]) - 0.03, 0.03, math.nan, *known[r]) for r, p in enumerate(parts)
+        ]
 
     def phases(rank: int, step: int) -> Phases:
         if step not in steps:
@@ -225,3 +231,20 @@ def test_says_nothing_of_steps_that_a_rank_did_not_report() -> None:
     story = scenario(4, step_seconds=1.0).falls_silent(3).plays(200, **synchronous(4, forward=only(1, 0.5)))
 
     assert story.of("straggler") == []
+
+
+@pytest.mark.parametrize("layers", [(), SHARDED], ids=["replicated", "sharded"])
+@pytest.mark.parametrize("ranks", [2, 16])
+@pytest.mark.parametrize("place", ["backward", "forward", "other"])
+def test_a_rank_whose_own_time_is_longest_is_named_wherever_it_is_slow(
+    place: str, ranks: int, layers: tuple[Layer, ...]
+) -> None:
+    settings = {"layers": layers} if layers else {}
+    story = a_job(ranks, 100, settings=settings, jitter=0.01, is_wait_known=True, **{place: only(1, 0.4)})
+
+    finding = story.only("straggler").first
+    assert (finding.ranks, finding.phase) == ((1,), place)
+
+
+def test_a_slow_backward_of_an_older_agent_is_nobodys() -> None:
+    assert a_job(4, backward=only(1, 0.4)).is_silent

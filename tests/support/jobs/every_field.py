@@ -176,6 +176,8 @@ def train(model: Any, optimizer: Any, scaler: Any, x: Any, y: Any, number: int, 
     loss = torch.nn.functional.cross_entropy(model(x), y) * (20.0 if number in HIGH_LOSS else 1.0)
     optimizer.zero_grad()
     scaler.scale(loss).backward()
+    if number % 10 == 7:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # before the scale is removed; it changes nothing
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)

@@ -22,7 +22,7 @@ from caboose_wire.fields import Scalar
 Floats = NDArray[np.float64]
 Json = dict[str, Any]
 Source = Literal["daemon", "journal", "log"]
-PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+PHASES = ("data_seconds", "forward_seconds", "loss_seconds", "backward_seconds", "optimizer_seconds")
 RATES = ("tokens_per_second", "samples_per_second")
 """Throughput, the preferred one first."""
 CURVES = (

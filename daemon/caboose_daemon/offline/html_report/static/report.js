@@ -10,7 +10,7 @@ const SMOOTH = 0.9; // of the exponential average that `smooth` shows
 
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 const only = (values, keep) => values.map((value, i) => (keep(i) ? value : null));
-const PHASES = ["data", "forward", "backward", "optimizer"];
+const PHASES = ["data", "forward", "loss", "backward", "optimizer"];
 /** Rows not repeated by a later attempt. */
 const kept = new Set();
 for (let i = data.steps.length - 1, lowest = Infinity; i >= 0; i -= 1) {

@@ -11,7 +11,7 @@ import { RankTable } from "./ranktable.js";
 export const MAX_ROWS = 4000;
 export const FETCH_POINTS = 1000;
 /** Phases of a step, in order; the remaining time is "other". */
-export const PHASES = ["data", "forward", "backward", "optimizer"];
+export const PHASES = ["data", "forward", "loss", "backward", "optimizer"];
 const MAX_EVENTS = 200;
 const ORDER = { critical: 2, warning: 1, info: 0 };
 

@@ -124,6 +124,6 @@ export const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;"
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  const names = { text: "text", muted: "muted", line: "line", card: "card", accent: "accent", band: "band", earlier: "earlier", earlierBand: "earlier-band", undone: "undone", ok: "ok", bad: "bad", critical: "critical", warning: "warning", info: "info", phase0: "phase-data", phase1: "phase-forward", phase2: "phase-backward", phase3: "phase-optimizer", phase4: "phase-other" };
+  const names = { text: "text", muted: "muted", line: "line", card: "card", accent: "accent", band: "band", earlier: "earlier", earlierBand: "earlier-band", undone: "undone", ok: "ok", bad: "bad", critical: "critical", warning: "warning", info: "info", phase0: "phase-data", phase1: "phase-forward", phase2: "phase-loss", phase3: "phase-backward", phase4: "phase-optimizer", phase5: "phase-other" };
   return Object.fromEntries(Object.entries(names).map(([key, name]) => [key, style.getPropertyValue(`--${name}`).trim()]));
 }

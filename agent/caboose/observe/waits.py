@@ -1,0 +1,141 @@
+"""When a backward begins and ends, and how long this rank waits for others in it and in the forward.
+
+Design
+------
+Whoever is slow in a synchronous job, all ranks' steps take equally long: the others wait for it inside collectives. A
+rank's own time is what is left without the waiting, so the waiting is timed where torch does it:
+
+* DDP waits for the all-reduce at the end of the backward, in a callback of the autograd engine. A callback that was
+  queued before runs before it: when all gradients are computed. So a hook on the loss, the first thing that a backward
+  calls, queues one.
+* DDP with buffers waits for rank 0's at the beginning of the forward.
+* FSDP2 waits for shards in forward and backward, and for the reduction of gradients in backward.
+
+`Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees every
+backward; a backward inside a backward (activation checkpointing) is part of it. The replacements are process-wide:
+made by the first observer, removed by the last. What this torch does not have is not timed. Work on a device is
+waited for by its streams, not by the host: the phase clock marks those.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from caboose.observe.patches import Patches
+from caboose.observe.phases import PhaseClock
+
+Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+PARAM_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+WAITING_METHODS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
+
+
+class WaitObserver:
+    """Marks a phase clock."""
+
+    def __init__(self, clock: PhaseClock, protect: Protect, *, is_distributed: bool) -> None:
+        self._clock = clock
+        self._is_distributed = is_distributed
+        self._hook: Any = None
+        self.begin_backward = protect("backward", self._begin_backward)
+        self.end_backward = protect("backward", self._end_backward)
+        self.begin_wait = protect("waiting", clock.begin_wait)
+        self.end_wait = protect("waiting", clock.end_wait)
+        self._computed = protect("backward", self._note_computed)
+        self._is_waiting = False
+        _watching.append(self)
+        _install()
+
+    def _begin_backward(self, roots: Any) -> None:
+        self._clock.mark("backward")
+        root = roots[0] if isinstance(roots, list | tuple) and roots else roots
+        if self._is_distributed and isinstance(root, torch.Tensor) and root.requires_grad:
+            self._hook = root.register_hook(self._queue)  # type: ignore[no-untyped-call]
+
+    def _queue(self, _gradient: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self._computed)  # noqa: SLF001 - as FSDP does
+
+    def _note_computed(self) -> None:
+        self._is_waiting = True
+        self._clock.begin_wait()
+
+    def _end_backward(self) -> None:
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+        if self._is_waiting:
+            self._is_waiting = False
+            self._clock.end_wait()
+        if self._clock.current == "backward":
+            self._clock.mark("other")
+
+    def close(self) -> None:
+        """Stops; the replacements are removed with the last observer."""
+        if self in _watching:
+            _watching.remove(self)
+        if not _watching:
+            _patches.undo()
+
+
+_watching: list[WaitObserver] = []
+_patches = Patches()
+_is_inside = False
+
+
+def _forget() -> None:
+    _watching.clear()
+    _patches.undo()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)  # a child is not watched
+
+
+def _install() -> None:
+    if not _patches.has(torch.autograd, "backward"):
+        _patches.put(torch.autograd, "backward", _watched_backward)
+        _patches.put(DistributedDataParallel, "_sync_buffers", _waiting)
+    group = getattr(sys.modules.get(PARAM_GROUP), "FSDPParamGroup", None)
+    for name in WAITING_METHODS:
+        if hasattr(group, name) and not _patches.has(group, name):
+            _patches.put(group, name, _waiting)
+
+
+def _watched_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        global _is_inside
+        if _is_inside or not _watching or torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        observers = list(_watching)
+        roots = args[0] if args else kwargs.get("tensors")
+        _is_inside = True
+        try:
+            for observer in observers:
+                observer.begin_backward(roots)
+            return original(*args, **kwargs)
+        finally:
+            _is_inside = False
+            for observer in observers:
+                observer.end_backward()
+
+    return backward
+
+
+def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def waiting(*args: Any, **kwargs: Any) -> Any:
+        if not _watching or torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        observers = list(_watching)
+        for observer in observers:
+            observer.begin_wait()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            for observer in observers:
+                observer.end_wait()
+
+    return waiting

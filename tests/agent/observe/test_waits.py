@@ -1,0 +1,86 @@
+"""The beginning and the end of the backward are seen, and nothing of torch stays replaced."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import caboose
+from caboose_wire import StepReport
+from support.collector import Collector
+
+Attach = Callable[..., caboose.Monitor]
+
+
+def a_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: caboose.Monitor) -> float:
+    loss = model(torch.randn(5, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    monitor.step(loss)
+    return float(loss.detach())
+
+
+def test_waiting_is_known_under_ddp_and_not_for_one_process(
+    process_group: None, attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    model = DistributedDataParallel(torch.nn.Sequential(network, torch.nn.BatchNorm1d(1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint)
+    for _ in range(3):
+        a_step(model, optimizer, monitor)
+    report = listening.wait_for(StepReport, 3)[-1]
+    assert report.phases is not None
+    assert report.phases.loss > 0
+    assert report.phases.backward > 0
+
+
+def test_the_functions_of_torch_are_restored(attach: Attach, network: torch.nn.Module) -> None:
+    before = torch.autograd.backward, DistributedDataParallel._sync_buffers
+    models = [network, torch.nn.Linear(4, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    monitors = [attach(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
+    assert torch.autograd.backward is not before[0]
+    a_step(network, optimizers[0], monitors[0])
+    monitors[0].close()
+    assert torch.autograd.backward is not before[0], "another observer needs it"
+    monitors[1].close()
+    assert (torch.autograd.backward, DistributedDataParallel._sync_buffers) == before
+
+
+def test_a_backward_that_fails_raises_as_it_would_and_the_next_is_seen(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint)
+    loss = network(torch.randn(5, 4)).pow(2).mean()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match="scalar outputs"):
+        network(torch.randn(5, 4)).backward()
+    optimizer.zero_grad()
+    a_step(network, optimizer, monitor)
+    (report,) = listening.wait_for(StepReport, 1)
+    assert report.phases is not None
+    assert report.phases.backward > 0
+    assert monitor.guard.num_failures == 0
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_a_backward_within_a_backward_is_one(
+    attach: Attach, network: torch.nn.Module, listening: Collector, is_reentrant: bool
+) -> None:
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint)
+    x = torch.randn(5, 4, requires_grad=True)
+    loss = checkpoint(network, x, use_reentrant=is_reentrant).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    monitor.step(loss)
+    (report,) = listening.wait_for(StepReport, 1)
+    assert report.phases is not None
+    assert report.phases.backward > 0
+    assert monitor.guard.num_failures == 0
