@@ -33,8 +33,8 @@ from torch.utils._pytree import tree_leaves
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _PASSING = ("__torch_function__", "__torch_dispatch__")
 """Functions of a mode: an operation called directly in them is the program's own, passing through."""
-_AROUND = "caboose/observe/model_calls.py"
-"""Stands around the model's own forward, and makes no tensor itself."""
+_AROUND = ("caboose/observe/model_calls.py", "caboose/observe/waits.py")
+"""Stand around the model's own forward and backward, and make no tensor themselves."""
 
 
 @dataclass(frozen=True)
