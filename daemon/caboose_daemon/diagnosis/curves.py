@@ -13,6 +13,9 @@ everything in the first half of the curve. A loss that has fallen far has not gr
 slope next to a logarithm's singularity is steep for one step, so the norm of the step before the last must have grown
 too, where there is one.
 
+Replicas have the same weights, so what breaks the weights raises every rank's loss. If the highest rises and the lowest
+stays where it was, it is that rank's data; with two ranks, no majority shows which rank is the outlier, but this does.
+
 A rise is gradual or sudden. The curve is cut into a dozen parts, and their medians are fitted by a straight line and by
 one step. The better fit counts if it is better by a margin. Single slow steps and short pauses change neither.
 """
@@ -40,6 +43,23 @@ PARTS = 12
 MARGIN = 0.05
 """Difference in explained variance that decides between line and step: each explains 3/4 of the other."""
 MIN_FACTOR = 1.1
+
+
+PARTED = 3.0
+"""Highest loss over the usual loss, above which a rank has parted from the others ..."""
+STAYED = 1.5
+"""... if the lowest is below this ratio."""
+MOST = 0.7
+MIN_PARTED = 3
+
+
+class Parted(NamedTuple):
+    """Ranks whose losses were alike before the onset and are not since."""
+
+    usual: float
+    low: float
+    high: float
+    num_steps: int
 
 
 class Jump(NamedTuple):
@@ -149,3 +169,16 @@ def _explained(levels: NDArray[np.float64], place: int) -> float:
     before, after = levels[:place], levels[place:]
     rest = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
     return 1.0 - rest / float(np.sum((levels - levels.mean()) ** 2))
+
+
+def ranks_parted(case: Case) -> Parted | None:
+    """The losses of the ranks, if one rose since the onset while another stayed; None if not, or not known."""
+    usual = case.before("loss_max")
+    low, high = case.since("loss_min"), case.since("loss_max")
+    if case.world < 2 or len(usual) < MIN_PARTED or len(low) < MIN_PARTED or len(low) != len(high):
+        return None
+    level = float(np.median(usual))
+    is_parted = (high > PARTED * level) & (low < STAYED * level)
+    if not level > 0 or is_parted.mean() < MOST:
+        return None
+    return Parted(level, float(np.median(low[is_parted])), float(np.median(high[is_parted])), int(is_parted.sum()))

@@ -38,6 +38,10 @@ AWAKE_SECONDS = 60.0
 """For this long after such a gap no job counts as ended by its silence: its agents have to reconnect first."""
 
 ENDED = "the run ended"
+LOCAL_GRADIENTS = (
+    "the ranks' gradients differ when the optimizer's step begins: it reduces them itself (ZeRO, distributed Muon), or "
+    "nothing does; what is shown of a layer is the largest of the ranks' own norms"
+)
 
 
 class Sink:
@@ -302,6 +306,8 @@ class Pipeline:
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
         job.last = step
+        if step.has_local_gradients:
+            job.blind.setdefault("gradient_norm", LOCAL_GRADIENTS)
         if step.is_sampled:
             job.last_sampled = step.without_arrays()
             job.memory.append(MemoryUse.of(step))

@@ -81,6 +81,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """By rank: batches with elements that are not finite."""
     waits: Float64 | None = None
     """ranks x (forward, backward): the part of each in which a rank waited for others; NaN where unknown."""
+    has_local_gradients: bool = False
+    """Whether the gradients are each rank's own, not reduced over the ranks: the norm of the whole is not known."""
     main_group: int = 0
     """Which of `lr` is the headline."""
     layers: Sequence[Layer] = ()
@@ -253,8 +255,9 @@ def combine(
     world: int,
     layers: Sequence[Layer],
     main_group: int = 0,
+    is_local: bool = False,
 ) -> AlignedStep:
-    """The ranks' reports of one step, side by side."""
+    """The ranks' reports of one step, side by side; `is_local` if each rank has its own gradients."""
     rows = max(world, max(reports, default=0) + 1)
     loss, local_norm, agent = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     weight = np.ones(rows)
@@ -294,8 +297,8 @@ def combine(
     has_phases = np.isfinite(phases)  # on the wire, a phase that was not seen is NaN
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
-    total = global_norm(layer_norm, layers)
-    if total is None:  # a rank is missing; a clipper may have computed the whole norm
+    total = None if is_local else global_norm(layer_norm, layers)
+    if total is None and not is_local:  # a rank is missing; a clipper may have computed the whole norm
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     aligned = AlignedStep(
         attempt=attempt,
@@ -310,6 +313,7 @@ def combine(
         weight=weight,
         lr=first.lr,
         main_group=main_group,
+        has_local_gradients=is_local,
         phases=np.where(has_phases, phases, 0.0),
         has_phases=has_phases,
         waits=waits,

@@ -13,14 +13,17 @@ more than twice `MAX_OPEN` open steps are dropped and counted as late.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.reduce_ranks import are_apart
 from caboose_wire import Layer, StepReport
 
 MAX_OPEN = 1024
+DECIDING_STEPS = 3
+"""Steps whose gradients must all differ between ranks for them to count as each rank's own."""
 MAX_CLOSED_RANKS = 524_288
 """Ranks times steps that one call closes: 64 steps of 8,192 ranks. At least one step is closed."""
 
@@ -45,6 +48,8 @@ class Aligner:
         self.num_late = 0
         self.num_duplicate = 0
         self.num_incomplete = 0
+        self._is_local = True
+        self._num_left = DECIDING_STEPS
 
     def add(self, rank: int, report: StepReport, now: float) -> None:
         self._reached[rank] = max(report.step, self._reached.get(rank, -1))
@@ -97,7 +102,23 @@ class Aligner:
                 world=world,
                 layers=layers,
                 main_group=main_group,
+                is_local=self._are_gradients_local(step.reports, layers),
             )
+
+    def _are_gradients_local(self, reports: Mapping[int, StepReport], layers: Sequence[Layer]) -> bool:
+        """Whether each rank has gradients of its own: the optimizer reduces them itself (ZeRO, Muon), or nobody does.
+
+        The first steps of an attempt decide: replicas are equal then, so what differs was not reduced. A rank that
+        differs from the others later has a fault.
+        """
+        if self._num_left == 0:
+            return self._is_local
+        is_apart = are_apart("grad_norm", reports, layers)
+        if is_apart is None:
+            return False
+        self._is_local &= is_apart
+        self._num_left = self._num_left - 1 if is_apart else 0
+        return self._is_local
 
     def _watermark(self, gone: Set[int], num_expected: int) -> int:
         """The last step that every expected rank has reached; the last one of all if no rank is expected."""

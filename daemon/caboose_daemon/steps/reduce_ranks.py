@@ -18,6 +18,8 @@ from caboose_wire import Layer, StepReport
 
 Float64 = NDArray[np.float64]
 
+SAME = 1e-2
+"""Relative difference of two ranks' norms of the same gradient, by rounding; those of different batches differ more."""
 NORMS = frozenset({"grad_norm", "weight_norm"})
 
 
@@ -52,6 +54,22 @@ def merge(
             is_complete=_num_with(name, reports) >= world,
         )
     return LayerValues.from_wire(largest[:, 0] if width == 1 else largest)
+
+
+def are_apart(name: str, reports: Mapping[int, StepReport], layers: Sequence[Layer]) -> bool | None:
+    """Whether ranks that looked at the same replicated layers found different norms; None if none can be compared."""
+    num = len(layers)
+    is_replicated = np.fromiter((layer.placement == "replicated" for layer in layers), dtype=np.bool_, count=num)
+    num_compared = num_apart = 0
+    for where, parts in _by_place(name, reports, num, 1):
+        if len(parts) < 2 or not is_replicated[where].any():
+            continue
+        rows = np.concatenate(parts).reshape(len(parts), -1)[:, is_replicated[where]]
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        is_compared = np.isfinite(high) & (low > 0)
+        num_compared += int(is_compared.sum())
+        num_apart += int((high[is_compared] > (1.0 + SAME) * low[is_compared]).sum())
+    return num_apart > 0.5 * num_compared if num_compared else None
 
 
 def _sharded(total: Float64, count: Float64, replicas: Float64, *, is_norm: bool, is_complete: bool) -> Float64:

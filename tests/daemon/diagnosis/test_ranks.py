@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
@@ -322,3 +323,27 @@ def test_a_story_of_a_killed_rank_ends_with_its_cause() -> None:
     assert incident.witness.ranks == (1,)
     assert incident.diagnosis is not None
     assert order(incident.diagnosis)[0] == "rank_killed"
+
+
+# Two ranks: no majority
+
+
+@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("rule", ["divergence", "loss_spike"])
+def test_a_loss_that_rises_on_one_of_two_ranks_is_its_data_and_not_the_learning_rate(rule: str, world: int) -> None:
+    draw = np.random.default_rng(0)
+    low = 0.04 * (1 + 0.1 * draw.random(400))
+    high = np.where(np.arange(400) < 299, low * 1.05, 2.4)
+    losses = {"loss": (low + high) / 2, "loss_min": low, "loss_max": high, "lr": np.full(400, 1e-3)}
+    diagnosis = diagnose(a_case(a_finding(rule, 300), curves=losses, world=world))
+
+    assert order(diagnosis)[0] == "bad_shard"
+    assert "lr_too_high" not in order(diagnosis)[:2]
+
+
+def test_a_loss_that_rises_on_all_ranks_is_no_shard() -> None:
+    low = np.where(np.arange(400) < 299, 0.04, 2.3)
+    losses = {"loss": low, "loss_min": low, "loss_max": low * 1.05, "lr": np.full(400, 1e-3)}
+    diagnosis = diagnose(a_case(a_finding("divergence", 300), curves=losses, world=2))
+
+    assert "bad_shard" not in order(diagnosis)[:2]

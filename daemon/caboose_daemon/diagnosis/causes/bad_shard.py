@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS
@@ -20,8 +21,15 @@ class BadShard(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         member = case.episode("rank_outlier")
+        parted = curves.ranks_parted(case)
+        if parted is not None:
+            now = f"{parted.low:.3g} to {parted.high:.3g} since step {case.onset:,}"
+            text = f"the ranks' losses were near {parted.usual:.3g} and are {now}: same weights, so different data"
+            yield supports(STRONG, text)
+            if parted.num_steps >= LONG_STEPS:
+                yield supports(FAIR, f"lasts for {parted.num_steps:,} steps: more than a batch or two")
         if member is None:
-            if case.world > 2 and case.is_quiet("rank_outlier"):
+            if parted is None and case.world > 2 and case.is_quiet("rank_outlier"):
                 yield opposes(STRONG, "no rank is an outlier")
             return
         who = case.who("rank_outlier")

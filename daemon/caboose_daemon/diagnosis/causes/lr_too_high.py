@@ -56,6 +56,10 @@ class LrTooHigh(Cause):
             yield opposes(FAIR, "the learning rate did harm only after the schedule changed it")
         if case.found("bad_batch"):
             yield opposes(FAIR, "there was a bad batch at the time")
+        parted = curves.ranks_parted(case)
+        if parted is not None:
+            text = f"the loss of a rank stayed at {parted.low:.3g}: steps that are too large raise it on all"
+            yield opposes(STRONG, text)
 
     def _updates(self, case: Case) -> Iterator[Evidence]:
         rewritten, update = case.most("lr_too_high", "rewritten"), case.most("lr_too_high", "update_ratio")
