@@ -46,6 +46,7 @@ WATCHING_FILES = frozenset(
         ("integrations", "frameworks.py"),
         ("observe", "losses.py"),
         ("observe", "model_calls.py"),
+        ("observe", "waits.py"),
     )
 )
 """Files whose functions replace torch's; their frames are not part of the script."""

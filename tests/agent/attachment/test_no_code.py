@@ -294,7 +294,7 @@ def test_a_script_that_attaches_itself_is_attached_once(script: Path, listening:
     listening.wait_for(Bye)
     assert [h.job for h in listening.hellos] == ["by-hand"]
     assert [r.step for r in listening.reports] == [1, 2, 3, 4, 5]
-    assert "caboose" not in printed(done.stdout)[0]["backward"], "the automatic one has gone"
+    assert "losses.py" not in printed(done.stdout)[0]["backward"], "the automatic one has gone"
 
 
 UNSEEN = {
