@@ -14,10 +14,15 @@ second high step, or when the gradient norm jumped with it or just before. It is
 high step, or after `persist_steps` high steps, if it undoes more than `critical_share` of the run's improvement. The
 state compares the excess with its peak: recovering, lingering, diverging. For a loss that has been negative a ratio
 means nothing; its height is measured by the run's improvement so far (see `progress`).
+
+The mean over a short batch, the last of an epoch, scatters more: by the root of how much shorter it is. It is judged by
+that scale, and not learned.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -29,6 +34,10 @@ from caboose_daemon.steps.view import JobView
 NORM_LEAD_STEPS = 5
 """Steps by which a jump of the gradient norm may precede the loss and still belong to the spike."""
 LINGERING_STEPS = 30
+SAMPLED_STEPS = 100
+"""Steps whose median batch is the usual one."""
+SHORT = 2.0
+"""How much shorter than usual a short batch is, at least."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._norm = Baseline(self.config.warmup_steps)
         self._last_norm_jump = -math.inf
         self._episode: _Episode | None = None
+        self._num_samples: deque[int] = deque(maxlen=SAMPLED_STEPS)
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at the first high step and at every step until the loss has recovered."""
@@ -96,9 +106,10 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._progress.observe(loss, view)
         if self._episode is not None:
             return self._follow(self._episode, step.step, loss)
-        baseline = self._loss
-        if not baseline.is_ready or not self._is_high(loss, baseline.level, baseline.scale, baseline.tail):
-            baseline.learn(loss)
+        baseline, spread = self._loss, self._spread(step.num_samples)
+        if not baseline.is_ready or not self._is_high(loss, baseline.level, spread * baseline.scale, baseline.tail):
+            if spread == 1.0:
+                baseline.learn(loss)
             return None
         self._episode = _Episode(
             onset=step.step,
@@ -126,6 +137,14 @@ class LossSpike(Rule[LossSpikeConfig]):
             num_high=int(values["num_high"]),
             worst=finding.severity,
         )
+
+    def _spread(self, num_samples: int | None) -> float:
+        """How much more the loss of a batch of this size scatters than a usual one's; 1 unless it is half as large."""
+        if not num_samples:
+            return 1.0
+        self._num_samples.append(num_samples)
+        ratio = median(self._num_samples) / num_samples
+        return math.sqrt(ratio) if ratio >= SHORT else 1.0
 
     def _is_high(self, loss: float, level: float, scale: float, tail: float) -> bool:
         if loss - level <= (self.config.ratio - 1.0) * self._progress.size(level):

@@ -40,6 +40,16 @@ def test_is_silent_up_to_six_scales_and_speaks_above_them() -> None:
     assert scenario().losses(*SWINGING, level + 6.1 * scale).only("loss_spike").first.step == 41
 
 
+@pytest.mark.parametrize(("num_samples", "is_silent"), [(64, False), (40, False), (4, True)])
+def test_the_short_last_batch_of_an_epoch_may_scatter_more(num_samples: int, is_silent: bool) -> None:
+    story = scenario(ranks=1).meanwhile(num_samples=64).losses(*SWINGING)
+    story.meanwhile(num_samples=num_samples).losses(4.0)
+    assert story.is_silent is is_silent
+
+    story.meanwhile(num_samples=64).losses(*SWINGING)
+    assert len(story.losses(20.0).of("loss_spike")) == 1 + (not is_silent), "a usual batch is judged as before"
+
+
 def test_is_silent_up_to_twice_what_this_runs_own_outliers_reach() -> None:
     daily = [3.0 if i % 25 == 0 else 2.0 + 0.05 * (-1) ** i for i in range(1000)]
     used_to_it = scenario(ranks=1).losses(*daily)
