@@ -12,7 +12,8 @@ rank's own time is what is left without the waiting, so the waiting is timed whe
 * FSDP2 waits for shards in forward and backward, and for the reduction of gradients in backward.
 
 `Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees every
-backward; a backward inside a backward (activation checkpointing) is part of it. The replacements are process-wide:
+backward; a backward inside a backward (activation checkpointing) is part of it. Where the wrapper does not reduce the
+gradients, the loop may do so after the backward: that counts as backward, until the optimizer begins. The replacements are process-wide:
 made by the first observer, removed by the last. What this torch does not have is not timed. Work on a device is
 waited for by its streams, not by the host: the phase clock marks those.
 """
@@ -38,6 +39,7 @@ class WaitObserver:
     """Marks a phase clock."""
 
     def __init__(self, clock: PhaseClock, protect: Protect, *, is_distributed: bool) -> None:
+        """`is_distributed` if the backward reduces the gradients over ranks."""
         self._clock = clock
         self._is_distributed = is_distributed
         self._hook: Any = None
@@ -70,7 +72,7 @@ class WaitObserver:
         if self._is_waiting:
             self._is_waiting = False
             self._clock.end_wait()
-        if self._clock.current == "backward":
+        if self._is_distributed and self._clock.current == "backward":
             self._clock.mark("other")
 
     def close(self) -> None:
