@@ -20,7 +20,8 @@ PHASES = {
 }
 WRAPPERS = ("ddp", "buffers", "fsdp2")
 CASES = [
-    *((place, wrapper, slow, 2) for place in PHASES for wrapper in WRAPPERS for slow in (0, 1)),
+    *((place, wrapper, 1, 2) for place in PHASES for wrapper in WRAPPERS),
+    *((place, "buffers", 0, 2) for place in ("before", "loss", "backward")),  # rank 0 sends the buffers
     *((place, wrapper, 2, 4) for place in ("loss", "backward") for wrapper in WRAPPERS),
 ]
 
