@@ -13,9 +13,9 @@ rank's own time is what is left without the waiting, so the waiting is timed whe
 
 `Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees every
 backward; a backward inside a backward (activation checkpointing) is part of it. Where the wrapper does not reduce the
-gradients, the loop may do so after the backward: that counts as backward, until the optimizer begins. The replacements are process-wide:
-made by the first observer, removed by the last. What this torch does not have is not timed. Work on a device is
-waited for by its streams, not by the host: the phase clock marks those.
+gradients, the loop may do so after the backward: that counts as backward, until the optimizer begins. The replacements
+are process-wide: made by the first observer, removed by the last. What this torch does not have is not timed. Work on a
+device is waited for by its streams, not by the host: the phase clock marks those.
 """
 
 import os
