@@ -64,6 +64,8 @@ FLOOD_BYTES = 64 * MIB
 WAITING_BYTES = 1024 * MIB
 GREETING_SECONDS = 2.0
 SILENT_SECONDS = 30.0
+ENOUGH = 262_144
+"""Descriptors; some systems allow a billion, and libraries have tables of that size."""
 SPARE_DESCRIPTORS = 64
 """For the journal, its backups, the keys and the log."""
 MAX_FRAMES = 64
@@ -375,10 +377,12 @@ def max_connections() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Allows this process as many descriptors as the system lets it have: each rank needs one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Allows this process as many descriptors as the system lets it have, up to `ENOUGH`: each rank needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def refuse_connections(listening: int, is_on: bool) -> None:

@@ -1,6 +1,7 @@
 """The report port's connections, on real sockets; only the process's memory is made up."""
 
 import contextlib
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import zmq.auth.thread
 from caboose_daemon.app.loop import configure
 from caboose_daemon.app.report_connections import (
     CHECK_SECONDS,
+    ENOUGH,
     GROWTH_BYTES,
     MAX_FRAMES,
     SILENT_SECONDS,
@@ -20,6 +22,7 @@ from caboose_daemon.app.report_connections import (
     Reason,
     ReportConnections,
     ResidentBytes,
+    raise_descriptor_limit,
 )
 from support.processes import wait_until
 from support.zmtp import frame, raw_dealer
@@ -212,3 +215,15 @@ def test_the_memory_can_be_read_without_a_free_descriptor() -> None:
     finally:
         resident.close()
     assert resident.read() == 0
+
+
+@pytest.mark.parametrize(("soft", "hard", "expected"), [(64, 500, 500), (64, 10**6, ENOUGH), (300_000, 10**6, 300_000)])
+def test_the_limit_of_descriptors_is_raised_as_far_as_is_useful(
+    soft: int, hard: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
+    raise_descriptor_limit()
+
+    assert found == ([] if expected == soft else [(expected, hard)])
