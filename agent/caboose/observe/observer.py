@@ -29,7 +29,7 @@ from caboose.observe.optimizers import OptimizerState
 from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Protect, Samples
 from caboose.observe.step_vector import StepVector, Vector
-from caboose.observe.waits import WaitObserver
+from caboose.observe.waits import WaitObserver, in_fsdp2
 from caboose.tensors.placement import in_ddp
 from caboose.tensors.readable import mean
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
@@ -104,7 +104,7 @@ class Observer:
         self._state = OptimizerState(self.optimizers, scaler)
         self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
-        self._waits = WaitObserver(clock, protect, is_distributed=self.is_reduced)
+        self._waits = WaitObserver(clock, protect, is_distributed=is_reduced or (is_sharded and in_fsdp2(model)))
         self._samples = Samples(model, self.table, protect, norm_type, compares_ranks=is_reduced)
         self.batches = self._samples.batches
         self._modes = Modes(model, self.optimizers)

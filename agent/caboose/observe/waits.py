@@ -39,7 +39,7 @@ class WaitObserver:
     """Marks a phase clock."""
 
     def __init__(self, clock: PhaseClock, protect: Protect, *, is_distributed: bool) -> None:
-        """`is_distributed` if the backward reduces the gradients over ranks."""
+        """`is_distributed` if the backward reduces the gradients over ranks, and all waiting is known."""
         self._clock = clock
         self._is_distributed = is_distributed
         self._hook: Any = None
@@ -81,6 +81,11 @@ class WaitObserver:
             _watching.remove(self)
         if not _watching:
             _patches.undo()
+
+
+def in_fsdp2(model: torch.nn.Module) -> bool:
+    """Whether `fully_shard` was applied. What FSDP1 and tensor parallel models wait for is not timed."""
+    return any(base.__name__ == "FSDPModule" for module in model.modules() for base in type(module).__mro__)
 
 
 _watching: list[WaitObserver] = []
