@@ -37,7 +37,6 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 ALONE = (
     "test_never_in_the_way.py",
-    "test_daemon_killed.py",
     "test_memory.py",
     "test_page_speed.py",
 )

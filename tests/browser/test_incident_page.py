@@ -265,6 +265,8 @@ def test_what_is_only_for_the_record_is_no_incident_and_stays_in_sight(
         expect(page.locator("#facts")).to_contain_text("Healthok")
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_phone_shows_a_whole_diagnosis_without_scrolling_sideways(
     daemon: DaemonProcess, page: Page, job: str
 ) -> None:

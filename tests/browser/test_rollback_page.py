@@ -136,6 +136,8 @@ def test_checkpoints_come_with_their_health_and_the_best_is_marked(daemon: Daemo
         assert page.locator("img").count() == 0
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("current", "rollbacks", "expected"),
     [

@@ -236,6 +236,7 @@ def test_what_is_given_for_rollback_goes_before_the_file(tmp_path: Path) -> None
     assert (given.mode, given.budget) == ("off", 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_mode_or_a_secret_that_cannot_be_is_one_line(refused_start: Callable[..., str], tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def test_without_a_daemon_the_error_names_the_flag_and_nothing_is_left(tmp_path:
     assert not (tmp_path / "stack" / "stack.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])

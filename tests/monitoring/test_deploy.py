@@ -315,6 +315,8 @@ def test_the_batch_script_trains_also_if_the_daemon_does_not_start(tmp_path: Pat
     assert "no room on the disk" in ended.stderr
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_the_batch_script_starts_a_daemon_and_ends_it(tmp_path: Path) -> None:
     """Runs the script with stand-ins for the two Slurm commands; the daemon and its keys are real."""
     bin_, targets, state = tmp_path / "bin", tmp_path / "targets", tmp_path / "state"

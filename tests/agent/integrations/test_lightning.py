@@ -216,6 +216,8 @@ def test_an_exception_is_told_and_ends_the_watch(trainer: Callable[..., Any], li
     assert event.fields == {"error": "RuntimeError: the loader found a broken shard"}
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "outcome"),
     [

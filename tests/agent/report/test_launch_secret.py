@@ -82,6 +82,7 @@ def test_files_of_launchers_that_are_gone_are_removed(tmp_path: Path) -> None:
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_ranks_on_several_hosts_have_one_only_if_the_launcher_gives_it() -> None:

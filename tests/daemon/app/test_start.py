@@ -143,6 +143,8 @@ def test_it_says_where_it_listens(daemon: DaemonProcess) -> None:
     assert daemon.endpoint in daemon.log.read_text()
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", first_of([0o644, 0o640]))
 def test_a_secret_that_others_can_read_is_refused_with_the_way_out(
     refused_start: Refused, tmp_path: Path, mode: int

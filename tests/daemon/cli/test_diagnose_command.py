@@ -54,6 +54,7 @@ def test_confidences_and_unknown_add_up_to_one_for_programs_too(tmp_path: Path, 
     assert diagnosis["causes"][0]["id"] == "outlier_batch"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_running_job_is_diagnosed_by_name_or_as_the_only_one(tmp_path: Path) -> None:

@@ -282,6 +282,7 @@ def test_a_rule_of_a_running_job_judges_by_the_new_thresholds(configured: Config
         assert (found["onset_step"], found["is_open"]) == (46, True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_switching_a_rule_off_ends_what_it_had_found_and_a_restart_switches_it_on(tmp_path: Path) -> None:

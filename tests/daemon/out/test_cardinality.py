@@ -212,6 +212,8 @@ def test_jobs_that_never_say_good_bye_are_capped_and_a_new_one_is_still_watched(
         assert f'caboose_job_up{{training_job="{name}"}}' in prometheus.scrape(now)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_in_trouble_has_a_place_before_one_that_runs_and_that_before_one_that_is_over() -> None:
     core = Core()
     prometheus = Prometheus(core.state)

@@ -49,6 +49,8 @@ def test_with_keys_and_a_token_other_machines_may_come(tmp_path: Path) -> None:
     Daemon(Config(daemon=config)).close()
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_line_refuses_with_one_line_that_says_what_to_do(refused_start: Refused) -> None:
     assert refused_start("--listen", "tcp://0.0.0.0:0") == (
         "--listen tcp://0.0.0.0:0 is reachable from other machines, and no keys are set: make them with "

@@ -203,6 +203,8 @@ def _overcome(daemon: DaemonProcess) -> Any:
     return next((row for row in rows if "loss continues from there" in row["reason"]), None)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_daemon_killed_in_mid_command_follows_it_afterwards_and_never_sends_it_again(
     own: tuple[DaemonProcess, Obedient], tmp_path: Path
 ) -> None:

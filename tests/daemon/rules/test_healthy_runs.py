@@ -224,6 +224,8 @@ def test_a_run_that_stands_at_chance_before_it_learns_is_a_ticket_that_is_closed
     assert [episode.last.state for episode in watched.episodes] == ["resolved"]
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["data_switch", "resume"])
 def test_nobody_is_told_of_a_jump_that_was_declared(kind: str, seed: int) -> None:
@@ -276,6 +278,8 @@ def test_single_outliers_of_very_heavy_tails_never_page(seed: int) -> None:
     assert set(judged(seed, 0.1, heavy_tailed).told().values()) == {"warning"}
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_raises_nothing_through_the_whole_core() -> None:
     story = scenario(ranks=2, noise=0.05, falling=2.0, seed=7).healthy(2500)
 
