@@ -130,6 +130,10 @@ FIRST_CASE = (
 FIRST = (
     "test_every_field.py",
     "test_chaos.py",
+    "test_pickled.py",
+    "test_frameworks.py",
+    "test_protocol_processes.py",
+    "test_daemon_killed.py",
     "test_drills.py",
     "test_demo.py",
     "test_chain.py",

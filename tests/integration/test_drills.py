@@ -115,8 +115,9 @@ def test_an_unknown_drill_is_named_with_those_there_are(tmp_path: Path) -> None:
     assert all(drill.name in errors for drill in DRILLS + HEALTHY)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_drill_of_several_ranks_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
     process = drilling(tmp_path, "rank_outlier", "--seeds", "50")
     try:
