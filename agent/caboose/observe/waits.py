@@ -48,6 +48,7 @@ class WaitObserver:
         self.begin_wait = protect("waiting", clock.begin_wait)
         self.end_wait = protect("waiting", clock.end_wait)
         self._computed = protect("backward", self._note_computed)
+        self._queue = protect("backward", self._queue_callback)
         self._is_waiting = False
         _watching.append(self)
         _install()
@@ -58,7 +59,7 @@ class WaitObserver:
         if self._is_distributed and isinstance(root, torch.Tensor) and root.requires_grad:
             self._hook = root.register_hook(self._queue)  # type: ignore[no-untyped-call]
 
-    def _queue(self, _gradient: torch.Tensor) -> None:
+    def _queue_callback(self, _gradient: torch.Tensor) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(self._computed)  # noqa: SLF001 - as FSDP does
 
     def _note_computed(self) -> None:

@@ -2,7 +2,7 @@
 
 Design
 ------
-libzmq accepts every connection and buffers without limit (`caboose_wire.sockets` says why it must). MAXMSGSIZE limits a
+libzmq accepts every connection and buffers without limit (`caboose_wire.sockets` has the reason). MAXMSGSIZE limits a
 frame, not the frames of a message; an unfinished message cannot be seen through its API, and an empty frame of 2 bytes
 takes 64 bytes there. So this counts for each connection: what the kernel has received (`caboose_wire.received_bytes`)
 less what was read from it, which every message is received through here for. The difference is *held*: whole messages
@@ -261,7 +261,7 @@ class ReportConnections:
                 refuse_connections(descriptor, is_full)
 
     def check(self, now: float, is_known: Callable[[bytes], bool]) -> None:
-        """Closes what exceeds a limit; `is_known` says whether a peer is a rank."""
+        """Closes what exceeds a limit; `is_known` returns whether a peer is a rank."""
         if now < self._next_check:
             return
         self._next_check = now + CHECK_SECONDS

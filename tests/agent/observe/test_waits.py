@@ -8,6 +8,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import caboose
+from caboose.guard import Guard
+from caboose.observe.phases import PhaseClock
+from caboose.observe.waits import WaitObserver
 from caboose_wire import StepReport
 from support.collector import Collector
 
@@ -84,3 +87,26 @@ def test_a_backward_within_a_backward_is_one(
     assert report.phases is not None
     assert report.phases.backward > 0
     assert monitor.guard.num_failures == 0
+
+
+def test_an_engine_that_takes_no_callback_does_not_stop_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.autograd.Variable._execution_engine
+
+    class Engine:
+        run_backward = real.run_backward
+
+        def queue_callback(self, _callback: object) -> None:
+            raise RuntimeError("not here")
+
+    guard = Guard()
+    observer = WaitObserver(PhaseClock(), guard.protect, is_distributed=True)
+    try:
+        weight = torch.ones(2, requires_grad=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.autograd.Variable, "_execution_engine", Engine())
+            weight.pow(2).sum().backward()
+    finally:
+        observer.close()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 2.0]
+    assert guard.num_failures == 1
