@@ -123,6 +123,10 @@ FIRST_CASE = (
     "test_all_ranks_go_back_at_the_same_step",
     "test_the_slow_rank_is_named_with_its_place",
     "test_a_new_process_group_continues_bit_exactly",
+    "test_nothing_waits_for_a_device",
+    "test_sparse_embeddings_are_learned_too",
+    "test_single_outliers_of_very_heavy_tails_never_page",
+    "test_a_long_noisy_healthy_run_is_silent",
 )
 """Tests whose cases take seconds each: `make test` runs the first case, `make test-long` the others."""
 
