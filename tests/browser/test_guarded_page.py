@@ -13,6 +13,8 @@ TOKEN = "read-token-0123456789"
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_browser_that_gives_the_token_as_password_follows_the_run(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)

@@ -88,6 +88,8 @@ def test_a_nan_on_one_of_eight_ranks_is_one_incident_with_its_diagnosis(
         expect(causes(card).first).to_contain_text("inspect sample 3 of batch 30 of rank 5")
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_believed_and_what_is_unknown_add_up(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
         send_steps(ranks, 1, 30)

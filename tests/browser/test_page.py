@@ -155,6 +155,8 @@ def test_a_daemon_without_jobs_says_how_to_attach_and_then_shows_the_first(
         expect(tile(page, "Step")).to_have_text("5")
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_restarted_daemon_is_found_again_with_its_history(lonely_daemon: DaemonProcess, watched: Watched) -> None:
     page = watched.page
     watched.may_lose_connection = True

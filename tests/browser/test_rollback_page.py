@@ -115,6 +115,8 @@ def test_advice_reads_as_what_would_be_done(daemon: DaemonProcess, page: Page, j
         assert page.evaluate(ARROWS) == []
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_checkpoints_come_with_their_health_and_the_best_is_marked(daemon: DaemonProcess, page: Page, job: str) -> None:
     with simulated_ranks(daemon.endpoint, 1, {"job": job}) as ranks:
         send_steps(ranks, 1, 20)

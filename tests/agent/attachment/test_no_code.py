@@ -287,6 +287,8 @@ def test_two_ranks_under_torchrun_are_seen_with_their_wrapper(script: Path, list
     assert sorted(r.step for r in listening.reports) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_script_that_attaches_itself_is_attached_once(script: Path, listening: Collector) -> None:
     done = run([*WATCHED, "train.py", "--attach"], script.parent, CABOOSE_ENDPOINT=listening.endpoint)

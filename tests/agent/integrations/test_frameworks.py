@@ -76,6 +76,8 @@ def run(script: str, directory: Path, *arguments: str, watched: bool = True, **e
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_the_loss_of_an_accumulated_step_is_the_trainers_also_in_the_short_last_one(
     tmp_path: Path, listening: Collector
 ) -> None:

@@ -155,7 +155,7 @@ def check_goes_on(story: Story, again: DaemonProcess) -> None:
     assert len(ranks.acted) == len({command.number for _, command in ranks.acted})
 
 
-SAMPLE = ("before:decisions:1", "after:decisions:1", "after:incidents:2", "after:attempts:2")
+SAMPLE = ("after:decisions:1", "before:decisions:1", "after:incidents:2", "after:attempts:2")
 """A command by hand, an acknowledgement, the attempt after a rollback."""
 
 

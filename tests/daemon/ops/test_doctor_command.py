@@ -129,6 +129,8 @@ def test_a_configuration_that_cannot_be_read_is_one_cross_among_others(where: tu
     assert checks["daemon"]["state"] == "ok", "the rest was looked at"
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.slow
 def test_keys_that_are_not_the_daemons_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, agent = key_files.make(tmp_path / "keys")
