@@ -52,7 +52,7 @@ else
 endif
 
 test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples
-	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "long and not alone"
+	@requirements/tests.sh $(BIN)/python -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder -m "long and not alone"
 	@requirements/tests.sh $(BIN)/python -m "alone and long"
 
 lint: setup ## check style

@@ -124,6 +124,8 @@ FIRST_CASE = (
     "test_the_slow_rank_is_named_with_its_place",
     "test_a_new_process_group_continues_bit_exactly",
     "test_nothing_waits_for_a_device",
+    "test_a_signal_is_named_in_the_bye_and_ends_the_process_as_without_the_agent",
+    "test_a_run_ends_with_the_state_that_it_had_and_names_the_rank",
     "test_a_daemon_that_kills_itself_at_a_commit_loses_nothing_and_repeats_nothing",
     "test_sparse_embeddings_are_learned_too",
     "test_single_outliers_of_very_heavy_tails_never_page",

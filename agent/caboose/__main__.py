@@ -5,19 +5,25 @@ Design
 The script gets its own `__main__` module, which stays in `sys.modules` until the process ends: what it pickles, spawns
 or registers for the exit finds the same as without us. For `-m`, runpy does exactly what `python -m` does. When an
 exception ends the script, our frames are removed from the traceback; exit codes, signals and `sys.exit` are not
-touched.
+touched. torchrun's summary of a failure takes its title from its own command line, which names this module; so the
+exception is written to the error file that torchrun reads, and the summary shows the script's traceback.
 """
 
+import contextlib
 import io
+import json
 import os
 import pkgutil
 import runpy
 import sys
+import time
+import traceback
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from caboose.attachment import no_code
 from caboose.integrations import frameworks
+from caboose.report import live_monitors
 from caboose.version import __version__
 
 USAGE = """\
@@ -81,7 +87,10 @@ def run(first: str, rest: list[str]) -> None:
             _run_directory(first, rest)
         else:
             _run_script(first, rest)
-    except BaseException:
+    except BaseException as error:
+        if guard is not None:
+            live_monitors.note_exit(error)
+            _record_for_torchrun(error)
         _hide_own_frames()
         raise
 
@@ -129,6 +138,17 @@ def _new_main() -> ModuleType:
     vars(module)["__annotations__"] = {}
     sys.modules["__main__"] = module
     return module
+
+
+def _record_for_torchrun(error: BaseException) -> None:
+    """Writes what `torch.distributed.elastic`'s `record` would, unless the script did that itself."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path or not isinstance(error, Exception) or os.path.exists(path):
+        return
+    stack = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
+    details = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}}, file)
 
 
 def _hide_own_frames() -> None:

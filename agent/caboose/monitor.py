@@ -14,7 +14,6 @@ must act, even if observing has failed, and its two exceptions are meant to end 
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from caboose.governor import Governor
 from caboose.guard import Guard
 from caboose.observe.loader import BatchSkip, WatchedLoader
 from caboose.observe.phases import PhaseClock
-from caboose.report import resources
+from caboose.report import live_monitors, resources
 from caboose.report.identity import Identity
 from caboose.report.session import Session
 from caboose.report.step_count import StepCount
@@ -285,7 +284,7 @@ class Monitor:
         if self._is_closed:
             return
         if self._checkpointer is not None:
-            is_broken = error is not None or getattr(sys, "last_value", None) is not None
+            is_broken = error is not None or live_monitors.exit_error() is not None
             self._checkpointer.wait(BROKEN_SECONDS if is_broken else None)
             self.guard.protect("checkpoint", self._checkpointer.report_finished)()
         self._is_closed = True
@@ -295,7 +294,12 @@ class Monitor:
                     part.close()
         finally:
             if self._session is not None:
-                self._session.close(error or getattr(sys, "last_value", None))
+                self._session.close(error or live_monitors.exit_error(), live_monitors.noted_signal())
+
+    def say_goodbye(self, signal_name: str) -> None:
+        """Sends the Bye of a process that a signal ends, and nothing else; on any thread."""
+        if not self._is_closed and self._session is not None:
+            self._session.say_goodbye(signal_name)
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""

@@ -282,10 +282,11 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank ends; `error` names the exception if it ends because of one."""
+    """The rank ends; `error` names the exception if it ends because of one, `signal` the signal."""
 
     step: Count
     error: Text = ""
+    signal: Name = ""
 
 
 class HelloRequest(msgspec.Struct, frozen=True):

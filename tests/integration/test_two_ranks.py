@@ -67,4 +67,4 @@ def test_a_rank_that_raises_is_shown_with_its_error(daemon: DaemonProcess, tmp_p
     assert wait_until(failed, 10)
     detail = daemon.get("/api/v1/jobs/train")
     assert detail["ranks"][1]["error"] == "RuntimeError: the loader found a broken shard"
-    assert detail["state"] == "failed"
+    assert detail["state"] == "crashed"

@@ -193,9 +193,10 @@ def _level(story: Story) -> float:
 
 def _big_step(story: Story, rank: int) -> StepReport:
     draw, share = story.draw, story.share
-    norm = (0.6 + 3.0 * math.exp(-20 * share)) * float(draw.lognormal(0.0, 0.12))
+    reduced = np.random.default_rng(story.step)  # the all-reduce gives all ranks the same gradients
+    norm = (0.6 + 3.0 * math.exp(-20 * share)) * float(reduced.lognormal(0.0, 0.12))
     depth = np.linspace(0.0, 1.0, len(LAYERS))
-    norms = (norm / 7 * 10 ** (1.2 * (depth - 0.5)) * draw.lognormal(0.0, 0.1, len(LAYERS))).astype(np.float32)
+    norms = (norm / 7 * 10 ** (1.2 * (depth - 0.5)) * reduced.lognormal(0.0, 0.1, len(LAYERS))).astype(np.float32)
     is_lost = story.is_overflowing and rank == OVERFLOWING
     total = STEP_SECONDS * float(draw.normal(1.0, 0.02)) * (1.35 if rank == SLOW and share > 0.6 else 1.0)
     rate = 6e-4 * min(1.0, share / 0.1) * (0.1 + 0.9 * math.cos(1.3 * share))

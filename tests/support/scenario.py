@@ -247,10 +247,10 @@ class Scenario:
             self.says(rank, self.hello_of(rank))
         return self.speaks(*ranks)
 
-    def leaves(self, *ranks: int, error: str = "") -> Self:
-        """These say good-bye."""
+    def leaves(self, *ranks: int, error: str = "", signal: str = "") -> Self:
+        """These send their Bye."""
         for rank in ranks:
-            self.says(rank, Bye(step=self.step, error=error))
+            self.says(rank, Bye(step=self.step, error=error, signal=signal))
         return self.falls_silent(*ranks)
 
     def wait(self, seconds: float, *, every: float = 1.0) -> Self:

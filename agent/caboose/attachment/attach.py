@@ -7,9 +7,10 @@ A wrong argument raises. A lack of file descriptors, threads or memory does not:
 the program relies on them: rollback `auto`, `skip_step` and checkpoints. With these a lack raises as well.
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
@@ -52,6 +53,18 @@ class Attached:
 
 
 _attached: Attached | None = None
+_blind: dict[str, str] = {}
+"""What the attach that is under way cannot see, and why."""
+
+
+@contextlib.contextmanager
+def blind_to(**reasons: str) -> Iterator[None]:
+    """An attach in the block reports that these are not seen."""
+    _blind.update(reasons)
+    try:
+        yield
+    finally:
+        _blind.clear()
 
 
 def attach(
@@ -157,7 +170,7 @@ def attach(
         logger.info("caboose: %s in this process; that monitor is closed", what)
         before.monitor.close()
 
-    shell = Shell(start_step, start_model_step)
+    shell, blind = Shell(start_step, start_model_step), dict(_blind)
 
     def build_parts() -> Parts:
         from caboose.attachment.build import Request, build
@@ -175,6 +188,7 @@ def attach(
                 rollback=allowed,
                 checkpoints=written,
                 config=record,
+                blind=blind,
             ),
             shell,
         )

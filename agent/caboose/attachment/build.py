@@ -48,6 +48,8 @@ class Request:
     rollback: Rollback
     checkpoints: Checkpoints | None
     config: Mapping[str, Scalar]
+    blind: Mapping[str, str]
+    """What this way to attach cannot see, and why."""
 
 
 def build(request: Request, shell: Shell) -> Parts:
@@ -67,6 +69,7 @@ def build(request: Request, shell: Shell) -> Parts:
             schedulers=request.schedulers,
             scaler=request.scaler,
         )
+        observer.blind.update(request.blind)
         guard.on_trip = observer.retire
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None

@@ -236,7 +236,8 @@ class AutoAttach:
         self._num_steps = max(self._num_steps, _steps_taken(optimizer))
         try:
             self._is_attaching = True
-            monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
+            with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):
+                monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
         except Exception:
             self.stop()
             raise  # to the guard, which logs it

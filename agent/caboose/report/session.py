@@ -16,6 +16,7 @@ from caboose.report.connection import CurveKeys
 from caboose.report.identity import Identity
 from caboose.report.record import Note
 from caboose.report.sender import Outgoing, Sender
+from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
 from caboose.tensors.scalars import plain, plain_item
 from caboose.version import __version__
@@ -91,11 +92,18 @@ class Session:
             self.hello = msgspec.structs.replace(self.hello, attempt=self.attempt, start_step=self.count.step)
             self.send(self.hello)
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None, signal_name: str = "") -> None:
         """Sends what is queued and the Bye, for at most a second."""
         if self.sender is not None:
             text = "" if error is None else f"{type(error).__name__}: {error}"[:4096]
-            self.sender.close(Bye(step=self.count.step, error=text))
+            if isinstance(error, KeyboardInterrupt):
+                signal_name = signal_name or "SIGINT"
+            self.sender.close(Bye(step=self.count.step, error=text, signal=signal_name))
+
+    def say_goodbye(self, signal_name: str) -> None:
+        """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""
+        if self.sender is not None:
+            self.sender.close(Bye(step=self.count.step, signal=signal_name), timeout=GOODBYE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the socket belongs to the parent."""

@@ -155,13 +155,13 @@ class Loop:
         if self._connections.monitor in ready:
             self._connections.note_events(time.monotonic())
         self._perform_writes()
-        if self._socket not in ready:
-            self._connections.emptied()
-        else:
+        if self._socket in ready:
             with self._holding():
                 self._take(self._clock())
         with self._holding():
             now = self._clock()
+            if self._socket not in ready:
+                self._note_empty()
             self._connections.check(time.monotonic(), self._receiver.knows)  # the state's clock may be set
             if self._keys is not None:
                 self._receiver.forget(self._keys.check(now, self._connections), now)
@@ -224,12 +224,17 @@ class Loop:
                 prepared.change.apply()
         write.answered.set_result(prepared.answer)
 
+    def _note_empty(self) -> None:
+        """No message is left to read, so who closed its connection is gone."""
+        for peer in self._connections.emptied():
+            self._receiver.unreachable(peer)
+
     def _take(self, now: float) -> None:
         for _ in range(MAX_PER_TURN):
             try:
                 received = self._connections.receive()
             except zmq.Again:
-                self._connections.emptied()
+                self._note_empty()
                 return
             if received is not None:
                 self._handle(received, now)

@@ -164,6 +164,8 @@ class ReportConnections:
         """By descriptor, the oldest first."""
         self._listening: set[int] = set()
         """Descriptors of the listening sockets."""
+        self._gone: list[bytes] = []
+        """Peers whose connections closed; some of their messages may not be read yet."""
         self._is_refusing = False
         self._silent: dict[int, Connection] = {}
         """Those that sent no message yet, the oldest first."""
@@ -231,9 +233,11 @@ class ReportConnections:
                 self._is_discarding = False
                 return
 
-    def emptied(self) -> None:
-        """The socket has no whole message left."""
+    def emptied(self) -> list[bytes]:
+        """The socket has no whole message left: returns the peers whose connections closed since the last time."""
         self._is_emptied = True
+        gone, self._gone = self._gone, []
+        return gone
 
     # Connections
 
@@ -243,7 +247,9 @@ class ReportConnections:
             while True:
                 event = parse_monitor_message(self.monitor.recv_multipart(zmq.NOBLOCK))
                 descriptor = int(event["value"])
-                self._open.pop(descriptor, None)
+                gone = self._open.pop(descriptor, None)
+                if gone is not None and gone.peer:
+                    self._gone.append(gone.peer)
                 self._silent.pop(descriptor, None)
                 self._listening.discard(descriptor)
                 if event["event"] == zmq.EVENT_ACCEPTED:

@@ -25,5 +25,5 @@ def has_unscraped_incidents(jobs: Iterable[Job], now: float, since: float, stay_
 def _has_unscraped_incidents(job: Job, now: float, since: float, stay_seconds: float) -> bool:
     if any(has_risen_lately(incident, now, stay_seconds) for incident in job.incidents):
         return True
-    is_watched = job.state in ("running", "failed") and job.attempt is not None and not job.attempt.is_over
+    is_watched = job.state in ("running", "crashed") and job.attempt is not None and not job.attempt.is_over
     return is_watched and now - since < NOTICE_SECONDS

@@ -133,7 +133,7 @@ def _states(row: dict[str, Any]) -> list[Text]:
         if job["state"] == "open":
             text = f"{job['job']}: open, {job['severity']} since step {job['onset_step']}"
             lines.append(Text(text, style=COLOURS.get(job["severity"], "")))
-        elif job["job_state"] != "ended":
+        elif job["job_state"] not in ("ended", "cancelled"):
             missing = f", no {' and '.join(job['missing'])}" if job["state"] == "abstaining" else ""
             lines.append(Text(f"{job['job']}: {job['state']}{missing}", style="dim" if missing else ""))
     return lines or [Text("no job", style="dim")]

@@ -4,9 +4,12 @@ from rich.text import Text
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
 MARKS = {"critical": "✗", "warning": "!", "info": "i", "ok": "✓"}
-STATES = {"running": "green", "live": "green", "failed": "bold red", "lost": "yellow"} | dict.fromkeys(
-    ("ended", "left", "known"), "dim"
-)
+STATES = {
+    **dict.fromkeys(("running", "live"), "green"),
+    **dict.fromkeys(("crashed", "failed"), "bold red"),
+    **dict.fromkeys(("lost", "cancelled", "terminated"), "yellow"),
+    **dict.fromkeys(("ended", "left", "known"), "dim"),
+}
 
 
 def health(severity: str) -> Text:

@@ -170,7 +170,7 @@ def _worst_first(rank: Json) -> tuple[bool, bool, float, float]:
     return (
         rank["state"] != "failed",
         not loss_is_bad,
-        -rank["silent_seconds"] if rank["state"] != "left" else 0,
+        -rank["silent_seconds"] if rank["state"] not in ("left", "terminated") else 0,
         -slow,
     )
 

@@ -218,7 +218,7 @@ class Receiver:
         return stranger is not None and stranger.hello is not None
 
     def unreachable(self, peer: bytes) -> None:
-        """Nothing can be sent to this peer: its connection is closed."""
+        """This peer's connection is closed; it may come back with another."""
         known = self._peers.get(peer)
         if known is not None:
             known.member.is_gone = True
@@ -310,7 +310,7 @@ class Receiver:
             self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
         elif isinstance(message, Bye):
             member.step = max(member.step, message.step)
-            self._pipeline.leave(known.job, member, message.error)
+            self._pipeline.leave(known.job, member, message)
         elif isinstance(message, Holdings):
             self._policy.held(known.job, member.hello.rank, message)
         elif isinstance(message, Ack):

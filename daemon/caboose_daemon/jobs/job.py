@@ -28,7 +28,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import RankNumbers, StepSummary
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
-from caboose_daemon.steps.view import AlignmentFacts, JobView, RankState, RankView
+from caboose_daemon.steps.view import GONE, AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
 from caboose_wire.fields import Scalar
 
@@ -135,7 +135,7 @@ class Attempt:
     @property
     def gone(self) -> set[int]:
         """Ranks whose report no step waits for."""
-        return {rank for rank, member in self.members.items() if member.state in ("left", "failed")}
+        return {rank for rank, member in self.members.items() if member.state in GONE}
 
 
 @dataclass
@@ -288,13 +288,21 @@ class Job:
 
     @property
     def state(self) -> str:
-        """running, ended, failed, lost (silent without a Bye), or known (after a daemon restart, no message yet)."""
+        """running, ended, cancelled, crashed, lost, or known (after a daemon restart, no message yet).
+
+        cancelled: a signal terminated every rank. crashed: a rank failed, or ended or vanished before the others were
+        terminated. lost: all ranks are gone without a Bye.
+        """
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
         if "failed" in states:
-            return "failed"
+            return "crashed"
         if states == {"left"}:
             return "ended"
+        if states == {"terminated"}:
+            return "cancelled"
+        if "terminated" in states and all(member.state in GONE or member.is_gone for member in members):
+            return "crashed"
         if self.attempt is not None and self.attempt.is_over:
             return "lost"
         return "running" if "live" in states else "known"
@@ -310,9 +318,10 @@ class Job:
         if attempt is None or attempt.is_over:
             return 0
         states = [member.state for member in attempt.members.values()]
-        if all(state in ("left", "failed") for state in states):
+        if all(state in GONE for state in states):
             return 0
-        return max(0, attempt.world - states.count("left") - self.num_live(now))
+        num_ended = sum(state in ("left", "terminated") for state in states)
+        return max(0, attempt.world - num_ended - self.num_live(now))
 
     @property
     def latest_step(self) -> int:

@@ -27,7 +27,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import StepSummary, summarize
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_wire import Event, Hello
+from caboose_wire import Bye, Event, Hello
 
 TICK_SECONDS = 1.0
 ABANDONED_SECONDS = 3600.0
@@ -38,6 +38,8 @@ AWAKE_SECONDS = 60.0
 """For this long after such a gap no job counts as ended by its silence: its agents have to reconnect first."""
 
 ENDED = "the run ended"
+ENDED_STATES = ("ended", "cancelled")
+"""Every rank sent its Bye, and none failed."""
 LOCAL_GRADIENTS = (
     "the ranks' gradients differ when the optimizer's step begins: it reduces them itself (ZeRO, distributed Muon), or "
     "nothing does; what is shown of a layer is the largest of the ranks' own norms"
@@ -116,7 +118,7 @@ class Pipeline:
         if job.attempt is not None:
             with self._state.guard.watch("step", job, now):
                 self._close_steps(job, now, is_final=True)
-            if not is_rollback and job.state == "ended":
+            if not is_rollback and job.state in ENDED_STATES:
                 self._end(job, now, ENDED)  # all its ranks may have left since the last tick
             why = _rolled_back(job, hello) if is_rollback else f"attempt {job.num_attempts + 1} began"
             self._end(job, now, why, is_cut=True)
@@ -171,10 +173,10 @@ class Pipeline:
         self._sink.member_changed(job, member)
         return member
 
-    def leave(self, job: Job, member: Member, error: str) -> None:
+    def leave(self, job: Job, member: Member, bye: Bye) -> None:
         """A rank sent its Bye."""
-        member.state = "failed" if error else "left"
-        member.error = error
+        member.state = "terminated" if bye.signal else "failed" if bye.error else "left"
+        member.error = bye.signal or bye.error
         self._sink.member_changed(job, member)
 
     def declare(self, job: Job, event: Event) -> None:
@@ -238,7 +240,7 @@ class Pipeline:
         return False
 
     def _tick(self, job: Job, attempt: Attempt, now: float) -> None:
-        is_ended, is_abandoned = job.state == "ended", self._is_abandoned(job, now)
+        is_ended, is_abandoned = job.state in ENDED_STATES, self._is_abandoned(job, now)
         if not (is_ended or is_abandoned):
             attempt.is_over = False
             self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
@@ -248,7 +250,7 @@ class Pipeline:
                 self._found(
                     job, attempt.engine.run(job.view(now, job.declared()), "tick"), now
                 )  # rules that waited for its ranks end
-            silence = f"no message from any rank for {duration(self._abandoned_seconds)}: it was cancelled or killed"
+            silence = f"no message from any rank for {duration(self._abandoned_seconds)}: killed, or not reachable"
             self._end(job, now, ENDED if is_ended else silence)
 
     def _end(self, job: Job, now: float, why: str, *, is_cut: bool = False) -> None:

@@ -75,7 +75,7 @@ class JobStalled(Rule[JobStalledConfig]):
         if last_tick and view.now - last_tick > OWN_GAP_SECONDS:
             self._moved = view.now  # the daemon itself was suspended, so the time does not count
         here = list(view.ranks.values())
-        if any(rank.state == "left" for rank in here):
+        if any(rank.state in ("left", "terminated") for rank in here):
             return self._over(view, "a rank has left: the job is ending")
         if len(here) < view.world or any(
             rank.state != "live" or view.now - rank.last_seen >= SILENT_SECONDS for rank in here

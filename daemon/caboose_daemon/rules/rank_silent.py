@@ -9,7 +9,11 @@ that do not reconnect while others do are silent; while none has reconnected, no
 
 A killed process reports nothing, but its peers do: their collective breaks, and they exit with an error about a lost
 peer. They are not the cause. So a rank that exited with another error is named, or else a silent one. Until silence can
-be noticed, nothing is reported if no other rank can be named.
+be noticed, nothing is reported if no other rank can be named. A launcher terminates the other ranks once one has ended,
+and their Bye names the signal: they are not the cause either, and the silent rank is gone for certain.
+
+If every rank is silent, the job was killed as a whole or cannot be reached. Nobody can rescue it at night, so that is
+no page.
 """
 
 import re
@@ -61,9 +65,10 @@ class RankSilent(Rule[RankSilentConfig]):
         self._last_tick = view.now
         if view.now < self._grace_until:
             return None
-        if view.ranks and all(rank.state == "left" for rank in view.ranks.values()):
+        states = {rank.state for rank in view.ranks.values()}
+        if states and states <= {"left", "terminated"}:
             return self._resolved(view, "all ranks left: the job ended")
-        if all(rank.state in ("left", "expected") for rank in view.ranks.values()):
+        if states <= {"left", "terminated", "expected"}:
             return None
         silent = sorted(
             (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
@@ -83,20 +88,24 @@ class RankSilent(Rule[RankSilentConfig]):
         if self._onset is None:
             self._onset = max((rank.step for rank in view.ranks.values()), default=0)
         longest = max((_silent_seconds(rank, view) for rank in silent), default=0.0)
-        is_critical = longest >= self.config.critical_seconds or bool(failed or absent or lost_a_peer)
+        num_terminated = sum(rank.state == "terminated" for rank in view.ranks.values())
+        is_lost = len(silent) == len(view.ranks)
+        is_critical = longest >= self.config.critical_seconds and not is_lost
+        is_critical |= bool(failed or absent or lost_a_peer or num_terminated)
         named = failed or tuple(silent)
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=max((rank.step for rank in view.ranks.values()), default=0),
             onset_step=self._onset,
-            summary=_summary(view, silent, failed, absent, longest) + _peers(lost_a_peer, failed),
+            summary=_summary(view, silent, failed, absent, longest) + _peers(lost_a_peer, failed, num_terminated),
             ranks=tuple(rank.rank for rank in named) or absent,
             values={
                 "silent_ranks": float(len(silent)),
                 "seconds": longest,
                 "failed_ranks": float(len(failed)),
                 "ranks_that_lost_a_peer": float(len(lost_a_peer)),
+                "terminated_ranks": float(num_terminated),
                 "absent_ranks": float(len(absent)),
             },
         )
@@ -129,11 +138,12 @@ def _silent_seconds(rank: RankView, view: JobView) -> float:
     return view.now - max(rank.last_seen, view.attempt_began)
 
 
-def _peers(lost_a_peer: tuple[RankView, ...], failed: tuple[RankView, ...]) -> str:
+def _peers(lost_a_peer: tuple[RankView, ...], failed: tuple[RankView, ...], num_terminated: int) -> str:
     others = [rank for rank in lost_a_peer if rank not in failed]
-    if not others:
-        return ""
-    return f"; rank {others[0].rank}{and_more(len(others), 'rank')} exited after losing a peer"
+    text = f"; rank {others[0].rank}{and_more(len(others), 'rank')} exited after losing a peer" if others else ""
+    if num_terminated:
+        text += f"; the launcher terminated {num_terminated} other {'rank' if num_terminated == 1 else 'ranks'}"
+    return text
 
 
 def _summary(

@@ -13,8 +13,10 @@ from caboose_daemon.steps.settings import number
 from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 
-RankState = Literal["expected", "live", "left", "failed"]
-"""expected: no message yet. left: sent its Bye. failed: left because of an error."""
+RankState = Literal["expected", "live", "left", "terminated", "failed"]
+"""expected: no message yet. left: sent its Bye. terminated: left because of a signal. failed: because of an error."""
+GONE: frozenset[RankState] = frozenset({"left", "terminated", "failed"})
+"""The states of a rank that sent its Bye."""
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     since_step_seconds: float = 0.0
     num_dropped: int = 0
     error: str = ""
+    """What it failed with, or the signal that terminated it."""
     agent_state: str = "training"
     """By its heartbeats: training, or disabled after repeated failures of the agent itself."""
     phase: str = ""

@@ -289,7 +289,6 @@ def test_two_ranks_under_torchrun_are_seen_with_their_wrapper(script: Path, list
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_script_that_attaches_itself_is_attached_once(script: Path, listening: Collector) -> None:
     done = run([*WATCHED, "train.py", "--attach"], script.parent, CABOOSE_ENDPOINT=listening.endpoint)
     assert done.returncode == 0, done.stderr
@@ -297,6 +296,39 @@ def test_a_script_that_attaches_itself_is_attached_once(script: Path, listening:
     assert [h.job for h in listening.hellos] == ["by-hand"]
     assert [r.step for r in listening.reports] == [1, 2, 3, 4, 5]
     assert "losses.py" not in printed(done.stdout)[0]["backward"], "the automatic one has gone"
+
+
+def test_that_validation_is_not_seen_is_stated(script: Path, listening: Collector) -> None:
+    done = run([*WATCHED, "train.py"], script.parent, CABOOSE_ENDPOINT=listening.endpoint)
+    assert done.returncode == 0, done.stderr
+    listening.wait_for(Bye)
+    assert "validation" in listening.hellos[0].blind
+
+
+def test_torchruns_error_file_has_the_scripts_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("def inner():\n    raise ValueError('no such shard')\n\ninner()\n")
+    error_file = tmp_path / "error.json"
+    done = run([*WATCHED, "fails.py"], tmp_path, TORCHELASTIC_ERROR_FILE=str(error_file))
+    assert done.returncode == 1
+    message = json.loads(error_file.read_text())["message"]
+    assert message["message"] == "ValueError: no such shard"
+    assert 'fails.py", line 4' in message["extraInfo"]["py_callstack"]
+    assert "caboose" not in message["extraInfo"]["py_callstack"]
+
+
+def test_an_error_file_that_the_script_has_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("open('error.json', 'w').write('mine')\nraise ValueError\n")
+    run([*WATCHED, "fails.py"], tmp_path, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    assert (tmp_path / "error.json").read_text() == "mine"
+
+
+def test_an_exit_code_other_than_0_is_a_failure_of_the_rank(script: Path, listening: Collector) -> None:
+    with script.open("a") as file:
+        file.write("\nimport sys; sys.exit(3)\n")
+    done = run([*WATCHED, "train.py"], script.parent, CABOOSE_ENDPOINT=listening.endpoint)
+    assert done.returncode == 3, done.stderr
+    (bye,) = listening.wait_for(Bye)
+    assert bye.error == "SystemExit: 3"
 
 
 UNSEEN = {

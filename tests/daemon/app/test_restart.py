@@ -266,4 +266,4 @@ def test_what_was_open_of_a_job_nobody_of_which_comes_back_stays_open(journaled:
     story = scenario(core=journaled()).healthy(30).falls_silent(0, 1, 2, 3).wait(40.0).daemon_restarts().wait(60.0)
 
     (episode,) = story.job.episodes.open
-    assert (episode.rule, episode.severity) == ("rank_silent", "critical")
+    assert (episode.rule, episode.severity) == ("rank_silent", "warning")

@@ -41,7 +41,7 @@ def test_ranks_that_were_killed_are_waited_for_until_the_rules_have_noticed() ->
 
     story.wait(NOTICE_SECONDS)
 
-    assert story.job.health == "critical"
+    assert story.job.health == "warning"
     assert has_more(story, since)
     assert not has_more(story, since, later=STAY)
 

@@ -76,7 +76,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]
             assert daemon.post("/api/v1/jobs/evil/incidents/1/ack", said)[0] == 200
             assert daemon.post("/api/v1/jobs/evil/events", {"kind": "note", "fields": {"text": EVIL}})[0] == 201
             rank.send(Bye(step=30, error=f"RuntimeError: {EVIL}"))
-            assert wait_until(lambda: daemon.get("/api/v1/jobs/evil")["state"] == "failed", 10)
+            assert wait_until(lambda: daemon.get("/api/v1/jobs/evil")["state"] == "crashed", 10)
         yield daemon
 
 

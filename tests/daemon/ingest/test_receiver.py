@@ -59,7 +59,7 @@ def test_a_goodbye_that_overtakes_the_hello_is_applied_after_it() -> None:
 
     core.say(b"r0", a_hello(rank=0, world=1), 0.1)
 
-    assert core.state.jobs["train"].state == "failed"
+    assert core.state.jobs["train"].state == "crashed"
 
 
 def test_a_hello_that_contradicts_itself_is_refused_and_leaves_no_job_behind() -> None:

@@ -165,7 +165,7 @@ def test_changes_put_together_are_the_truth_whatever_happens() -> None:
         assert told == watched.truth
     assert reader.num_whole == 1
     assert [event["kind"] for event in reader.facts["events"]] == ["data_switch"]
-    assert reader.facts["state"] == "failed"
+    assert reader.facts["state"] == "crashed"
 
 
 def test_nothing_new_costs_next_to_nothing_however_many_ranks_there_are() -> None:

@@ -101,7 +101,27 @@ def test_when_nobody_speaks_it_says_so() -> None:
 
     last = story.only("rank_silent").last
     assert lacks(last.summary, "all 4 ranks", "for 3") == []
-    assert (last.ranks, last.severity) == ((0, 1, 2, 3), "critical")
+    assert (last.ranks, last.severity) == ((0, 1, 2, 3), "warning"), "a job that is gone as a whole is no page"
+
+
+def test_the_rank_that_vanished_is_named_and_not_those_that_the_launcher_terminated_then() -> None:
+    story = a_running_job().falls_silent(2).wait(1.0).leaves(0, 1, 3, signal="SIGTERM").wait(11.0)
+
+    last = story.only("rank_silent").last
+    assert (last.ranks, last.severity) == ((2,), "critical")
+    assert last.values["terminated_ranks"] == 3
+
+
+def test_the_rank_that_failed_is_named_and_not_those_that_the_launcher_terminated_then() -> None:
+    story = a_running_job().leaves(2, error="ValueError: bad shard").wait(1.0)
+    story.leaves(0, 1, 3, signal="SIGTERM").wait(11.0)
+
+    last = story.only("rank_silent").last
+    assert (last.ranks, last.severity) == ((2,), "critical")
+
+
+def test_a_cancelled_job_is_silent() -> None:
+    assert a_running_job().leaves(0, 1, 2, 3, signal="SIGTERM").wait(60.0).is_silent
 
 
 # What only looks like silence

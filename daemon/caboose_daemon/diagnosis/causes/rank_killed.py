@@ -32,6 +32,10 @@ class RankKilled(Cause):
             yield supports(FAIR, f"heartbeats of {case.who('rank_silent')} stopped without an exit message")
         if lost:
             yield supports(STRONG, f"{lost:.0f} peers lost the connection to it: the process is gone")
+        elif terminated := case.value("rank_silent", "terminated_ranks"):
+            yield supports(
+                STRONG, f"the launcher terminated {terminated:.0f} other ranks, as it does once one has ended"
+            )
         elif silent and silent >= case.world > 1:
             yield supports(SLIGHT, f"all {case.world} ranks went silent, as when the launcher or the machine stops")
         yield from self._weigh_memory(case)

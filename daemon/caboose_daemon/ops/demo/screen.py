@@ -17,7 +17,7 @@ from caboose_daemon.ops.demo.run import BAD_STEPS, WatchedRun
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 FIXED_LINES = 24
 """Lines of the screen that are not curves."""
-STATES = {"live": "green", "left": "dim", "failed": "bold red", "expected": "dim"}
+STATES = {"live": "green", "left": "dim", "terminated": "yellow", "failed": "bold red", "expected": "dim"}
 
 
 def screen(run: WatchedRun, console: Console, *, total: int, note: str) -> RenderableType:

@@ -152,7 +152,7 @@ class Session:
                 now = time.monotonic()
                 if detail["num_steps"] != steps:
                     waiting[path], last_change = (detail["num_steps"], now), now
-                elif now - since >= STEADY_SECONDS and (detail["state"] in ("ended", "failed") or not is_over):
+                elif now - since >= STEADY_SECONDS and (detail["state"] in ("ended", "crashed") or not is_over):
                     del waiting[path]
             time.sleep(0.05)
 

@@ -5,7 +5,8 @@ const STATES = {
   running: "running",
   silent: "silent",
   ended: "ended",
-  failed: "failed",
+  cancelled: "cancelled",
+  crashed: "crashed",
   lost: "lost",
   known: "no report since the daemon restarted",
 };

@@ -36,7 +36,7 @@ export class JobList {
   /** The worst first, then the most recently seen, then by name. */
   sorted() {
     const rank = (job) => ORDER.indexOf(jobMark(job));
-    const isOver = (job) => ["ended", "known"].includes(jobState(job));
+    const isOver = (job) => ["ended", "cancelled", "known"].includes(jobState(job));
     return [...this.jobs.values()].sort(
       (a, b) => rank(a) - rank(b) || isOver(a) - isOver(b) || (b.heard ?? Infinity) - (a.heard ?? Infinity) || b.num_open - a.num_open || (a.job < b.job ? -1 : 1),
     );

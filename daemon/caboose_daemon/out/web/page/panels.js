@@ -18,7 +18,7 @@ export function jobState(job) {
 export function jobMark(job) {
   if (job.health !== "ok") return job.health;
   const state = jobState(job);
-  return { running: "ok", ended: "ok", silent: "warning", lost: "warning", failed: "critical" }[state] ?? "unknown";
+  return { running: "ok", ended: "ok", cancelled: "info", silent: "warning", lost: "warning", crashed: "critical" }[state] ?? "unknown";
 }
 
 /** The headline as [mark, title, detail]. */
@@ -37,13 +37,21 @@ function verdict(model) {
   }
   const over = model.incidents.size ? `${plural(model.incidents.size, "incident")}, none open.` : "No incident.";
   const at = `at step ${whole(status.step)}`;
-  if (state === "failed") return ["critical", `Failed ${at}`, status.ranks.find((rank) => rank.error)?.error ?? over];
+  if (state === "crashed") {
+    const failed = status.ranks.find((rank) => rank.state === "failed") ?? status.ranks.find((rank) => rank.state !== "terminated");
+    return ["critical", `Crashed ${at}`, failed ? `Rank ${failed.rank}${failed.host ? ` on ${failed.host}` : ""}: ${failed.error || "ended first"}` : over];
+  }
+  if (state === "cancelled") {
+    const [left] = model.leftUnresolved();
+    const by = `${status.ranks.find((rank) => rank.error)?.error ?? "A signal"} terminated all ranks.`;
+    return [left ? "warning" : "info", `Cancelled ${at}${left ? `, ${left.rule} unresolved` : ""}`, `${by} ${left ? left.summary : over}`];
+  }
   if (state === "ended") {
     const [left] = model.leftUnresolved();
     return left ? ["warning", `Ended ${at}, ${left.rule} unresolved`, left.summary] : ["ok", `Ended ${at}`, over];
   }
   if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last report ${at}.`];
-  if (state === "lost") return ["warning", `Lost ${at}`, `No report for ${duration(status.silent_seconds)}: it was cancelled or killed.`];
+  if (state === "lost") return ["warning", `Lost ${at}`, `No report for ${duration(status.silent_seconds)}: it was killed, or its machines are down.`];
   if (state === "known") return ["unknown", "No report since the daemon restarted", `Last known ${at}. ${over}`];
   const missing = status.world - status.num_live;
   const heard = missing > 0 ? `${status.num_live} of ${plural(status.world, "rank")} reported.` : `All ${plural(status.world, "rank")} report.`;

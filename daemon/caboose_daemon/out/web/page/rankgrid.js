@@ -142,7 +142,7 @@ function paintSquare(pen, x, y, size, rank, { measure, all, colours, isDark }) {
       pen.globalAlpha *= CALM; // so that the others stand out
       fill(pen, "square", x, y, size, colours.ok);
     }
-    else if (mark === "left") fill(pen, "small", x, y, size, colours.info);
+    else if (mark === "left" || mark === "terminated") fill(pen, "small", x, y, size, colours.info);
     else if (mark === "live") {
       fill(pen, "square", x, y, size, colours.ok);
       ring(pen, x, y, size, colours.warning, 1.5);

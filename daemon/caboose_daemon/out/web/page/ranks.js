@@ -13,7 +13,7 @@ export { SILENT_SECONDS };
 const MOST_ROWS = 64;
 const NUM_WORST = 10;
 const MOST_GROUPED = 1000;
-const GLYPHS = { live: "ok", silent: "warning", failed: "critical", left: "info", expected: "unknown", absent: "unknown" };
+const GLYPHS = { live: "ok", silent: "warning", failed: "critical", left: "info", terminated: "info", expected: "unknown", absent: "unknown" };
 const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
 /** Position of the table's additional columns: after the step time. */
 const EXTRA_AT = 6;
@@ -162,7 +162,7 @@ function readColours() {
 
 /* The legend: the states' shapes, or the scale with its two ends */
 
-const STATE_KEYS = [["live", "live"], ["named", "live, needs attention"], ["silent", "silent"], ["failed", "failed"], ["bad", "loss not finite"], ["left", "left"], ["absent", "no report"]];
+const STATE_KEYS = [["live", "live"], ["named", "live, needs attention"], ["silent", "silent"], ["failed", "failed"], ["bad", "loss not finite"], ["left", "left or terminated"], ["absent", "no report"]];
 
 function drawLegend(isDark) {
   const legend = byId("rank-legend");

@@ -8,7 +8,7 @@
 import { decimal, duration, inUnit, plural, whole } from "./format.js";
 
 export const SILENT_SECONDS = 10;
-export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", left: "left", expected: "no report since the daemon restarted", absent: "no report yet" };
+export const STATE_NAMES = { live: "live", silent: "silent", failed: "failed", terminated: "terminated by a signal", left: "left", expected: "no report since the daemon restarted", absent: "no report yet" };
 const URGENCY = ["failed", "silent", "absent", "expected"];
 const SLOW = 1.2;
 const FAR_MADS = 8;
@@ -95,7 +95,7 @@ export const MEASURES = {
   heard: {
     name: "Last seen",
     worst: "Longest silent",
-    far: (rank) => (isHeard(rank) && rank.state !== "left" ? rank.silent_seconds : null),
+    far: (rank) => (isHeard(rank) && !["left", "terminated"].includes(rank.state) ? rank.silent_seconds : null),
     share: (far) => Math.log1p(far) / Math.log1p(60),
     isBad: (rank) => rankState(rank) === "silent",
     say: (rank) => sayHeard(rank),
