@@ -19,6 +19,7 @@ from caboose_wire.messages import (
     Refused,
     Scaler,
     StepReport,
+    Verdict,
 )
 from caboose_wire.rollback import Ack, Command, Held, Holdings, Plan, PlannedCheckpoint, PlanRequest, Terms
 from caboose_wire.signing import is_signed, read_secret, sign
@@ -49,6 +50,7 @@ __all__ = [
     "Scaler",
     "StepReport",
     "Terms",
+    "Verdict",
     "WireError",
     "decode",
     "encode",

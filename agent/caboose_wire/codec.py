@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from caboose_wire.errors import WireError
-from caboose_wire.messages import Bye, Event, Heartbeat, Hello, HelloRequest, Message, Refused, StepReport
+from caboose_wire.messages import Bye, Event, Heartbeat, Hello, HelloRequest, Message, Refused, StepReport, Verdict
 from caboose_wire.rollback import Ack, Command, Holdings, Plan, PlanRequest, Terms
 
 VERSION = 1
@@ -47,6 +47,7 @@ TYPES: dict[int, type[Message]] = {
     67: Refused,
     68: Terms,
     69: Plan,
+    70: Verdict,
 }
 _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")

@@ -300,6 +300,18 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     detail: Text = ""
 
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon's judgement of the job, for rank 0: after its Hello, and when another incident is the worst one."""
+
+    job: JobName
+    url: Text
+    """The job's live page."""
+    health: Name
+    """ok, or the severity of the worst open incident."""
+    summary: Text = ""
+    """Of that incident, as it was when this was sent."""
+
+
 Up = Hello | StepReport | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
-Down = Command | HelloRequest | Refused | Terms | Plan
+Down = Command | HelloRequest | Refused | Terms | Plan | Verdict
 Message = Up | Down

@@ -75,7 +75,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in names}
     path = os.pathsep.join(filter(None, (str(TESTS), kept.get("PYTHONPATH", ""))))  # jobs of support/ import from it
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **extra}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "CABOOSE_QUIET": "1", **extra}
 
 
 def caboose_command(*arguments: str) -> list[str]:

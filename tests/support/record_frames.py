@@ -33,6 +33,7 @@ from caboose_wire import (
     Refused,
     StepReport,
     Terms,
+    Verdict,
     encode,
 )
 
@@ -123,6 +124,12 @@ MESSAGES: tuple[Message, ...] = (
     ),
     PlanRequest(job="llm-7b", world=8),
     Terms(rollback="auto", is_signed=True, is_holding=True),
+    Verdict(
+        job="llama-7b",
+        url="http://node0:9757/?job=llama-7b",
+        health="critical",
+        summary="non_finite since step 401: loss is NaN",
+    ),
     Plan(
         job="llm-7b",
         checkpoints=(PlannedCheckpoint("/ckpt/step-900", 900, "healthy", "before the onset at 1002", is_best=True),),

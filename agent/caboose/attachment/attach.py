@@ -197,7 +197,7 @@ def attach(
     live_monitors.register(monitor, model)
     _attached = Attached(model, optimizers, monitor, is_auto=allowed.mode == "auto")
     if settled is not None:
-        _log_attached(monitor, settled[0], allowed.mode)
+        _warn_uncommanded(settled[0])
     return monitor
 
 
@@ -206,17 +206,13 @@ def has_attached() -> bool:
     return _attached is not None
 
 
-def _log_attached(monitor: Monitor, chosen: environment.Settings, mode: str) -> None:
+def _warn_uncommanded(chosen: environment.Settings) -> None:
     if chosen.why_uncommanded:
         logger.warning(
             "caboose: rollback is auto here, but there is no secret to check commands with, so advise is in force: %s; "
             "or set CABOOSE_SECRET_FILE here and at the daemon",
             chosen.why_uncommanded,
         )
-    who = monitor.identity
-    if who is not None and who.rank == 0:
-        text = "caboose: watching job %r, %d ranks, reports go to %s, rollback is %s here"
-        logger.info(text, who.job, who.world, chosen.endpoint, "advise" if chosen.why_uncommanded else mode)
 
 
 def _started(build_parts: Callable[[], Parts], shell: Shell, *, cannot_wait: bool) -> Monitor:

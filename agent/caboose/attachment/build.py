@@ -22,9 +22,10 @@ from caboose.observe.observer import Observer
 from caboose.report.identity import Identity
 from caboose.report.session import Session, build_hello
 from caboose.report.step_reporter import StepReporter
+from caboose.report.words import Words
 from caboose.settings.environment import Settings
 from caboose.settings.options import Checkpoints, Rollback
-from caboose_wire import Command, Terms
+from caboose_wire import Command, Terms, Verdict
 from caboose_wire.fields import Scalar
 
 if TYPE_CHECKING:
@@ -115,19 +116,22 @@ def build(request: Request, shell: Shell) -> Parts:
             on_observed=None if hunter is None else hunter.end_step,
             other_guards=[part.guard for part in (brake, skipper, hunter) if part is not None],
         )
+        mode = "advise" if request.settings.why_uncommanded else rollback.mode
+        words = Words(request.settings.endpoint, mode, is_quiet=request.settings.quiet) if who.rank == 0 else None
         session.open(
             build_hello(
                 session,
                 observer,
                 torch_version=str(torch.__version__),
                 config=request.config,
-                rollback="advise" if request.settings.why_uncommanded else rollback.mode,
+                rollback=mode,
             ),
             request.settings.endpoint,
             curve=request.settings.curve,
             heartbeat=reporter.heartbeat,
-            on_message=_receiver(brake, checkpointer, guard),
+            on_message=_receiver(brake, checkpointer, words, guard),
             with_heartbeat=None if brake is None else brake.holdings,
+            words=words,
         )
         undo.pop_all()
     return Parts(
@@ -194,12 +198,16 @@ def _hunter(request: Request, report_event: Callable[[str, Mapping[str, Any]], A
 
 
 def _receiver(
-    brake: "Brake | None", checkpointer: "Checkpointer | None", guard: Guard
-) -> Callable[[Command | Terms], None]:
+    brake: "Brake | None", checkpointer: "Checkpointer | None", words: Words | None, guard: Guard
+) -> Callable[[Command | Terms | Verdict], None]:
     """Passes on the daemon's messages; called on the sender's thread."""
     apply_terms = None if checkpointer is None else guard.protect("checkpoint", checkpointer.apply_terms)
 
-    def receive(message: Command | Terms) -> None:
+    def receive(message: Command | Terms | Verdict) -> None:
+        if isinstance(message, Verdict):
+            if words is not None:
+                words.take(message)
+            return
         if brake is not None:
             brake.receive(message)
         if apply_terms is not None and isinstance(message, Terms):

@@ -141,6 +141,11 @@ class Connection:
                 return  # woken
 
     @property
+    def is_connected(self) -> bool:
+        """Whether something answers at the endpoint."""
+        return self._is_connected
+
+    @property
     def is_lost(self) -> bool:
         """Whether the socket will never connect again."""
         return not self._is_connected and time.monotonic() - self._heard > LOST_SECONDS

@@ -11,6 +11,21 @@ from pathlib import Path
 
 from caboose_wire.fields import JOB_PATTERN
 
+NO_NAME = re.compile(r"none|\d+|[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+"""Run ids of torchrun that name no job: its default, a number (often $RANDOM, or that of an example), and the UUID that
+--standalone makes; most of them differ at every launch."""
+
+
+def _started_in() -> str:
+    try:
+        return Path.cwd().name or "root"
+    except OSError:  # it was removed
+        return "unknown"
+
+
+STARTED_IN = _started_in()
+"""The directory at the start, usually that of the experiment; scripts change it later, and ranks may differ then."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -36,6 +51,9 @@ def resolve(
     world: int | None = None,
 ) -> Identity:
     """Explicit values first, then torchrun's variables, then Slurm's, else a single process.
+
+    A job has the same name at every launch, so that a relaunch is its next attempt: what the user set (`job=`,
+    CABOOSE_JOB, torchrun's --rdzv-id), Slurm's job or array task, else the script and the directory it was started in.
 
     ValueError names the wrong argument or variable.
     """
@@ -75,21 +93,29 @@ def _job(env: Mapping[str, str]) -> str:
         if not re.fullmatch(JOB_PATTERN, given):
             raise ValueError(f"CABOOSE_JOB={given!r}: use 1 to 128 of the characters A-Z a-z 0-9 _ . : @ -")
         return given
-    if env.get("SLURM_JOB_ID"):
+    run = env.get("TORCHELASTIC_RUN_ID") or "none"
+    if not NO_NAME.fullmatch(run):
+        name = run
+    elif env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
+        name = f"slurm-{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    elif env.get("SLURM_JOB_ID"):
         name = f"slurm-{env['SLURM_JOB_ID']}"
-    elif env.get("TORCHELASTIC_RUN_ID", "none") != "none":
-        name = env["TORCHELASTIC_RUN_ID"]
     else:
-        main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]
-        script = Path(main).stem if main and main != "-c" else "interactive"
-        address = env.get("MASTER_ADDR", "")
-        name = f"{script}@{socket.gethostname() if _is_loopback(address) else address}"
+        name = f"{_script()}@{STARTED_IN}"
     return re.sub(r"[^A-Za-z0-9_.:@-]", "-", name)[:128]
 
 
-def _is_loopback(address: str) -> bool:
-    """Whether all ranks are on this machine; such an address does not identify a host."""
-    return address in ("", "localhost", "::1") or address.startswith("127.")
+def _script() -> str:
+    """The name of what python runs: of the module for `-m`, else of the file."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "caboose.__main__"):
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None) or sys.argv[0]
+    if not file or file == "-c":
+        return "interactive"
+    path = Path(file)
+    return path.stem if path.stem != "__main__" else path.absolute().parent.name
 
 
 def _launch(env: Mapping[str, str]) -> str:

@@ -39,6 +39,7 @@ from caboose_wire import (
     Message,
     Refused,
     Terms,
+    Verdict,
     WireError,
     decode,
     encode,
@@ -51,6 +52,8 @@ HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4
 MAX_QUEUED = 1000
+UNANSWERED_SECONDS = 5.0
+"""Time without a connection after which the user is warned."""
 
 
 class Outgoing(Protocol):
@@ -74,12 +77,15 @@ class Sender:
         *,
         curve: CurveKeys | None = None,
         max_queued: int = MAX_QUEUED,
-        on_message: Callable[[Command | Terms], None] | None = None,
+        on_message: Callable[[Command | Terms | Verdict], None] | None = None,
         with_heartbeat: Callable[[bool], Message | None] | None = None,
+        on_unanswered: Callable[[], None] | None = None,
     ) -> None:
         """`with_heartbeat` may return a message to follow a heartbeat; it is given whether a Hello was sent since."""
         self._on_message = on_message
         self._with_heartbeat = with_heartbeat
+        self._on_unanswered = on_unanswered
+        self._warns_after = time.monotonic() + UNANSWERED_SECONDS
         self._is_fresh = True
         self._endpoint = endpoint
         self._hello_frames = encode(hello)
@@ -180,6 +186,7 @@ class Sender:
                     return
                 self._turn(connection)
                 self.cpu_seconds = time.thread_time()
+        self._check_answered(connection, is_due=True)
         deadline = time.monotonic() + FLUSH_SECONDS
         while not self._flush(connection) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -189,11 +196,19 @@ class Sender:
     def _turn(self, connection: Connection) -> None:
         self._listen(connection)
         now = time.monotonic()
+        self._check_answered(connection, is_due=now >= self._warns_after)
         if now < self._quiet_until:
             return
         if self._flush(connection) and now >= self._next_heartbeat and connection.send(encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
             self._send_with_heartbeat(connection)
+
+    def _check_answered(self, connection: Connection, *, is_due: bool) -> None:
+        """Once: warns if nothing answers at the endpoint."""
+        if self._on_unanswered is not None and (is_due or connection.is_connected):
+            warn, self._on_unanswered = self._on_unanswered, None
+            if not connection.is_connected:
+                warn()
 
     def _send_with_heartbeat(self, connection: Connection) -> None:
         message = self._with_heartbeat(self._is_fresh) if self._with_heartbeat is not None else None
@@ -248,7 +263,7 @@ class Sender:
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
-            elif isinstance(message, Command | Terms):
+            elif isinstance(message, Command | Terms | Verdict):
                 if self._on_message is not None:
                     self._on_message(message)
             elif isinstance(message, Refused):

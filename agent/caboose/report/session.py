@@ -18,9 +18,10 @@ from caboose.report.record import Note
 from caboose.report.sender import Outgoing, Sender
 from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
+from caboose.report.words import Words
 from caboose.tensors.scalars import plain, plain_item
 from caboose.version import __version__
-from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms
+from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms, Verdict
 from caboose_wire.fields import Scalar
 from caboose_wire.rollback import RollbackMode
 
@@ -36,6 +37,7 @@ class Session:
         self.count = count
         self.sender: Sender | None = None
         self.hello: Hello | None = None
+        self._words: Words | None = None
 
     @property
     def attempt(self) -> int:
@@ -49,13 +51,21 @@ class Session:
         *,
         curve: CurveKeys | None,
         heartbeat: Callable[[], Heartbeat],
-        on_message: Callable[[Command | Terms], None],
+        on_message: Callable[[Command | Terms | Verdict], None],
         with_heartbeat: Callable[[bool], Message | None] | None,
+        words: Words | None,
     ) -> None:
         """Starts the sender's thread; returns at once, whether or not there is a daemon."""
         self.hello = hello
+        self._words = words
         self.sender = Sender(
-            endpoint, hello, heartbeat, curve=curve, on_message=on_message, with_heartbeat=with_heartbeat
+            endpoint,
+            hello,
+            heartbeat,
+            curve=curve,
+            on_message=on_message,
+            with_heartbeat=with_heartbeat,
+            on_unanswered=None if words is None else words.warn_unanswered,
         )
         self.sender.start()
 
@@ -99,6 +109,8 @@ class Session:
             if isinstance(error, KeyboardInterrupt):
                 signal_name = signal_name or "SIGINT"
             self.sender.close(Bye(step=self.count.step, error=text, signal=signal_name))
+            if self._words is not None:
+                self._words.say_last(self.count.step)
 
     def say_goodbye(self, signal_name: str) -> None:
         """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""

@@ -19,6 +19,7 @@ VARIABLES = (
     "CABOOSE_JOB",
     "CABOOSE_LAUNCH_SECRET",
     "CABOOSE_OVERHEAD_BUDGET",
+    "CABOOSE_QUIET",
     "CABOOSE_SAMPLE_EVERY",
     "CABOOSE_SECRET_FILE",
     "CABOOSE_SERVER_KEY",
@@ -46,6 +47,8 @@ class Settings:
     """Whether the daemon is on this machine."""
     hunt: bool = False
     """Keep the last batch, and run it again when a number is not finite."""
+    quiet: bool = False
+    """Print no lines about the run."""
 
 
 def is_disabled(env: Mapping[str, str]) -> bool:
@@ -81,6 +84,7 @@ def resolve(
         secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
         is_local=is_loopback(host),
         hunt=_hunt(env, hunt),
+        quiet=_is_on(env, "CABOOSE_QUIET"),
     )
 
 

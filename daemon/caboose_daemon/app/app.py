@@ -248,6 +248,7 @@ class Daemon:
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
         scheme = "https" if daemon.tls_cert else "http"
         self.url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
+        self.state.url = f"{scheme}://{socket.gethostname()}:{real_port}/" if shown != host else self.url
         application = make_application(
             self._context,
             token=self._token(),

@@ -28,6 +28,7 @@ from caboose_daemon.app.keys import DaemonKeys
 from caboose_daemon.app.report_connections import Reason, Received, ReportConnections
 from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.ingest.receiver import Receiver
+from caboose_daemon.ingest.verdicts import Verdicts
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
@@ -76,6 +77,7 @@ class Loop:
         self._receiver = receiver
         self._pipeline = pipeline
         self._policy = policy
+        self._verdicts = Verdicts(state)
         self._sink = sink
         self._clock = clock
         self._context = zmq.Context()
@@ -171,6 +173,9 @@ class Loop:
             for job, terms in self._policy.advance(now, self._step_aside):
                 with self._state.guard.watch("send", job, now):
                     self._send_all(job, encode(terms))
+            for job, verdict in self._verdicts.changed(now):
+                with self._state.guard.watch("send", job, now):
+                    self._send_to_first(job, verdict)
         self._sink.post(now)
         with self._holding():
             for item in self._policy.commander.take(is_journaled=not self._state.journal_error):
@@ -253,6 +258,13 @@ class Loop:
     def _send(self, peer: bytes, message: Message, now: float) -> None:
         """Sends a reply; one that cannot be encoded is dropped and counted."""
         with self._state.guard.watch("encode", None, now):
+            self._reply(peer, encode(message))
+
+    def _send_to_first(self, job: Job, message: Message) -> None:
+        """Sends to rank 0."""
+        member = None if job.attempt is None else job.attempt.members.get(0)
+        peer = None if member is None else self._receiver.peer_of(member)
+        if peer is not None:
             self._reply(peer, encode(message))
 
     def _command(self, item: QueuedCommand) -> None:

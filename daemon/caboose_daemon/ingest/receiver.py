@@ -14,9 +14,10 @@ they are alive the peer gets one refusal, and waits on. A process that is about 
 Hello.
 """
 
+import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -57,8 +58,14 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
+logger = logging.getLogger("caboose_daemon")
+
 SPEAKS_SECONDS = 6.0
 """Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""
+RENAME_SECONDS = 10.0
+"""A run whose name another live run has for so long is another run, and gets a name of its own."""
+MAX_OF_A_NAME = 99
+MAX_JOB_LENGTH = 128
 MAX_DETAIL = 500
 """Characters of a refusal's detail; it may repeat what the peer sent."""
 
@@ -174,6 +181,9 @@ class Receiver:
         if job.key != key and job.attempt is not None and admission.is_alive(job.attempt, now):
             raise WireError("identity", f"job {hello.job!r} is reported with another key; rename one with CABOOSE_JOB")
         verdict = admission.judge(job, hello, now, is_own=self._is_own(peer, job, hello))
+        if verdict == "waits" and (renamed := self._as_renamed(hello)) is not None:
+            job, hello = renamed
+            verdict = admission.judge(job, hello, now, is_own=self._is_own(peer, job, hello))
         if verdict in ("waits", "rolled_back"):
             stranger = self._stranger(peer, now)
             if verdict == "rolled_back":
@@ -187,6 +197,15 @@ class Receiver:
         if verdict == "begins":
             self._pipeline.begin_attempt(job, hello, now)
         return self._admit(peer, job, hello, now)
+
+    def _as_renamed(self, hello: Hello) -> tuple[Job, Hello] | None:
+        """The job that this very rank was admitted to under another name, because its own was in use."""
+        for name in _other_names(hello.job):
+            job = self._state.jobs.get(name)
+            member = None if job is None or job.attempt is None else job.attempt.members.get(hello.rank)
+            if job is not None and member is not None and member.hello.incarnation == hello.incarnation:
+                return job, msgspec.structs.replace(hello, job=name)
+        return None
 
     def _is_own(self, peer: bytes, job: Job, hello: Hello) -> bool:
         known = self._peers.get(peer)
@@ -426,11 +445,24 @@ class Receiver:
             return self._introduce(peer, hello, now, stranger.key)
         if stranger.is_told or job.last_seen <= stranger.since + 1.0:
             return []  # a second for messages sent before the old launch died
+        if now - stranger.since < RENAME_SECONDS or now - stranger.last_seen > SPEAKS_SECONDS:
+            return []  # the old launch may be about to end, or this one has gone
+        for name in _other_names(hello.job):
+            other, renamed = self._state.jobs.get(name), msgspec.structs.replace(hello, job=name)
+            if other is None or admission.judge(other, renamed, now) != "waits":
+                logger.info("job %s is reported by another run already: this one is %s", hello.job, name)
+                return self._introduce(peer, renamed, now, stranger.key)
         stranger.is_told = True
         job.num_refused += 1
         job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
         text = f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one"
         return self._refuse(peer, WireError("duplicate_job", text))
+
+
+def _other_names(job: str) -> Iterator[str]:
+    """Names for other runs of the same name at the same time: job-2, job-3, ..."""
+    for number in range(2, MAX_OF_A_NAME + 1):
+        yield f"{job[: MAX_JOB_LENGTH - 4]}-{number}"
 
 
 def _was_left_behind(known: _Peer) -> bool:

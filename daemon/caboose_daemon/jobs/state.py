@@ -50,6 +50,8 @@ class State:
     """Messages and peers refused, by reason."""
     num_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Exceptions caught while messages and jobs were processed, by stage and exception class."""
+    url: str = ""
+    """Where the live page is, for people on other machines too."""
     num_bytes: int = 0
     turn_seconds: float = 0.0
     """How long the last turn of the receiving loop took, without the time it waited."""

@@ -23,6 +23,8 @@ MEMORY = 60
 """Ticks, about a second apart, over which reports are counted."""
 CALM_TICKS = 60
 MAX_NAMED = 64
+UNREPORTED = frozenset({"validation"})
+"""What the page lists as not visible and nobody expects to be: many runs have no validation."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,16 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
 
     def _report_not_visible(self, view: JobView, step: int) -> Finding | None:
         """What is not visible at all: once, and once more if it changed."""
-        if view.blind == self._reported:
+        blind = {what: why for what, why in view.blind.items() if what not in UNREPORTED}
+        if blind == self._reported:
             return None
-        was_reported, self._reported = bool(self._reported) or self._is_report_open, dict(view.blind)
-        if not view.blind and not (was_reported and self._is_report_open):
+        was_reported, self._reported = bool(self._reported) or self._is_report_open, blind
+        if not blind and not (was_reported and self._is_report_open):
             return None
         if not self._is_report_open:
             self._last_onset = max(step, self._last_onset + 1)
-        self._is_report_open = bool(view.blind)
-        reasons = "; ".join(f"{what} ({why})" for what, why in view.blind.items())
+        self._is_report_open = bool(blind)
+        reasons = "; ".join(f"{what} ({why})" for what, why in blind.items())
         abstaining = sorted(view.look_at_abstaining())
         rules = f"; rules that abstain: {', '.join(abstaining)}" if abstaining else ""
         return Finding(
@@ -148,6 +151,6 @@ class MonitorBlind(Rule[MonitorBlindConfig]):
             severity=Severity.INFO,
             step=step,
             onset_step=self._last_onset,
-            summary=f"not visible: {reasons}{rules}" if view.blind else "everything is visible now",
-            state="open" if view.blind else "resolved",
+            summary=f"not visible: {reasons}{rules}" if blind else "everything is visible now",
+            state="open" if blind else "resolved",
         )

@@ -1,10 +1,13 @@
 """Who a process says it is."""
 
-import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from caboose.report.identity import resolve
+from caboose.report.identity import _script, resolve
+from support.processes import clean_environment
 
 TORCHRUN = {
     "RANK": "3",
@@ -50,15 +53,48 @@ def test_the_job_is_named_by_what_names_it_best(env: dict[str, str], job: str) -
     assert resolve(env).job == job
 
 
-def test_torchruns_default_run_id_is_no_name() -> None:
-    assert resolve(TORCHRUN).job.endswith("@node0")
+@pytest.mark.parametrize("run", ["none", "", "12345", "b6d3b9f0-6c1c-4f3e-9d8e-0d5a4b3c2a19"])
+def test_a_run_id_that_nobody_chose_is_no_name(run: str) -> None:
+    names = {resolve({**TORCHRUN, "RANK": rank, "TORCHELASTIC_RUN_ID": run}).job for rank in ("0", "7")}
+
+    assert names == {f"{_script()}@{Path.cwd().name}"}
 
 
-@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", ""])
-def test_an_address_that_every_machine_has_is_no_name(address: str) -> None:
-    (name,) = {resolve({**TORCHRUN, "RANK": rank, "MASTER_ADDR": address}).job for rank in ("0", "7")}
+def test_a_run_id_that_the_user_chose_goes_before_slurms_job() -> None:
+    assert resolve({**SLURM, **TORCHRUN, "TORCHELASTIC_RUN_ID": "exp12"}).job == "exp12"
 
-    assert name.endswith(f"@{socket.gethostname()}")
+
+def test_each_task_of_a_slurm_array_is_a_job() -> None:
+    array = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
+    assert resolve({**SLURM, **array}).job == "slurm-4700_3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["train.py"], "train"),
+        (["-m", "pkg.run"], "pkg.run"),
+        (["-m", "pkg"], "pkg"),
+        (["-m", "caboose", "train.py"], "train"),
+        (["-m", "caboose", "-m", "pkg.run"], "pkg.run"),
+        (["pkg"], "pkg"),
+        (["-c", "import train"], "interactive"),
+    ],
+)
+def test_a_job_is_named_by_its_script_or_module_and_the_directory_it_was_started_in(
+    tmp_path: Path, arguments: list[str], name: str
+) -> None:
+    asks = "import os; os.chdir('/'); from caboose.report.identity import resolve; print(resolve({}).job)"
+    folder = tmp_path / "exp7"
+    (folder / "pkg").mkdir(parents=True)
+    for file in ("train.py", "pkg/__init__.py", "pkg/run.py", "pkg/__main__.py"):
+        if file != "pkg/__init__.py":
+            (folder / file).write_text(f"import caboose.report.identity\n{asks}\n")
+    (folder / "pkg/__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{name}@exp7\n"
 
 
 def test_every_process_has_an_incarnation_of_its_own() -> None:

@@ -124,22 +124,53 @@ def test_the_old_ranks_are_told_that_a_newer_launch_has_taken_over() -> None:
     assert core.state.num_refused["duplicate_job"] == 1
 
 
-def test_of_two_live_jobs_under_one_name_the_newcomer_is_told_once_and_shown() -> None:
+def run_beside(core: Core, *names: str, until: float) -> None:
+    """These runs send heartbeats for so long."""
+    for second in range(2, int(until) + 1):
+        for name in names:
+            beats(core, name, float(second))
+        core.pass_time(second + 0.5)
+
+
+def test_of_two_live_runs_of_one_name_the_second_is_a_job_of_its_own() -> None:
     core = Core()
     launched(core)
-    launched(core, name="b", launch="run-2", host="elsewhere", now=1.0)
-    assert reasons(core.pass_time(1.5)) == []
+    hellos = launched(core, name="b", launch="run-2", host="elsewhere", now=1.0)
+    for step in range(1, 4):
+        for rank in range(2):
+            core.say(b"b%d" % rank, a_report(step, loss=99.0), 1.2)
+    run_beside(core, "a", "b", until=9.0)
+    assert list(core.state.jobs) == ["train"], "the first may be about to end"
 
-    beats(core, "a", 2.5)
-    replies = core.pass_time(2.6)
+    run_beside(core, "a", "b", until=13.0)
 
-    assert {peer for peer, message in replies if isinstance(message, Refused)} == {b"b0", b"b1"}
-    assert reasons(replies) == ["duplicate_job"] * 2
-    beats(core, "a", 5.0)
-    assert reasons(core.pass_time(5.1)) == []
-    job = core.state.jobs["train"]
-    assert (job.num_attempts, job.num_live(job.last_seen), job.num_refused) == (1, 2, 2)
-    assert job.refused_detail == "rank 1 on elsewhere, pid 101"
+    assert [(job.name, job.num_attempts, job.num_live(13.5)) for job in core.state.jobs.values()] == [
+        ("train", 1, 2),
+        ("train-2", 1, 2),
+    ]
+    assert [(s.step, s.loss) for s in core.sink.steps] == [(1, 99.0), (2, 99.0), (3, 99.0)], "nothing was lost or mixed"
+    core.say(b"b0", hellos[0], 14.0)  # a new Hello has the name that its run was started with
+    core.say(b"again", hellos[1], 14.0)
+    assert list(core.state.jobs) == ["train", "train-2"]
+    assert core.state.jobs["train-2"].num_live(14.0) == 2
+
+
+def test_a_third_run_of_the_name_is_a_third_job_and_a_free_name_is_used_again() -> None:
+    core = Core()
+    launched(core)
+    launched(core, name="b", launch="run-2", now=1.0)
+    run_beside(core, "a", "b", until=13.0)
+    launched(core, name="c", launch="run-3", now=13.6)
+    run_beside(core, "a", "b", "c", until=26.0)
+    assert list(core.state.jobs) == ["train", "train-2", "train-3"]
+    for rank in range(2):
+        core.say(b"b%d" % rank, Bye(step=5), 26.6)
+
+    launched(core, name="d", launch="run-4", now=27.0)
+    run_beside(core, "a", "c", "d", until=40.0)
+
+    assert list(core.state.jobs) == ["train", "train-2", "train-3"]
+    assert core.state.jobs["train-2"].num_attempts == 2
 
 
 def test_what_a_waiting_newcomer_sends_is_kept_and_not_mixed_in() -> None:
@@ -289,9 +320,12 @@ def test_a_rank_of_another_world_size_is_another_launch() -> None:
     launched(core)
 
     core.say(b"c2", a_hello(rank=2, world=3), 1.0)
-    beats(core, "a", 2.5)
+    for second in range(2, 13):
+        beats(core, "a", float(second))
+        core.say(b"c2", Heartbeat(step=0), second + 0.2)
+        core.pass_time(second + 0.5)
 
-    assert reasons(core.pass_time(2.6)) == ["duplicate_job"]
+    assert list(core.state.jobs) == ["train", "train-2"]
 
 
 def test_a_late_rank_of_the_same_launch_joins_at_any_time() -> None:

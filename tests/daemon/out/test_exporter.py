@@ -78,7 +78,7 @@ def a_full_state() -> tuple[State, float]:
         ),
         story.now,
     )
-    core.say(b"other", a_hello(job="llama-7b", launch="run-2", incarnation="incarnation-o"), story.now)
+    core.state.jobs["llama-7b"].num_refused = 1
     story.now += 2.0
     core.say(b"peer-0", Heartbeat(step=32, num_dropped=3, utilization=0.9375), story.now)
     core.pass_time(story.now)

@@ -3,7 +3,7 @@
 import msgspec
 
 from caboose_daemon.ingest.admission import ROLLBACK_SECONDS
-from caboose_wire import Hello, HelloRequest, Holdings, Plan, PlanRequest, Refused, Terms
+from caboose_wire import Bye, Hello, HelloRequest, Holdings, Plan, PlanRequest, Refused, Terms
 from support.ranks import a_hello, a_report
 from support.recorder import Core
 
@@ -85,7 +85,7 @@ def test_what_such_a_rank_still_says_is_counted_as_late_and_it_is_asked_where_it
 def test_ranks_that_have_left_are_not_waited_for() -> None:
     core = Core()
     hellos = launched(core, world=3)
-    core.pipeline.leave(core.state.jobs["train"], core.state.jobs["train"].attempt.members[2], "")
+    core.pipeline.leave(core.state.jobs["train"], core.state.jobs["train"].attempt.members[2], Bye(step=1))
     for hello in hellos[:2]:
         went_back(core, hello, 10, 2.0)
 

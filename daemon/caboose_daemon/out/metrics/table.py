@@ -106,7 +106,7 @@ JOBS = Section(
         ),
         _counted(
             "caboose_job_duplicates_refused_total",
-            "Processes of other launches that claimed this job's name and were refused",
+            "Processes of other launches that claimed this job's name and were refused, because 99 runs have it",
             "0 is normal. Above 0: two launches use one name; give each its own CABOOSE_JOB.",
         ),
     ),

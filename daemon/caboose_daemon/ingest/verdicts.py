@@ -1,0 +1,55 @@
+"""What rank 0 of a job is sent about it: where its page is, and what is wrong.
+
+Sent after its Hello, and when another incident is the worst one or its severity changed: not at every step of an open
+incident, whose numbers change.
+"""
+
+from urllib.parse import quote
+
+from caboose_daemon.jobs.job import Job
+from caboose_daemon.jobs.state import State
+from caboose_wire import Verdict
+
+CHECK_SECONDS = 1.0
+MAX_SUMMARY = 200
+
+Key = tuple[str, int | None, str]
+
+
+class Verdicts:
+    """Remembers what was sent to which rank 0."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._sent: dict[str, Key] = {}
+        """By job: the incarnation of its rank 0, the worst incident, the health."""
+        self._next_check = 0.0
+
+    def changed(self, now: float) -> list[tuple[Job, Verdict]]:
+        """The jobs whose rank 0 does not know the latest verdict, about once a second; it counts as sent."""
+        if now < self._next_check:
+            return []
+        self._next_check = now + CHECK_SECONDS
+        found, sent = [], self._sent
+        self._sent = {}
+        for job in self._state.jobs.values():
+            member = None if job.attempt is None else job.attempt.members.get(0)
+            if member is None or member.state != "live" or member.is_gone:
+                continue
+            worst = job.incidents.open[0] if job.incidents.open else None
+            key = (member.hello.incarnation, None if worst is None else worst.number, job.health)
+            self._sent[job.name] = key
+            if sent.get(job.name) != key:
+                found.append((job, self._verdict(job)))
+        return found
+
+    def _verdict(self, job: Job) -> Verdict:
+        worst = job.incidents.open[0] if job.incidents.open else None
+        return Verdict(
+            job=job.name,
+            url=f"{self._state.url}?job={quote(job.name, safe='')}",
+            health=job.health,
+            summary=""
+            if worst is None
+            else f"{worst.rule} since step {worst.onset_step:,}: {worst.summary}"[:MAX_SUMMARY],
+        )

@@ -1,0 +1,31 @@
+"""What rank 0 is sent about its job."""
+
+from caboose_daemon.ingest.verdicts import Verdicts
+from caboose_wire import Verdict
+from support.scenario import Scenario, scenario
+
+
+def sent(verdicts: Verdicts, story: Scenario) -> list[Verdict]:
+    return [verdict for _, verdict in verdicts.changed(story.now)]
+
+
+def test_it_is_sent_at_first_and_when_another_incident_is_the_worst_but_not_at_every_step_of_it() -> None:
+    story = scenario(ranks=2).healthy(30)
+    story.core.state.url = "http://node0:8080/"
+    verdicts = Verdicts(story.core.state)
+
+    (first,) = sent(verdicts, story)
+    assert (first.job, first.health, first.summary) == ("train", "ok", "")
+    assert first.url == "http://node0:8080/?job=train"
+
+    assert sent(verdicts, story.healthy(10)) == []
+    (bad,) = sent(verdicts, story.nan_loss(0, 1, at=41, steps=5).wait(2.0))
+    assert bad.health == "critical"
+    assert "non_finite" in bad.summary
+    assert sent(verdicts, story.nan_loss(0, 1, at=46, steps=20).wait(2.0)) == []
+
+
+def test_a_job_without_a_live_rank_0_gets_none() -> None:
+    story = scenario(ranks=2).healthy(30).leaves(0)
+
+    assert sent(Verdicts(story.core.state), story) == []
