@@ -296,6 +296,14 @@ class Monitor:
             if self._session is not None:
                 self._session.close(error or live_monitors.exit_error(), live_monitors.noted_signal())
 
+    def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+        """Adds to what the Hello states: what is not seen, and facts of the run."""
+        if self._observer is not None and self._session is not None and self._session.hello is not None:
+            self._observer.blind.update(blind)
+            self._observer.facts.update(facts)
+            known = self._session.hello
+            self._session.update_hello(blind={**known.blind, **blind}, facts={**known.facts, **facts})
+
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends, and nothing else; on any thread."""
         if not self._is_closed and self._session is not None:

@@ -55,7 +55,7 @@ class DaemonConfig:
     allowed_hosts: tuple[str, ...] = ()
     """Host names accepted in HTTP requests, besides the bound one and this machine's."""
     abandoned_seconds: float = 3600.0
-    """Seconds without a message from any rank after which a job counts as cancelled or killed and its incidents
+    """Seconds without a message from any rank after which a job counts as lost and its incidents
     close. Raise it if whole jobs are suspended for longer."""
     linger_seconds: float = 0.0
     """On SIGTERM, stay up to this long while incidents may still open or be scraped; a second signal ends it at once.

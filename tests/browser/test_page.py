@@ -66,7 +66,7 @@ def test_every_rank_has_a_row_and_one_never_heard_of_is_not_left_out(
         expect(rows.nth(1).locator("td").nth(3)).to_have_text("2.103")
         expect(rows.nth(2)).to_contain_text("failed")
         expect(rows.nth(2)).to_contain_text("CUDA out of memory")
-        expect(page.locator("#headline-title")).to_have_text("Critical: Failed at step 3")
+        expect(page.locator("#headline-title")).to_have_text("Critical: Crashed at step 3")
         for simulated in ranks[:2]:
             rank = simulated.hello.rank
             simulated.send(msgspec.structs.replace(simulated.hello, job="late", incarnation=f"late-{rank:04}"))

@@ -1,6 +1,7 @@
 """Every field of every wire message is set by one side and read by the other: seen on a real run, not in the source."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,19 +30,23 @@ wire_recorder.install(Path(sys.argv.pop(1)), "daemon")
 from caboose_daemon.entry import main
 main()
 """
-DUPLICATE = """
+MISFIT = """
 import sys, time
 from pathlib import Path
 import torch
 from support import wire_recorder
 wire_recorder.install(Path(sys.argv[1]), "agent")
 import caboose
-model = torch.nn.Linear(2, 1)
+rank = int(sys.argv[2])
+model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(1 + rank)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-monitor = caboose.attach(model, optimizer, job="every-field", rank=0, world_size=2)
+monitor = caboose.attach(model, optimizer, job="misfit", rank=rank, world_size=2)
 for _ in range(30):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
     monitor.step(1.0)
     time.sleep(0.1)
+raise KeyboardInterrupt
 """
 
 
@@ -88,9 +93,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def _be_refused(folder: Path, env: dict[str, str]) -> None:
-    """A second launch claims the name of the running job."""
+    """Two ranks whose models differ, which Ctrl-C ends: the reports of one do not fit the job's layers."""
     environment = clean_environment(**env)
-    subprocess.run([sys.executable, "-c", DUPLICATE, str(folder)], env=environment, check=True, timeout=60)
+    commands = [[sys.executable, "-c", MISFIT, str(folder), rank] for rank in "01"]
+    processes = [subprocess.Popen(each, env=environment, stderr=subprocess.DEVNULL) for each in commands]
+    for process in processes:
+        assert process.wait(60) == -signal.SIGINT
 
 
 def _read_everything(daemon: DaemonProcess, job: str) -> None:
@@ -134,7 +142,7 @@ def _closed(daemon: DaemonProcess, number: int) -> Any:
     return next((row for row in decisions if row["number"] == number and not row["is_open"]), None)
 
 
-DOWN = ("Command.", "HelloRequest.", "Refused.", "Terms.", "Plan.", "PlannedCheckpoint.")
+DOWN = ("Command.", "HelloRequest.", "Refused.", "Terms.", "Plan.", "PlannedCheckpoint.", "Verdict.")
 
 
 def fields(*, is_down: bool) -> set[str]:

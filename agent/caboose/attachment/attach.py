@@ -82,6 +82,7 @@ def attach(
     world_size: int | None = None,
     config: Mapping[str, Scalar] | None = None,
     num_classes: int | None = None,
+    objective: str | None = None,
     rollback: RollbackMode | Rollback = "advise",
     checkpoints: "str | os.PathLike[str] | Checkpoints | None" = None,
     sampling: int | Sampling | None = None,
@@ -105,6 +106,8 @@ def attach(
                       rollbacks made that another number
     config, num_classes
                       facts about the run, for the record and the diagnosis
+    objective         "adversarial" or "reinforcement": no loss is meant to fall, and rules that assume it abstain;
+                      default: CABOOSE_OBJECTIVE, or "supervised"
     rollback          "off", "advise" (report what would be done), "auto" (act, where the daemon is set to it too), or
                       `caboose.Rollback(...)` (docs/rollback.md)
     checkpoints       the directory for `monitor.checkpoint()`, or `caboose.Checkpoints(...)` (docs/checkpoints.md)
@@ -133,6 +136,7 @@ def attach(
         raise ValueError(f"attach(num_classes={num_classes!r}): give a whole number of at least 2, or nothing")
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
+    aim = environment.objective(os.environ, objective)
     allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
     cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
     sampled, record = as_sampling(sampling), _record(config, num_classes)
@@ -189,6 +193,7 @@ def attach(
                 checkpoints=written,
                 config=record,
                 blind=blind,
+                objective=aim,
             ),
             shell,
         )

@@ -51,6 +51,7 @@ class Request:
     config: Mapping[str, Scalar]
     blind: Mapping[str, str]
     """What this way to attach cannot see, and why."""
+    objective: str
 
 
 def build(request: Request, shell: Shell) -> Parts:
@@ -71,6 +72,7 @@ def build(request: Request, shell: Shell) -> Parts:
             scaler=request.scaler,
         )
         observer.blind.update(request.blind)
+        observer.facts["objective"] = request.objective
         guard.on_trip = observer.retire
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None

@@ -14,8 +14,10 @@ reported.
 With several optimizers a step ends when each of them has stepped. If the first one steps again before the others, the
 step ends too, and from then on only those that had stepped are expected.
 
-An optimizer that was not attached is ignored, unless it has taken `PATIENCE` steps while the attached ones took none:
-then training has reached a new phase, and the search starts again.
+An optimizer that was not attached is not watched: the losses before its steps are its own. If it has taken `PATIENCE`
+steps while the attached ones took none, training has reached a new phase, and the search starts again. If it steps in
+turn with the attached ones, several models are trained against or for each other: that is reported, as what is not seen
+and as the objective, because no such loss is meant to fall.
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
 A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("caboose")
 
+ENVIRONMENTS = ("gymnasium", "gym", "pettingzoo", "dm_env", "envpool")
+TURNS = 3
+"""Times that another model's optimizer steps between two steps of the watched one, after which it is no accident."""
 PATIENCE = 20
 """Steps of other optimizers, without one of the attached, after which those are taken to have replaced them."""
 
@@ -73,6 +78,7 @@ class AutoAttach:
         self._num_made = 0
         self._num_ended = 0
         self._num_strange = 0
+        self._num_turns = 0
         self._attached: set[int] = set()
         self._expected: set[int] = set()
         self._stepped: list[int] = []
@@ -205,14 +211,24 @@ class AutoAttach:
         if self._monitor is None:
             return False
         if id(optimizer) in self._attached:
+            if self._num_strange:
+                self._take_turns()
             self._num_strange = 0
             self._stepped.append(id(optimizer))
             return self._expected.issubset(self._stepped)
+        self._losses.set_aside()
         if optimizer not in self._without_model:
             self._num_strange += 1
             if self._num_strange >= PATIENCE:
                 self._release(optimizer)
         return False
+
+    def _take_turns(self) -> None:
+        """An optimizer of another model stepped between two steps of the watched one."""
+        self._num_turns += 1
+        if self._num_turns == TURNS and self._monitor is not None:
+            why = "models of other optimizers are trained in turn with this one, and are not watched"
+            self._monitor.describe(blind={"other_models": why}, facts={"objective": "adversarial"})
 
     def _boundary(self) -> None:
         if self._monitor is None:
@@ -237,7 +253,13 @@ class AutoAttach:
         try:
             self._is_attaching = True
             with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):
-                monitor = attach.attach(model, optimizers, scaler=self._losses.scaler, start_step=self._num_steps)
+                monitor = attach.attach(
+                    model,
+                    optimizers,
+                    scaler=self._losses.scaler,
+                    start_step=self._num_steps,
+                    objective=_objective(os.environ),
+                )
         except Exception:
             self.stop()
             raise  # to the guard, which logs it
@@ -256,6 +278,13 @@ class AutoAttach:
         self._stepped.clear()
         self._protect_with(self.guard)
         self._watcher.expect(successor)
+
+
+def _objective(env: Mapping[str, str]) -> str | None:
+    """The objective, where the process shows it: environments to act in are there only for reinforcement learning."""
+    if env.get("CABOOSE_OBJECTIVE"):
+        return None  # attach reads it
+    return "reinforcement" if any(name in sys.modules for name in ENVIRONMENTS) else None
 
 
 def _steps_taken(optimizer: "torch.optim.Optimizer") -> int:

@@ -6,6 +6,9 @@ Design
 every backward pass. The scalar it starts from is the loss of a micro-batch; a backward inside a backward (activation
 checkpointing) does not count. Values stay on their device.
 
+Where several models are trained in turn (a GAN, an actor and its critic), a loss belongs to the optimizer that steps
+next: those before a step of an optimizer that is not watched are set aside.
+
 A loss is often scaled before `backward`:
 
 * by a `GradScaler`: its `scale` is replaced too, and its input is taken instead of its output;
@@ -44,6 +47,7 @@ class BackwardLosses:
     def __init__(self, protect: Protect) -> None:
         self._patches = Patches()
         self._seen: deque[MicroBatch] = deque(maxlen=MAX_KEPT)
+        self._aside: deque[MicroBatch] = deque(maxlen=MAX_KEPT)
         self._scaled: deque[tuple[weakref.ref[torch.Tensor], MicroBatch]] = deque(maxlen=64)
         self._num_micro_batches = 1
         self._is_inside = False
@@ -75,7 +79,13 @@ class BackwardLosses:
         self._patches.undo()
         self.scaler = None
         self._seen.clear()
+        self._aside.clear()
         self._scaled.clear()
+
+    def set_aside(self) -> None:
+        """Another optimizer has stepped: the losses so far were its own, unless no others come before the next step."""
+        self._aside.extend(self._seen)
+        self._seen.clear()
 
     def take_mean(self) -> torch.Tensor | None:
         """The mean loss of the micro-batches since the last call; None if there was no backward pass."""
@@ -93,8 +103,9 @@ class BackwardLosses:
         return None if mean is None else mean * len(seen)
 
     def _take(self) -> list[MicroBatch]:
-        seen = list(self._seen)
+        seen = list(self._seen or self._aside)
         self._seen.clear()
+        self._aside.clear()
         self._scaled.clear()
         return seen
 

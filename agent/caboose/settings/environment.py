@@ -18,6 +18,7 @@ VARIABLES = (
     "CABOOSE_INSECURE",
     "CABOOSE_JOB",
     "CABOOSE_LAUNCH_SECRET",
+    "CABOOSE_OBJECTIVE",
     "CABOOSE_OVERHEAD_BUDGET",
     "CABOOSE_QUIET",
     "CABOOSE_SAMPLE_EVERY",
@@ -26,6 +27,7 @@ VARIABLES = (
 )
 """Every variable the agent reads beside the launchers' own."""
 
+OBJECTIVES = ("supervised", "adversarial", "reinforcement")
 SAMPLE_EVERY = 100
 OVERHEAD_BUDGET = 0.01
 
@@ -54,6 +56,15 @@ class Settings:
 def is_disabled(env: Mapping[str, str]) -> bool:
     """Whether the environment switches the agent off."""
     return _is_on(env, "CABOOSE_DISABLED")
+
+
+def objective(env: Mapping[str, str], given: str | None) -> str:
+    """What the run is trained for; ValueError if that is none of the known ones."""
+    where = "CABOOSE_OBJECTIVE=" if given is None else "attach(objective=...): "
+    chosen = (env.get("CABOOSE_OBJECTIVE") or OBJECTIVES[0]) if given is None else given
+    if chosen not in OBJECTIVES:
+        raise ValueError(f"{where}{chosen!r}: use one of {', '.join(OBJECTIVES)}")
+    return chosen
 
 
 def resolve(

@@ -58,7 +58,7 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
-logger = logging.getLogger("caboose_daemon")
+logger = logging.getLogger("caboose.daemon")
 
 SPEAKS_SECONDS = 6.0
 """Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""

@@ -29,6 +29,10 @@ class RuleStats:
     failures: int = 0
 
 
+MOVING_OBJECTIVE = "moving_objective"
+"""Visible in a job whose loss is not meant to fall."""
+
+
 class Engine:
     """The rules of one attempt of one job, run in the order given; the statistics are shared by all jobs."""
 
@@ -100,7 +104,7 @@ class Engine:
         """Finds the rules that can judge this job; only where what is visible has changed, which is rare."""
         self._by_trigger = {"step": [], "tick": []}
         for rule in self._rules.values():
-            if rule.needs <= visible:
+            if not _lacks(rule, visible):
                 stats = self._stats.setdefault(rule.name, RuleStats())
                 self._by_trigger[rule.trigger].append((rule, stats))
         self._visible = visible
@@ -148,4 +152,11 @@ class Engine:
 
     def abstaining(self, visible: frozenset[str]) -> dict[str, list[str]]:
         """Rules that cannot judge this job, with what is not visible to them."""
-        return {rule.name: sorted(rule.needs - visible) for rule in self._rules.values() if not rule.needs <= visible}
+        lacks = {rule.name: _lacks(rule, visible) for rule in self._rules.values()}
+        return {name: missing for name, missing in lacks.items() if missing}
+
+
+def _lacks(rule: AnyRule, visible: frozenset[str]) -> list[str]:
+    """What a rule needs to judge a job and does not have."""
+    missing = sorted(rule.needs - visible)
+    return [*missing, "falling_loss"] if rule.assumes_falling_loss and MOVING_OBJECTIVE in visible else missing

@@ -19,7 +19,7 @@ from caboose_daemon.diagnosis.case import Case, MemoryUse
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
-from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.jobs.engine import MOVING_OBJECTIVE, Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
@@ -210,7 +210,9 @@ class Job:
     def describe(self, hello: Hello) -> None:
         """Takes over a rank's description of the model, the settings and what is visible."""
         self.layers, self.groups = hello.layers, hello.groups
-        self.visible, self.blind = frozenset(hello.visible), dict(hello.blind)
+        is_moving = hello.facts.get("objective") in ("adversarial", "reinforcement")
+        self.visible = frozenset((*hello.visible, MOVING_OBJECTIVE) if is_moving else hello.visible)
+        self.blind = dict(hello.blind)
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
 

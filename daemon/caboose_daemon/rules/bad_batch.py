@@ -56,6 +56,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
     name = "bad_batch"
     config_class = BadBatchConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: BadBatchConfig) -> None:

@@ -71,6 +71,7 @@ class Divergence(Rule[DivergenceConfig]):
     name = "divergence"
     config_class = DivergenceConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: DivergenceConfig) -> None:

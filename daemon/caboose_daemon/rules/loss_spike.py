@@ -85,6 +85,7 @@ class LossSpike(Rule[LossSpikeConfig]):
     name = "loss_spike"
     config_class = LossSpikeConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: LossSpikeConfig) -> None:

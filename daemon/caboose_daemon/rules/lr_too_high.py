@@ -68,6 +68,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
     name = "lr_too_high"
     config_class = LrTooHighConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"resume", "restart"})
 
     def __init__(self, config: LrTooHighConfig) -> None:

@@ -47,6 +47,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
     name = "metric_divergence"
     config_class = MetricDivergenceConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch"})
 
     def __init__(self, config: MetricDivergenceConfig) -> None:

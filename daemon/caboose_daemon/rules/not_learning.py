@@ -73,6 +73,7 @@ class NotLearning(Rule[NotLearningConfig]):
     name = "not_learning"
     config_class = NotLearningConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "resume"})
 
     def __init__(self, config: NotLearningConfig) -> None:

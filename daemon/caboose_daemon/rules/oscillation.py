@@ -50,6 +50,7 @@ class Oscillation(Rule[OscillationConfig]):
     name = "oscillation"
     config_class = OscillationConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     muted_in = frozenset({"startup", "warmup"})
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 

@@ -56,6 +56,7 @@ class Overfitting(Rule[OverfittingConfig]):
     name = "overfitting"
     config_class = OverfittingConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch"})
 
     def __init__(self, config: OverfittingConfig) -> None:

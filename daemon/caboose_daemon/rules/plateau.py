@@ -56,6 +56,7 @@ class Plateau(Rule[PlateauConfig]):
     name = "plateau"
     config_class = PlateauConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "restart"})
 
     def __init__(self, config: PlateauConfig) -> None:

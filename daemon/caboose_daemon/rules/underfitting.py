@@ -53,6 +53,7 @@ class Underfitting(Rule[UnderfittingConfig]):
     name = "underfitting"
     config_class = UnderfittingConfig
     needs = frozenset({"loss"})
+    assumes_falling_loss = True
     forgets_after = frozenset({"data_switch"})
 
     def __init__(self, config: UnderfittingConfig) -> None:

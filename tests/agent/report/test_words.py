@@ -17,10 +17,11 @@ import sys, time
 import torch
 
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(int(sys.argv[1])):
     optimizer.zero_grad()
-    model(torch.ones(2, 4) * (float("nan") if step == 5 else 1.0)).square().mean().backward()
+    inputs = torch.randn(8, 4) * (float("nan") if step == 5 else 1.0)
+    (model(inputs) - torch.randn(8, 1)).square().mean().backward()
     optimizer.step()
     time.sleep(0.1)
 """

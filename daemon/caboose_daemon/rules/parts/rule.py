@@ -48,6 +48,8 @@ class Rule(ABC, Generic[C]):
     config_class: ClassVar[type[RuleConfig]]
     trigger: ClassVar[Trigger] = "step"
     needs: ClassVar[frozenset[str]] = frozenset()
+    assumes_falling_loss: ClassVar[bool] = False
+    """Whether it means nothing where no loss is meant to fall: reinforcement learning, adversaries."""
     muted_in: ClassVar[frozenset[str]] = frozenset()
     forgets_after: ClassVar[frozenset[str]] = frozenset()
 

@@ -1,0 +1,27 @@
+"""A loss that is not meant to fall: the rules that assume it abstain, the others judge."""
+
+import pytest
+
+from caboose_daemon.rules import RULES
+from support.scenario import scenario
+
+
+@pytest.mark.parametrize("objective", ["adversarial", "reinforcement"])
+def test_a_loss_that_jumps_and_climbs_is_nothing_where_none_is_meant_to_fall(objective: str) -> None:
+    def story(aim: str) -> list[str]:
+        told = scenario(ranks=2, noise=0.02, facts={"objective": aim}).healthy(60)
+        told.loss_spike(at=61, height=9.0, steps=3).losses(*(3.0 + 0.2 * step for step in range(200)))
+        return sorted({episode.rule for episode in told.episodes})
+
+    assert {"loss_spike", "divergence"} <= set(story("supervised"))
+    assert story(objective) == []
+
+
+def test_a_number_that_is_not_finite_is_found_all_the_same_and_who_abstains_is_shown() -> None:
+    story = scenario(ranks=2, facts={"objective": "reinforcement"}).nan_loss(0, at=41, steps=5)
+
+    assert story.only("non_finite").is_open
+    assert story.job.attempt is not None
+    abstaining = story.job.attempt.engine.abstaining(story.job.visible)
+    assert {rule.name for rule in RULES if rule.assumes_falling_loss} <= abstaining.keys()
+    assert "falling_loss" in abstaining["divergence"]
