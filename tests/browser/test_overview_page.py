@@ -41,7 +41,7 @@ def test_two_jobs_are_shown_side_by_side_the_worst_first_and_live(lonely_daemon:
         send_steps(calm, 31, 40, loss=1.5)
         expect(row(page, "calm").locator(".of-loss b")).to_have_text("1.500")
         calm[1].send(Bye(step=40, error="out of memory"))
-        expect(row(page, "calm").locator(".words")).to_contain_text("failed")
+        expect(row(page, "calm").locator(".words")).to_contain_text("crashed")
         row(page, "calm").get_by_role("link").click()
         expect(page).to_have_url(re.compile(r"\?job=calm$"))
         expect(page.locator("#headline-title")).to_contain_text("Critical")

@@ -35,7 +35,8 @@ from typing import Any
 from caboose.observe.patches import Patches
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-GOODBYE_SECONDS = 0.3
+GOODBYE_SECONDS = 0.7
+"""At most; a daemon that answers has the Bye within milliseconds."""
 NOTED_SECONDS = 900.0
 """A script may save a checkpoint after the signal, and then ends: by then it ended because of it."""
 CREDENTIALS = struct.Struct("3i")
@@ -127,10 +128,11 @@ class SignalWatch:
             self._end(number)
 
     def _watch(self, reader: socket.socket) -> None:
-        while True:
-            number = self._note(reader)
-            if number and self._is_ours(number):
-                self._end(number)
+        with contextlib.suppress(OSError):  # the main thread's handler is left then
+            while True:
+                number = self._note(reader)
+                if number and self._is_ours(number):
+                    self._end(number)
 
     def _note(self, reader: socket.socket, flags: int = 0) -> int:
         """Reads one byte; returns the signal if it ends a process, and this one got it, else 0."""
@@ -149,7 +151,7 @@ class SignalWatch:
             finally:
                 self._die(number)
         else:
-            time.sleep(2 * GOODBYE_SECONDS)
+            time.sleep(GOODBYE_SECONDS + 0.1)
             self._die(number)
 
     def _die(self, number: int) -> None:

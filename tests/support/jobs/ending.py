@@ -22,6 +22,8 @@ def main(endpoint: str, place: str) -> None:
         signal.signal(signal.SIGTERM, leave)
     if place == "ignored":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if place == "hang-up":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = caboose.attach(model, optimizer, job="ending", endpoint=endpoint)
