@@ -41,7 +41,7 @@ tools: ## install the Debian packages the tests use (prometheus, alertmanager, v
 
 # Tests often wait for processes that they started, so there are more workers than cores. A slow file's tests share
 # daemons and browsers. Tests that measure times and sizes run alone.
-BESIDE := -n $(shell expr $$(nproc) + 3) --dist loadfile --no-loadscope-reorder
+BESIDE := -n $(shell expr $$(nproc) + 2) --dist loadfile --no-loadscope-reorder
 test: setup tools ## run all tests (ARGS=... runs pytest with those instead)
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)

@@ -13,7 +13,7 @@ STEPS = 250
 
 
 def test_the_run_is_bit_identical_and_a_restarted_daemon_goes_on_with_its_history(tmp_path: Path) -> None:
-    arguments = ("--steps", str(STEPS), "--step-seconds", "0.03")
+    arguments = ("--steps", str(STEPS), "--step-seconds", "0.06")  # ranks try to reconnect every 5 s
     with training(tmp_path / "bare", "--steps", str(STEPS), env={"CABOOSE_DISABLED": "1"}) as job:
         bare = finish(job, tmp_path / "bare")
 
