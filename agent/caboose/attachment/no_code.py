@@ -228,7 +228,8 @@ class AutoAttach:
         self._num_turns += 1
         if self._num_turns == TURNS and self._monitor is not None:
             why = "models of other optimizers are trained in turn with this one, and are not watched"
-            self._monitor.describe(blind={"other_models": why}, facts={"objective": "adversarial"})
+            is_set = bool(os.environ.get("CABOOSE_OBJECTIVE"))
+            self._monitor.describe(blind={"other_models": why}, facts={} if is_set else {"objective": "adversarial"})
 
     def _boundary(self) -> None:
         if self._monitor is None:
@@ -274,7 +275,7 @@ class AutoAttach:
         if self._monitor is not None:
             self._monitor.close()
         self._monitor = None
-        self._num_strange = 0
+        self._num_strange = self._num_turns = 0
         self._stepped.clear()
         self._protect_with(self.guard)
         self._watcher.expect(successor)

@@ -10,8 +10,8 @@ A peer without a Hello (the daemon was restarted, or the Hello is on its way) is
 is held back, within bounds, and applied afterwards. A peer whose Hello claims the name of a job that other processes
 report waits in the same way (see `admission`), and so do ranks that rolled back, until all have reported it. While it
 waits, the ranks of that job are sent their terms every `PROBE_SECONDS`: a connection that is closed shows by that. If
-they are alive the peer gets one refusal, and waits on. A process that is about to resume may ask for a plan without a
-Hello.
+they are alive for `RENAME_SECONDS`, the peer is of another run, and its job is `NAME-2`. A process that is about to
+resume may ask for a plan without a Hello.
 """
 
 import logging
@@ -48,6 +48,8 @@ from caboose_wire import (
 from caboose_wire.codec import HELLO_START
 from caboose_wire.shapes import check_shapes
 
+logger = logging.getLogger("caboose.daemon")
+
 Reply = tuple[bytes, Message]
 
 MAX_JOBS = 1000
@@ -58,8 +60,6 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
-logger = logging.getLogger("caboose.daemon")
-
 SPEAKS_SECONDS = 6.0
 """Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""
 RENAME_SECONDS = 10.0

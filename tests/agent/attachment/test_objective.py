@@ -61,6 +61,14 @@ def test_each_loss_is_that_of_the_watched_model_and_the_others_are_stated(tmp_pa
     assert "other_models" in last.blind
 
 
+def test_an_objective_that_the_user_set_stays(tmp_path: Path, listening: Collector) -> None:
+    run(GAN, tmp_path, listening, CABOOSE_OBJECTIVE="supervised")
+
+    last = [message for message in listening.messages if isinstance(message, Hello)][-1]
+    assert last.facts["objective"] == "supervised"
+    assert "other_models" in last.blind
+
+
 def test_a_process_with_environments_to_act_in_learns_by_reinforcement(tmp_path: Path, listening: Collector) -> None:
     (tmp_path / "gymnasium.py").touch()
     script = """
