@@ -70,6 +70,7 @@ def build(request: Request, shell: Shell) -> Parts:
             world=who.world,
             schedulers=request.schedulers,
             scaler=request.scaler,
+            samples_compiled=request.settings.samples_compiled,
         )
         observer.blind.update(request.blind)
         observer.facts["objective"] = request.objective

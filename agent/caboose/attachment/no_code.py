@@ -72,6 +72,7 @@ class AutoAttach:
         self.guard = Guard(on_trip=self._shut_down)
         self._patches = Patches()
         self._is_on = False
+        self._has_installed = False
         self._monitor: Monitor | None = None
         self._is_attaching = False
         self._num_steps = 0
@@ -112,6 +113,11 @@ class AutoAttach:
         self._losses.start()
         self._patches.put(torch.optim.Optimizer, "__init__", self._watch_making)
         self._patches.put(torch.amp.GradScaler, "step", self._watch_scaler)
+        if environment.samples_compiled(os.environ):  # what is compiled before the first optimizer step is read too
+            from caboose.observe import compiled
+
+            compiled.install()
+            self._has_installed = True
         attach.before_attach.append(self._give_way)
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self._report_unseen, os.getpid())
@@ -127,6 +133,11 @@ class AutoAttach:
     def stop(self) -> None:
         """Stops; a monitor that is attached stays so."""
         self._is_on = False
+        if self._has_installed:
+            from caboose.observe import compiled
+
+            self._has_installed = False
+            compiled.uninstall()
         self._patches.undo()
         self._losses.stop()
         self._watcher.stop()

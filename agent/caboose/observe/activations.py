@@ -12,10 +12,13 @@ the other statistics (see `subsample`), and for ReLU-like units a mask of those 
 sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks, this rank's
 part is read (see `readable`).
 
-A model with compiled parts is not read: hooks would make it compile again, or would be ignored. That is reported.
+A model with compiled parts is not read: hooks would make it compile again, or would be ignored. That is reported. With
+`Sampling(compiled=True)` its compiled graphs return the statistics themselves (see `compiled`), and only leaf modules
+outside of them get a hook, each its own and only during the forward of a sampled step: torch's process-wide hooks would
+be traced. Functional activations outside of its graphs are not read: a function mode makes torch compile again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Literal
 
@@ -24,6 +27,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
+from caboose.observe import compiled
+from caboose.observe.graph_taps import Captured, Input, Places, Value, by_unit, only_output
 from caboose.observe.layers import plain_name
 from caboose.tensors.readable import own_part
 from caboose.tensors.subsample import histogram, zero_fraction
@@ -32,8 +37,6 @@ from caboose_wire import Module
 
 WINDOW = 8
 """Sampled steps over which a unit must stay silent to be called dead."""
-MASK_ELEMENTS = 65_536
-"""At most so many elements of one output are read for the mask of live units."""
 MAX_SITES = 2048
 SILENT_KINDS = frozenset({"ReLU", "ReLU6", "relu", "relu_", "relu6", "Threshold", "threshold"})
 """Activations whose output is exactly zero when the unit is silent."""
@@ -54,7 +57,10 @@ FUNCTIONS: dict[Any, str] = {
     for function in functions
 }
 Opaque = Literal["compiled", "scripted"]
-OPAQUE: Mapping[Opaque, str] = {"compiled": "inside a compiled graph", "scripted": "inside a scripted module"}
+OPAQUE: Mapping[Opaque, str] = {
+    "compiled": "inside a compiled graph: Sampling(compiled=True) or CABOOSE_SAMPLE_COMPILED=1 shows them",
+    "scripted": "inside a scripted module",
+}
 """What hides activations from hooks, and the reason given for it."""
 SKIPPED_KINDS = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Flatten"})
 
@@ -73,23 +79,48 @@ def is_compiled(model: torch.nn.Module) -> bool:
 def opaque_kind(model: torch.nn.Module) -> Opaque | None:
     """What hides this model's activations, by the first module that does; None if nothing does."""
     for module in model.modules():
-        is_graph = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-        # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
-        is_graph |= any(
-            isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
-            for value in vars(module).values()
-        )
-        if is_graph:
+        if _has_graph(module):
             return "compiled"
         if isinstance(module, torch.jit.ScriptModule):
             return "scripted"
     return None
 
 
+def _has_graph(module: torch.nn.Module) -> bool:
+    if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+        return True
+    # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
+    return any(
+        isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+        for value in vars(module).values()
+    )
+
+
+def _outside_graphs(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module and those in it that no compiled part contains."""
+    if _has_graph(module):
+        return
+    yield module
+    for child in module.children():
+        yield from _outside_graphs(child)
+
+
 class Activations:
     """The outputs of one model's modules, on sampled steps."""
 
-    def __init__(self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any], *, in_graphs: bool = False
+    ) -> None:
+        """`in_graphs`: reads compiled graphs as well."""
+        self._in_graphs = in_graphs
+        self._has_graphs = in_graphs and is_compiled(model)
+        self._places = Places(model) if in_graphs else None
+        self.why_not_in_graphs: dict[str, None] = {}
+        """Why some of the compiled graphs could not be read."""
+        self.was_called = False
+        """Whether a forward was watched since the last `take`."""
+        self.names_graphs = protect("compiled activations", self.plan)
+        self.collect = protect("compiled activations", self._collect)
         self._names = {id(module): name for name, module in model.named_modules()}
         self._sites: dict[Any, int] = {}
         self.modules: list[Module] = []
@@ -113,16 +144,27 @@ class Activations:
         self._extremes: list[torch.Tensor] = []
         self._alive: dict[int, torch.Tensor] = {}
         self._num_in_window = 0
+        self._num_last = 0
+        self._num_in_graphs = 0
+        """Outputs read inside compiled graphs since attach, and all those of the last sampled step."""
+        self.num_read = 0
+        """Outputs read since attach."""
 
     @property
     def is_armed(self) -> bool:
         """Whether the hooks are installed."""
-        return bool(self._handles)
+        return bool(self._handles) or compiled.switch.reader is self
 
     def arm(self, model: torch.nn.Module) -> None:
         """The forward of a sampled step begins; its outermost module is entered already."""
         self._stack[:] = [model]
         self._calls.clear()
+        self.was_called = True
+        self.arm_graphs()
+        if self._has_graphs:
+            leaves = {id(m): m for m in _outside_graphs(model) if id(m) in self._sites}
+            self._handles = [leaf.register_forward_hook(self._after) for leaf in leaves.values()]
+            return
         self._handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after),
@@ -130,8 +172,15 @@ class Activations:
         self._mode = _Functions(self._function)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
 
+    def arm_graphs(self) -> None:
+        """Compiled graphs that run from now on are read."""
+        if self._in_graphs:
+            compiled.switch.reader = self
+
     def disarm(self) -> None:
         """The forward has ended, or has raised."""
+        if compiled.switch.reader is self:
+            compiled.switch.reader = None
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
@@ -160,21 +209,26 @@ class Activations:
             self._see(row, output)
 
     def _called(self, name: str, output: Any) -> None:
-        inside = self._stack[-1] if self._stack else None
+        row = self._row_of_call(self._stack[-1] if self._stack else None, name)
+        if row is not None:
+            self._see(row, output)
+
+    def _row_of_call(self, inside: torch.nn.Module | None, name: str) -> int | None:
+        """The row of a functional activation that was called in this module."""
         if inside is None or id(inside) in self._sites or id(inside) not in self._names:
-            return  # the module itself is a site, or not one of this model's
+            return None  # the module itself is a site, or not one of this model's
         call = (id(inside), name)
         number = self._calls[call] = self._calls.get(call, 0) + 1
         key = (*call, number)
         row = self._sites.get(key)
         if row is None:
             if len(self.modules) >= MAX_SITES:
-                return
+                return None
             suffix = f"#{number}" if number > 1 else ""
-            where = plain_name(self._names[id(inside)])
-            row = self._add_site(key, Module(name=f"{where}.{name}{suffix}".lstrip(".")[-256:], kind=name))
+            where = plain_name(f"{self._names[id(inside)]}.{name}{suffix}".lstrip("."))
+            row = self._add_site(key, Module(name=where[-256:], kind=name))
             self.has_new_sites = True
-        self._see(row, output)
+        return row
 
     def _see(self, row: int, output: Any) -> None:
         found = _first_tensor(output)
@@ -183,9 +237,14 @@ class Activations:
         tensor = own_part(found, "an activation")
         if tensor is None or not tensor.numel():
             return
-        extremes, elements = torch.aminmax(tensor), sample_row(tensor)
-        if self.modules[row].kind in SILENT_KINDS and tensor.dim() >= 2:
-            fired = (self._by_unit(tensor) != 0).any(dim=0)
+        extremes, elements, fired = torch.aminmax(tensor), sample_row(tensor), None
+        channel = self._unit_dimension(self.modules[row].kind, tensor.dim())
+        if channel >= 0:
+            fired = (by_unit(tensor, channel) != 0).any(dim=0)
+        self._add(row, extremes, elements, fired)
+
+    def _add(self, row: int, extremes: Sequence[torch.Tensor], elements: torch.Tensor, fired: Any) -> None:
+        if fired is not None:
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
             self._alive[row] = torch.logical_or(before, fired) if same and before is not None else fired
@@ -193,13 +252,53 @@ class Activations:
         self._extremes += extremes
         self._samples.append(elements)
 
-    def _by_unit(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Samples x units, with a bounded number of samples."""
-        channel = 1 if tensor.dim() >= 4 or (tensor.dim() == 3 and self._channels_first) else tensor.dim() - 1
-        units = tensor.shape[channel]
-        rows = tensor.movedim(channel, -1).reshape(-1, units)
-        keep = max(1, MASK_ELEMENTS // units)
-        return rows if rows.shape[0] <= keep else rows[:: -(-rows.shape[0] // keep)]
+    def _unit_dimension(self, kind: str, num_dims: int) -> int:
+        """The dimension of the units of which it is read whether they fired; -1 where that is not read."""
+        if kind not in SILENT_KINDS or num_dims < 2:
+            return -1
+        return 1 if num_dims >= 4 or (num_dims == 3 and self._channels_first) else num_dims - 1
+
+    def plan(self, captured: Captured, args: Sequence[Any]) -> list[compiled.Site]:
+        """What is read in a compiled graph."""
+        if self._places is None:
+            return []
+        find = self._places.finder(captured.inputs, args)
+        sites: list[tuple[int, compiled.Site]] = []
+        calls: dict[str, tuple[int, str, list[Value]]] = {}
+        for number, value in enumerate(captured.values()):
+            module = find(value.inside)
+            row = None if module is None else self._sites.get(id(module))
+            name = _function_name(value)
+            if row is not None:
+                _, call, values = calls.setdefault(value.inside, (row, value.call, []))
+                if value.call == call:  # the first call is read, as without compilation
+                    values.append(value)
+            elif module is not None and name is not None and value.node in value.graph.is_float:
+                channel = self._unit_dimension(name, value.graph.is_float[value.node])
+                sites.append((number, compiled.Site(value, channel, name)))
+        order = {value.node: number for number, value in enumerate(captured.values())}
+        for row, _call, values in calls.values():
+            output = only_output(values)
+            if output is not None and output.node in output.graph.is_float:
+                channel = self._unit_dimension(self.modules[row].kind, output.graph.is_float[output.node])
+                sites.append((order[output.node], compiled.Site(output, channel)))
+        return [site for _, site in sorted(sites, key=lambda pair: pair[0])]
+
+    def _collect(
+        self, inputs: Sequence[Input], args: Sequence[Any], sites: Sequence[compiled.Site], found: Sequence[Any]
+    ) -> None:
+        """A compiled graph has run; `found` has what `tap` returned for each of its sites."""
+        if self._places is None:
+            return
+        find = self._places.finder(inputs, args)
+        for site, (low, high, elements, *fired) in zip(sites, found, strict=True):
+            module = find(site.value.inside)
+            if module is None:
+                continue
+            row = self._row_of_call(module, site.function) if site.function else self._sites.get(id(module))
+            if row is not None and row not in self._order:
+                self._add(row, (low, high), elements, fired[0] if fired else None)
+                self._num_in_graphs += 1
 
     def forget(self) -> None:
         """Drops what was collected and not taken."""
@@ -210,6 +309,8 @@ class Activations:
         order, self._order = self._order, []
         samples, self._samples = self._samples, []
         extremes, self._extremes = self._extremes, []
+        self.num_read += len(order)
+        self._num_last = len(order)
         if not order:
             return [], {}
         matrix = torch.stack(samples)
@@ -231,6 +332,21 @@ class Activations:
             "activation_histogram": histogram(matrix),
         }
 
+    def why_unseen(self) -> dict[str, str] | None:
+        """After `take`: what of compiled graphs was not read in that step, and why; None if none was expected."""
+        reasons, self.why_not_in_graphs = self.why_not_in_graphs, {}
+        was_called, self.was_called = self.was_called, False
+        if not reasons and not (self._has_graphs and was_called):
+            return None
+        text = "; ".join(reasons)
+        if not self._num_in_graphs:
+            return (
+                {"activations": text or compiled.TOO_EARLY}
+                if not self._num_last
+                else {"some_activations": text or compiled.TOO_EARLY}
+            )
+        return {"some_activations": text} if text else {}
+
     def _dead(self, order: list[int], device: torch.device) -> torch.Tensor:
         self._num_in_window += 1
         missing = torch.full((), -1.0, device=device)
@@ -239,6 +355,17 @@ class Activations:
         self._num_in_window = 0
         alive, self._alive = self._alive, {}
         return torch.stack([1.0 - alive[row].to(torch.float32).mean() if row in alive else missing for row in order])
+
+
+def _function_name(value: Value) -> str | None:
+    """The name of the functional activation that a node calls."""
+    target = value.node.target
+    if isinstance(target, str):
+        target = getattr(torch.Tensor, target, None)
+    try:
+        return FUNCTIONS.get(target)
+    except TypeError:  # not hashable
+        return None
 
 
 def _num_units(module: torch.nn.Module) -> int:

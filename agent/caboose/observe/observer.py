@@ -38,6 +38,10 @@ from caboose.tensors.subsample import warm_up
 from caboose_wire import Layer, Mode
 
 
+GRAPHS = ("activations", "some_activations")
+"""What is not seen where none, or only some, of the compiled graphs can be read."""
+
+
 @dataclass(slots=True)
 class ObservedStep:
     """The values of one step: plain ones at once, device values as a vector that arrives later."""
@@ -67,6 +71,7 @@ class Observer:
         world: int = 1,
         schedulers: Sequence[Any] = (),
         scaler: Any = None,
+        samples_compiled: bool = False,
     ) -> None:
         self.optimizers = list(optimizers)
         self._model = model
@@ -105,7 +110,9 @@ class Observer:
         self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
         self._waits = WaitObserver(clock, protect, is_distributed=is_reduced or (is_sharded and in_fsdp2(model)))
-        self._samples = Samples(model, self.table, protect, norm_type, compares_ranks=is_reduced)
+        self._samples = Samples(
+            model, self.table, protect, norm_type, compares_ranks=is_reduced, in_graphs=samples_compiled
+        )
         self.batches = self._samples.batches
         self._modes = Modes(model, self.optimizers)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
@@ -201,6 +208,8 @@ class Observer:
         if self._is_sampled:  # what the last sampled step left behind is not for this one
             self._samples.drop()
         self._is_sampled = is_sampled
+        if is_sampled and not self._calls.was_called:
+            self._samples.begin_step()
         self._vector = StepVector()
         self._mode = None
         self._is_clip_scaled = False
@@ -301,9 +310,10 @@ class Observer:
         self._state.add_scale(vector)
         if self._is_sampled:
             self._samples.add_to(vector, self._gradients, len(self.optimizers))
+            self._note_graphs()
         if not self._calls.was_called and self._calls.note_uncalled():
             parts = [
-                "activations",
+                *(["activations"] if not self._samples.saw_activations else []),
                 "modes",
                 "phases",
                 *(["local_gradients"] if self._samples.local is not None else []),
@@ -325,6 +335,13 @@ class Observer:
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=vector.pack(),
         )
+
+    def _note_graphs(self) -> None:
+        """What of the compiled graphs could not be read in the step that ends."""
+        why = self._samples.why_not_in_graphs()
+        if why is not None and why != {k: v for k, v in self.blind.items() if k in GRAPHS}:
+            self.blind = {**{k: v for k, v in self.blind.items() if k not in GRAPHS}, **why}
+            self._has_news = True
 
     def _note_sparse_gradients(self) -> None:
         num = len(self._gradients.sparse_rows)

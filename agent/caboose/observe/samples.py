@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from caboose.observe import activations
+from caboose.observe import activations, compiled
 from caboose.observe.activations import Activations
 from caboose.observe.batches import BatchCounter
 from caboose.observe.gradients import GradientReader
@@ -38,8 +38,12 @@ class Samples:
         norm_type: torch.dtype,
         *,
         compares_ranks: bool,
+        in_graphs: bool = False,
     ) -> None:
-        """`compares_ranks` is set under DDP: local gradients and fingerprints can then differ between ranks."""
+        """`compares_ranks` is set under DDP: local gradients and fingerprints can then differ between ranks.
+
+        `in_graphs` is set where activations inside compiled graphs are asked for.
+        """
         self._model = model
         self._table = table
         self._protect = protect
@@ -50,6 +54,8 @@ class Samples:
         if compares_ranks:
             self._compare_ranks()
         self.activations: Activations | None = None
+        self._why_no_graphs = compiled.install() if in_graphs else ""
+        self._in_graphs = in_graphs and not self._why_no_graphs
         self.why_no_activations = ""
         self._watch_activations()
         self._before_update: dict[int, torch.Tensor] = {}
@@ -71,11 +77,20 @@ class Samples:
             self._compare_ranks()
         if self.activations is not None:
             self.activations.disarm()
+            self.activations = None
             self._watch_activations()
 
     def _watch_activations(self) -> None:
         self.why_no_activations = activations.reason_for_blindness(self._model)
-        self.activations = None if self.why_no_activations else Activations(self._model, self._protect)
+        if activations.is_compiled(self._model):
+            self.why_no_activations = "" if self._in_graphs else self._why_no_graphs or self.why_no_activations
+        if not self.why_no_activations:
+            self.activations = Activations(self._model, self._protect, in_graphs=self._in_graphs)
+
+    def begin_step(self) -> None:
+        """A sampled step of a model that was never called so far: perhaps its graphs are in a compiled function."""
+        if self.activations is not None:
+            self.activations.arm_graphs()
 
     def begin_forward(self, module: torch.nn.Module) -> None:
         if self.local is not None and not self.local.is_armed:
@@ -86,6 +101,15 @@ class Samples:
     def end_forward(self) -> None:
         if self.activations is not None and self.activations.is_armed:
             self.activations.disarm()
+
+    @property
+    def saw_activations(self) -> bool:
+        """Whether a sampled step showed any."""
+        return self.activations is not None and self.activations.num_read > 0
+
+    def why_not_in_graphs(self) -> dict[str, str] | None:
+        """What was not seen of compiled graphs in the step that ends, and why; None if no forward was watched."""
+        return None if self.activations is None else self.activations.why_unseen()
 
     def before_update(self, number: int, gradients: GradientReader) -> None:
         """An optimizer is about to step."""
@@ -111,6 +135,7 @@ class Samples:
             if rows:
                 vector.add_scalars("local_grad_norm", norms, [self._table.common[row] for row in rows])
         if self.activations is not None:
+            self.end_forward()
             rows, arrays = self.activations.take()
             for name, values in arrays.items():
                 vector.add(name, values, rows)
@@ -140,3 +165,6 @@ class Samples:
         if self.local is not None:
             self.local.disarm()
         self.end_forward()
+        if self._in_graphs:
+            self._in_graphs = False
+            compiled.uninstall()

@@ -21,6 +21,7 @@ VARIABLES = (
     "CABOOSE_OBJECTIVE",
     "CABOOSE_OVERHEAD_BUDGET",
     "CABOOSE_QUIET",
+    "CABOOSE_SAMPLE_COMPILED",
     "CABOOSE_SAMPLE_EVERY",
     "CABOOSE_SECRET_FILE",
     "CABOOSE_SERVER_KEY",
@@ -41,6 +42,8 @@ class Settings:
     sample_every: int
     overhead_budget: float = OVERHEAD_BUDGET
     """The agent's share of a step; above it, the agent samples less often."""
+    samples_compiled: bool = False
+    """Read activations inside compiled graphs."""
     secret: bytes | None = None
     """Commands must be signed with it; see `with_secret`."""
     why_uncommanded: str = ""
@@ -56,6 +59,11 @@ class Settings:
 def is_disabled(env: Mapping[str, str]) -> bool:
     """Whether the environment switches the agent off."""
     return _is_on(env, "CABOOSE_DISABLED")
+
+
+def samples_compiled(env: Mapping[str, str]) -> bool:
+    """Whether the environment asks for the activations inside compiled graphs."""
+    return _is_on(env, "CABOOSE_SAMPLE_COMPILED")
 
 
 def objective(env: Mapping[str, str], given: str | None) -> str:
@@ -92,6 +100,7 @@ def resolve(
         curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
         sample_every=_sample_every(env) if sampling.every is None else sampling.every,
         overhead_budget=_overhead_budget(env) if sampling.overhead_budget is None else sampling.overhead_budget,
+        samples_compiled=samples_compiled(env) if sampling.compiled is None else sampling.compiled,
         secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
         is_local=is_loopback(host),
         hunt=_hunt(env, hunt),

@@ -102,8 +102,13 @@ class Sampling:
     overhead_budget: float | None = None
     """The agent's share of a step; above it, it samples less often. 1 is no limit. None: CABOOSE_OVERHEAD_BUDGET, or
     0.01."""
+    compiled: bool | None = None
+    """Activations inside compiled graphs as well, which makes torch compile each of them a second time. None:
+    CABOOSE_SAMPLE_COMPILED, or not."""
 
     def __post_init__(self) -> None:
+        if self.compiled is not None and not isinstance(self.compiled, bool):
+            raise ValueError(f"Sampling(compiled={self.compiled!r}): use True or False")
         if self.every is not None:
             _check_whole("Sampling", "every", self.every, at_least=1)
         if self.overhead_budget is not None and not (
