@@ -340,11 +340,7 @@ class Activations:
             return None
         text = "; ".join(reasons)
         if not self._num_in_graphs:
-            return (
-                {"activations": text or compiled.TOO_EARLY}
-                if not self._num_last
-                else {"some_activations": text or compiled.TOO_EARLY}
-            )
+            return {"some_activations" if self._num_last else "activations": text or compiled.TOO_EARLY}
         return {"some_activations": text} if text else {}
 
     def _dead(self, order: list[int], device: torch.device) -> torch.Tensor:

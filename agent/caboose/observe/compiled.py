@@ -7,6 +7,7 @@ DESIGN
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ def _why_never(backend: Any, gm: Any) -> str:
     inner = innermost_backend(backend)
     names = {getattr(inner, "compiler_name", ""), getattr(inner, "__name__", ""), getattr(backend, "__name__", "")}
     settings = getattr(inner, "config", None)
-    has_graphs = torch._inductor.config.triton.cudagraphs if hasattr(torch, "_inductor") else False
+    has_graphs = _inductor_setting()
     if isinstance(settings, dict):
         has_graphs = settings.get("triton.cudagraphs", has_graphs)
     if has_graphs or "cudagraphs" in names:
@@ -228,15 +229,22 @@ def _why_never(backend: Any, gm: Any) -> str:
     return ""
 
 
+def _inductor_setting() -> bool:
+    inductor = sys.modules.get("torch._inductor.config")
+    return inductor is not None and bool(inductor.triton.cudagraphs)
+
+
 def _why_not_now() -> str:
     """What of torch's settings forbids a second compilation, or another version of the graph."""
     from torch._dynamo import config, eval_frame
+    from torch._functorch._aot_autograd.utils import top_saved_tensors_hooks
 
     if config.error_on_recompile:
         return "torch._dynamo.config.error_on_recompile is set"
-    if eval_frame._stance.stance != "default":
-        return f"torch.compiler.set_stance({eval_frame._stance.stance!r})"
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    stance = eval_frame._stance.stance
+    if stance != "default":
+        return f"torch.compiler.set_stance({stance!r})"
+    if top_saved_tensors_hooks() is not None:
         return "compiled graphs in a checkpoint or another hook on saved tensors"
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from caboose.tensors.readable import REAL
 from caboose.tensors.subsample import WIDTH
@@ -230,10 +231,10 @@ def _returns_tuple(gm: fx.GraphModule) -> bool:
 
 
 def _is_real(example: Any) -> bool:
-    """Whether it is a plain tensor of real numbers: of a distributed one, the graph sees no part that is this rank's."""
+    """Whether it is a plain tensor of real numbers; one that is distributed is not read inside a graph."""
     return (
         isinstance(example, torch.Tensor)
-        and type(example) in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+        and type(example) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
         and example.layout is torch.strided
         and not example.is_nested
         and example.dtype in REAL
@@ -260,7 +261,7 @@ class Places:
         self.modules = dict(self._model.named_modules(remove_duplicate=False))
         self._owners.clear()
         for name, module in self.modules.items():
-            for parameter in module._parameters.values():
+            for parameter in vars(module)["_parameters"].values():
                 if parameter is not None:
                     self._owners.setdefault(id(parameter), []).append(name)
 
@@ -288,7 +289,7 @@ class Places:
             parameter = args[given.index]
             best: tuple[int, str, str] | None = None
             for name in self._owners.get(id(parameter), ()):
-                if self.modules[name]._parameters.get(given.name) is not parameter:
+                if vars(self.modules[name])["_parameters"].get(given.name) is not parameter:
                     continue
                 theirs, ours = given.owner.split("."), name.split(".") if name else []
                 shared = 0

@@ -37,7 +37,6 @@ from caboose.tensors.scalars import as_number
 from caboose.tensors.subsample import warm_up
 from caboose_wire import Layer, Mode
 
-
 GRAPHS = ("activations", "some_activations")
 """What is not seen where none, or only some, of the compiled graphs can be read."""
 
