@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import compiling
 import torch
 import worlds  # makes tests/ importable
 from counting import count
@@ -58,6 +59,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="write the Markdown there as well")
     parser.add_argument("--quick", action="store_true", help="about a minute: fewer variants and pairs")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
+    parser.add_argument(
+        "--compiled",
+        default="aot_eager",
+        help="the backend of the compiled transformer, e.g. inductor; none: leave it out (default: %(default)s)",
+    )
     parser.add_argument("--world", default="", help="only the cost per rank at these world sizes, e.g. 1,2,4")
     options = parser.parse_args()
     options.models = [JUDGED] if options.quick else options.models.split(",")
@@ -98,6 +104,23 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     return Result(twins[0], chosen, pairs, counts, block)
 
 
+def compiled_section(options: argparse.Namespace, daemon: DaemonProcess) -> list[str]:
+    """The transformer under torch.compile, where it is asked for."""
+    if options.compiled == "none" or JUDGED not in options.models:
+        return []
+    rounds = 1 if options.quick else -(-options.pairs // OTHERS_SHARE)
+    text = compiling.section(
+        daemon.endpoint,
+        daemon.process.pid,
+        rounds=rounds,
+        has_noise=not options.quick,
+        block_seconds=BLOCK_SECONDS,
+        backend=options.compiled,
+        progress=progress,
+    )
+    return [text, ""]
+
+
 def reports(daemon: DaemonProcess) -> str:
     """The daemon's counters, as proof that the sender really sent."""
     wanted = ("caboose_messages_received_total", "caboose_messages_refused_total", "caboose_reports_dropped_total")
@@ -134,10 +157,11 @@ def main() -> int:
         else:
             with running_daemon(Path(directory)) as daemon:
                 results = [measure(name, options, daemon) for name in options.models]
+                under_compile = compiled_section(options, daemon)
                 sent = reports(daemon)
             for result in results:
                 sections += [table(result), ""]
-            sections += [NOTES, "", sent]
+            sections += [*under_compile, NOTES, "", sent]
             for result in results:
                 if result.workload.name == JUDGED and "defaults" in result.counts:
                     sections += ["", verdict(result)]

@@ -119,7 +119,13 @@ class _Graph:
             reader = switch.reader
             if reader is None:
                 return run(*args)
-            version = self._version(reader, args)
+            try:
+                version = self._version(reader, args)
+            except Exception as error:  # noqa: BLE001 - the run goes on with the graph that it has
+                version = None
+                self._why_never = f"a second compilation failed ({type(error).__name__})"
+                reader.why_not_in_graphs[self._why_never] = None
+                logger.warning("caboose: a compiled graph is not read, its second compilation failed: %r", error)
             if version is None:
                 return run(*args)
             try:
@@ -150,17 +156,12 @@ class _Graph:
         if len(self._versions) >= MAX_VERSIONS:
             reader.why_not_in_graphs[f"of dynamic shapes only the first {MAX_VERSIONS}"] = None
             return None
-        self._versions[key] = None
-        try:
-            began = time.perf_counter()
-            self._versions[key] = self._compile(reader, args)
+        began = time.perf_counter()
+        version = self._versions[key] = self._compile(reader, args)
+        if version is not None:
             seconds = time.perf_counter() - began
             logger.info("caboose: compiled a graph again, for sampled steps, in %.1f s", seconds)
-        except Exception as error:  # noqa: BLE001 - the run goes on with the graph that it has
-            self._why_never = f"a second compilation failed ({type(error).__name__})"
-            reader.why_not_in_graphs[self._why_never] = None
-            logger.warning("caboose: a compiled graph is not read, its second compilation failed: %r", error)
-        return self._versions[key]
+        return version
 
     def _compile(self, reader: Reader, args: Sequence[Any]) -> "_Version | None":
         sites = reader.names_graphs(self._captured, args)
@@ -191,7 +192,7 @@ def _size(given: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_if_not_run() -> Iterator[None]:
-    """Compiling in the middle of a forward draws no random number of the run's."""
+    """Compiling, in the middle of a forward, draws no random number of the run's."""
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.utils import preserve_rng_state
 
