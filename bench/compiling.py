@@ -142,7 +142,7 @@ def section(
 
 
 def _bare_ms(pairs: dict[str, list[Pair]]) -> float:
-    return statistics.median(pair.bare_cpu for found in pairs.values() for pair in found) * 1e3
+    return 1e3 * float(statistics.median(pair.bare_cpu for found in pairs.values() for pair in found))
 
 
 def _row(variant: Variant, pairs: Sequence[Pair]) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import torch
 
-from caboose.observe.activations import is_compiled
 from caboose.observe.model_calls import paused
+from caboose.observe.opaque import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.trials.restore_state import Kept
 

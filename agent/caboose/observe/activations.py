@@ -18,9 +18,8 @@ outside of them get a hook, each its own and only during the forward of a sample
 be traced. Functional activations outside of its graphs are not read: a function mode makes torch compile again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -28,8 +27,11 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import compiled
-from caboose.observe.graph_taps import Captured, Input, Places, Value, by_unit, only_output
+from caboose.observe.functions import FUNCTIONS
+from caboose.observe.graph_reader import GraphReader
+from caboose.observe.graph_taps import by_unit
 from caboose.observe.layers import plain_name
+from caboose.observe.opaque import outside_graphs
 from caboose.tensors.readable import own_part
 from caboose.tensors.subsample import histogram, zero_fraction
 from caboose.tensors.subsample import row as sample_row
@@ -43,66 +45,7 @@ SILENT_KINDS = frozenset({"ReLU", "ReLU6", "relu", "relu_", "relu6", "Threshold"
 FLAT_END = 0.9748
 """tanh(2.18): beyond it the derivative is under 5 % of its maximum; a sigmoid s is 2s-1 on the same scale."""
 TO_TANH = {"Tanh": (1.0, 0.0), "tanh": (1.0, 0.0), "Sigmoid": (2.0, -1.0), "sigmoid": (2.0, -1.0)}
-FUNCTIONS: dict[Any, str] = {
-    function: name
-    for name, functions in {
-        "relu": (torch.nn.functional.relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_),
-        "relu6": (torch.nn.functional.relu6,),
-        "gelu": (torch.nn.functional.gelu,),
-        "silu": (torch.nn.functional.silu,),
-        "tanh": (torch.tanh, torch.Tensor.tanh, torch.nn.functional.tanh),
-        "sigmoid": (torch.sigmoid, torch.Tensor.sigmoid, torch.nn.functional.sigmoid),
-        "softmax": (torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax),
-    }.items()
-    for function in functions
-}
-Opaque = Literal["compiled", "scripted"]
-OPAQUE: Mapping[Opaque, str] = {
-    "compiled": "inside a compiled graph: Sampling(compiled=True) or CABOOSE_SAMPLE_COMPILED=1 shows them",
-    "scripted": "inside a scripted module",
-}
-"""What hides activations from hooks, and the reason given for it."""
 SKIPPED_KINDS = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Flatten"})
-
-
-def reason_for_blindness(model: torch.nn.Module) -> str:
-    """Why this model's activations cannot be seen; empty if they can."""
-    kind = opaque_kind(model)
-    return "" if kind is None else OPAQUE[kind]
-
-
-def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether its activations are hidden inside a compiled graph, so that running it eagerly would show them."""
-    return opaque_kind(model) == "compiled"
-
-
-def opaque_kind(model: torch.nn.Module) -> Opaque | None:
-    """What hides this model's activations, by the first module that does; None if nothing does."""
-    for module in model.modules():
-        if _has_graph(module):
-            return "compiled"
-        if isinstance(module, torch.jit.ScriptModule):
-            return "scripted"
-    return None
-
-
-def _has_graph(module: torch.nn.Module) -> bool:
-    if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-        return True
-    # `module.forward = torch.compile(module.forward)`, or a compiled function kept beside it
-    return any(
-        isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
-        for value in vars(module).values()
-    )
-
-
-def _outside_graphs(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The module and those in it that no compiled part contains."""
-    if _has_graph(module):
-        return
-    yield module
-    for child in module.children():
-        yield from _outside_graphs(child)
 
 
 class Activations:
@@ -112,15 +55,7 @@ class Activations:
         self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any], *, in_graphs: bool = False
     ) -> None:
         """`in_graphs`: reads compiled graphs as well."""
-        self._in_graphs = in_graphs
-        self._has_graphs = in_graphs and is_compiled(model)
-        self._places = Places(model) if in_graphs else None
-        self.why_not_in_graphs: dict[str, None] = {}
-        """Why some of the compiled graphs could not be read."""
-        self.was_called = False
-        """Whether a forward was watched since the last `take`."""
-        self.names_graphs = protect("compiled activations", self.plan)
-        self.collect = protect("compiled activations", self._collect)
+        self.graphs = GraphReader(model, self, protect) if in_graphs else None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._sites: dict[Any, int] = {}
         self.modules: list[Module] = []
@@ -144,25 +79,21 @@ class Activations:
         self._extremes: list[torch.Tensor] = []
         self._alive: dict[int, torch.Tensor] = {}
         self._num_in_window = 0
-        self._num_last = 0
-        self._num_in_graphs = 0
-        """Outputs read inside compiled graphs since attach, and all those of the last sampled step."""
         self.num_read = 0
         """Outputs read since attach."""
 
     @property
     def is_armed(self) -> bool:
         """Whether the hooks are installed."""
-        return bool(self._handles) or compiled.switch.reader is self
+        return bool(self._handles) or (self.graphs is not None and compiled.switch.reader is self.graphs)
 
     def arm(self, model: torch.nn.Module) -> None:
         """The forward of a sampled step begins; its outermost module is entered already."""
         self._stack[:] = [model]
         self._calls.clear()
-        self.was_called = True
         self.arm_graphs()
-        if self._has_graphs:
-            leaves = {id(m): m for m in _outside_graphs(model) if id(m) in self._sites}
+        if self.graphs is not None and self.graphs.note_forward():
+            leaves = {id(m): m for m in outside_graphs(model) if id(m) in self._sites}
             self._handles = [leaf.register_forward_hook(self._after) for leaf in leaves.values()]
             return
         self._handles = [
@@ -174,12 +105,12 @@ class Activations:
 
     def arm_graphs(self) -> None:
         """Compiled graphs that run from now on are read."""
-        if self._in_graphs:
-            compiled.switch.reader = self
+        if self.graphs is not None:
+            compiled.switch.reader = self.graphs
 
     def disarm(self) -> None:
         """The forward has ended, or has raised."""
-        if compiled.switch.reader is self:
+        if self.graphs is not None and compiled.switch.reader is self.graphs:
             compiled.switch.reader = None
         handles, self._handles = self._handles, []
         for handle in handles:
@@ -209,11 +140,11 @@ class Activations:
             self._see(row, output)
 
     def _called(self, name: str, output: Any) -> None:
-        row = self._row_of_call(self._stack[-1] if self._stack else None, name)
+        row = self.row_of_call(self._stack[-1] if self._stack else None, name)
         if row is not None:
             self._see(row, output)
 
-    def _row_of_call(self, inside: torch.nn.Module | None, name: str) -> int | None:
+    def row_of_call(self, inside: torch.nn.Module | None, name: str) -> int | None:
         """The row of a functional activation that was called in this module."""
         if inside is None or id(inside) in self._sites or id(inside) not in self._names:
             return None  # the module itself is a site, or not one of this model's
@@ -238,12 +169,13 @@ class Activations:
         if tensor is None or not tensor.numel():
             return
         extremes, elements, fired = torch.aminmax(tensor), sample_row(tensor), None
-        channel = self._unit_dimension(self.modules[row].kind, tensor.dim())
+        channel = self.unit_dimension(self.modules[row].kind, tensor.dim())
         if channel >= 0:
             fired = (by_unit(tensor, channel) != 0).any(dim=0)
-        self._add(row, extremes, elements, fired)
+        self.add(row, extremes, elements, fired)
 
-    def _add(self, row: int, extremes: Sequence[torch.Tensor], elements: torch.Tensor, fired: Any) -> None:
+    def add(self, row: int, extremes: Sequence[torch.Tensor], elements: torch.Tensor, fired: Any) -> None:
+        """The statistics of one output."""
         if fired is not None:
             before = self._alive.get(row)
             same = before is not None and before.shape == fired.shape
@@ -252,53 +184,19 @@ class Activations:
         self._extremes += extremes
         self._samples.append(elements)
 
-    def _unit_dimension(self, kind: str, num_dims: int) -> int:
+    def unit_dimension(self, kind: str, num_dims: int) -> int:
         """The dimension of the units of which it is read whether they fired; -1 where that is not read."""
         if kind not in SILENT_KINDS or num_dims < 2:
             return -1
         return 1 if num_dims >= 4 or (num_dims == 3 and self._channels_first) else num_dims - 1
 
-    def plan(self, captured: Captured, args: Sequence[Any]) -> list[compiled.Site]:
-        """What is read in a compiled graph."""
-        if self._places is None:
-            return []
-        find = self._places.finder(captured.inputs, args)
-        sites: list[tuple[int, compiled.Site]] = []
-        calls: dict[str, tuple[int, str, list[Value]]] = {}
-        for number, value in enumerate(captured.values()):
-            module = find(value.inside)
-            row = None if module is None else self._sites.get(id(module))
-            name = _function_name(value)
-            if row is not None:
-                _, call, values = calls.setdefault(value.inside, (row, value.call, []))
-                if value.call == call:  # the first call is read, as without compilation
-                    values.append(value)
-            elif module is not None and name is not None and value.node in value.graph.is_float:
-                channel = self._unit_dimension(name, value.graph.is_float[value.node])
-                sites.append((number, compiled.Site(value, channel, name)))
-        order = {value.node: number for number, value in enumerate(captured.values())}
-        for row, _call, values in calls.values():
-            output = only_output(values)
-            if output is not None and output.node in output.graph.is_float:
-                channel = self._unit_dimension(self.modules[row].kind, output.graph.is_float[output.node])
-                sites.append((order[output.node], compiled.Site(output, channel)))
-        return [site for _, site in sorted(sites, key=lambda pair: pair[0])]
+    def row_of(self, module: torch.nn.Module | None) -> int | None:
+        """The row of a leaf module."""
+        return None if module is None else self._sites.get(id(module))
 
-    def _collect(
-        self, inputs: Sequence[Input], args: Sequence[Any], sites: Sequence[compiled.Site], found: Sequence[Any]
-    ) -> None:
-        """A compiled graph has run; `found` has what `tap` returned for each of its sites."""
-        if self._places is None:
-            return
-        find = self._places.finder(inputs, args)
-        for site, (low, high, elements, *fired) in zip(sites, found, strict=True):
-            module = find(site.value.inside)
-            if module is None:
-                continue
-            row = self._row_of_call(module, site.function) if site.function else self._sites.get(id(module))
-            if row is not None and row not in self._order:
-                self._add(row, (low, high), elements, fired[0] if fired else None)
-                self._num_in_graphs += 1
+    def has(self, row: int) -> bool:
+        """Whether this output was read in this step already."""
+        return row in self._order
 
     def forget(self) -> None:
         """Drops what was collected and not taken."""
@@ -310,7 +208,6 @@ class Activations:
         samples, self._samples = self._samples, []
         extremes, self._extremes = self._extremes, []
         self.num_read += len(order)
-        self._num_last = len(order)
         if not order:
             return [], {}
         matrix = torch.stack(samples)
@@ -332,17 +229,6 @@ class Activations:
             "activation_histogram": histogram(matrix),
         }
 
-    def why_unseen(self) -> dict[str, str] | None:
-        """After `take`: what of compiled graphs was not read in that step, and why; None if none was expected."""
-        reasons, self.why_not_in_graphs = self.why_not_in_graphs, {}
-        was_called, self.was_called = self.was_called, False
-        if not reasons and not (self._has_graphs and was_called):
-            return None
-        text = "; ".join(reasons)
-        if not self._num_in_graphs:
-            return {"some_activations" if self._num_last else "activations": text or compiled.TOO_EARLY}
-        return {"some_activations": text} if text else {}
-
     def _dead(self, order: list[int], device: torch.device) -> torch.Tensor:
         self._num_in_window += 1
         missing = torch.full((), -1.0, device=device)
@@ -351,17 +237,6 @@ class Activations:
         self._num_in_window = 0
         alive, self._alive = self._alive, {}
         return torch.stack([1.0 - alive[row].to(torch.float32).mean() if row in alive else missing for row in order])
-
-
-def _function_name(value: Value) -> str | None:
-    """The name of the functional activation that a node calls."""
-    target = value.node.target
-    if isinstance(target, str):
-        target = getattr(torch.Tensor, target, None)
-    try:
-        return FUNCTIONS.get(target)
-    except TypeError:  # not hashable
-        return None
 
 
 def _num_units(module: torch.nn.Module) -> int:

@@ -39,7 +39,7 @@ class Reader(Protocol):
     """Who reads the graphs of a sampled step. Its callables do not raise, and return None after a failure."""
 
     why_not_in_graphs: dict[str, None]
-    names_graphs: Callable[[Captured, Sequence[Any]], list[Site] | None]
+    plan: Callable[[Captured, Sequence[Any]], list[Site] | None]
     collect: Callable[[Sequence[Input], Sequence[Any], Sequence[Site], Sequence[Any]], None]
 
 
@@ -164,7 +164,7 @@ class _Graph:
         return version
 
     def _compile(self, reader: Reader, args: Sequence[Any]) -> "_Version | None":
-        sites = reader.names_graphs(self._captured, args)
+        sites = reader.plan(self._captured, args)
         if not sites:
             return None
         by_node = {site.value.node: site for site in sites}

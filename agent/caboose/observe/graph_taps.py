@@ -8,7 +8,7 @@ A leaf module that hands out several values which are not the parts of one resul
 
 A graph of one block serves all blocks of its kind, so the graph alone does not tell which module it runs. Its inputs
 do: parameters are inputs, and the owner of one of them, with the paths that Dynamo notes, places all others
-(see `Places`).
+(see `graph_reader.Places`).
 
 The statistics are taken of detached values, behind the node that makes them: an operation in place that follows changes
 nothing. What is added to the graph is pure; it draws no random number and writes to nothing. Activation checkpointing
@@ -17,7 +17,7 @@ statistics again, to nobody. Other graphs in graphs (`cond`, `scan`, an `autogra
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,11 @@ class Value:
     """The path of the innermost module that made it; empty at the top of a function."""
     call: str
     """Which call of that module."""
+
+    @property
+    def num_dims(self) -> int | None:
+        """Its number of dimensions, if it is a plain tensor of real numbers."""
+        return self.graph.is_float.get(self.node)
 
 
 @dataclass
@@ -106,7 +111,7 @@ def capture(gm: fx.GraphModule, top: str = "") -> Captured:
     for node, copy in copied.items():
         example = node.meta.get("example_value")
         found.is_dynamic |= _is_symbolic(example)
-        if _is_real(example):
+        if isinstance(example, torch.Tensor) and _is_real(example):
             is_float[copy] = example.dim()
         if node.op == "placeholder":
             source = getattr(getattr(node.meta.get("grapharg"), "source", None), "name", "")
@@ -182,7 +187,7 @@ def width(channel: int) -> int:
 
 def _tapped(captured: Captured, by_node: Mapping[fx.Node, int]) -> tuple[fx.GraphModule, list[fx.Node]]:
     """The graph, and the nodes in the order of their statistics."""
-    graph, copied = fx.Graph(), {}
+    graph, copied = fx.Graph(), dict[fx.Node, fx.Node]()
     root: dict[str, Any] = {}
     added: list[fx.Node] = []
     order: list[fx.Node] = []
@@ -230,11 +235,10 @@ def _returns_tuple(gm: fx.GraphModule) -> bool:
     return isinstance(next(n for n in gm.graph.nodes if n.op == "output").args[0], tuple | list)
 
 
-def _is_real(example: Any) -> bool:
+def _is_real(example: torch.Tensor) -> bool:
     """Whether it is a plain tensor of real numbers; one that is distributed is not read inside a graph."""
     return (
-        isinstance(example, torch.Tensor)
-        and type(example) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
+        type(example) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
         and example.layout is torch.strided
         and not example.is_nested
         and example.dtype in REAL
@@ -245,59 +249,3 @@ def _is_symbolic(example: Any) -> bool:
     if isinstance(example, torch.Tensor):
         return any(isinstance(size, torch.SymInt) for size in example.shape)
     return isinstance(example, torch.SymInt | torch.SymFloat)
-
-
-class Places:
-    """Where the modules of a graph are in the watched model, by the parameters that the graph is given."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self.modules: dict[str, torch.nn.Module] = {}
-        self._owners: dict[int, list[str]] = {}
-        self._read()
-
-    def _read(self) -> None:
-        """Sharding replaces a module's parameters for its forward, so what is here may be out of date."""
-        self.modules = dict(self._model.named_modules(remove_duplicate=False))
-        self._owners.clear()
-        for name, module in self.modules.items():
-            for parameter in vars(module)["_parameters"].values():
-                if parameter is not None:
-                    self._owners.setdefault(id(parameter), []).append(name)
-
-    def finder(self, inputs: Sequence[Input], args: Sequence[Any]) -> Callable[[str], torch.nn.Module | None]:
-        """A function from a path of this graph, called with these arguments, to the module."""
-        bases = self._bases(inputs, args)
-        if inputs and not bases:
-            self._read()
-            bases = self._bases(inputs, args)
-
-        def find(path: str) -> torch.nn.Module | None:
-            for root, base in bases.items():
-                if path == root or path.startswith(f"{root}."):
-                    return self.modules.get(".".join(filter(None, (base, path[len(root) + 1 :]))))
-            return None
-
-        return find
-
-    def _bases(self, inputs: Sequence[Input], args: Sequence[Any]) -> dict[str, str]:
-        """The name in the model of each root that paths begin with."""
-        bases: dict[str, str] = {}
-        for given in inputs:
-            if any(given.owner == root or given.owner.startswith(f"{root}.") for root in bases):
-                continue
-            parameter = args[given.index]
-            best: tuple[int, str, str] | None = None
-            for name in self._owners.get(id(parameter), ()):
-                if vars(self.modules[name])["_parameters"].get(given.name) is not parameter:
-                    continue
-                theirs, ours = given.owner.split("."), name.split(".") if name else []
-                shared = 0
-                while shared < len(ours) and shared < len(theirs) - 1 and ours[-1 - shared] == theirs[-1 - shared]:
-                    shared += 1
-                root, base = ".".join(theirs[: len(theirs) - shared]), ".".join(ours[: len(ours) - shared])
-                if best is None or shared > best[0]:
-                    best = (shared, root, base)
-            if best is not None:
-                bases[best[1]] = best[2]
-        return bases

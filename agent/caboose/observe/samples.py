@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from caboose.observe import activations, compiled
+from caboose.observe import compiled, opaque
 from caboose.observe.activations import Activations
 from caboose.observe.batches import BatchCounter
 from caboose.observe.gradients import GradientReader
@@ -81,8 +81,8 @@ class Samples:
             self._watch_activations()
 
     def _watch_activations(self) -> None:
-        self.why_no_activations = activations.reason_for_blindness(self._model)
-        if activations.is_compiled(self._model):
+        self.why_no_activations = opaque.reason_for_blindness(self._model)
+        if opaque.is_compiled(self._model):
             self.why_no_activations = "" if self._in_graphs else self._why_no_graphs or self.why_no_activations
         if not self.why_no_activations:
             self.activations = Activations(self._model, self._protect, in_graphs=self._in_graphs)
@@ -109,7 +109,9 @@ class Samples:
 
     def why_not_in_graphs(self) -> dict[str, str] | None:
         """What was not seen of compiled graphs in the step that ends, and why; None if no forward was watched."""
-        return None if self.activations is None else self.activations.why_unseen()
+        if self.activations is None or self.activations.graphs is None:
+            return None
+        return self.activations.graphs.why_unseen(saw_others=self.saw_activations)
 
     def before_update(self, number: int, gradients: GradientReader) -> None:
         """An optimizer is about to step."""

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import Activations, is_compiled, reason_for_blindness
+from caboose.observe.activations import Activations
 from caboose.observe.layers import plain_name
+from caboose.observe.opaque import is_compiled, reason_for_blindness
 from caboose.tensors.placement import Placements, own
 from caboose.trials import plots
 from caboose.trials.layer_statistics import GradientStatistics, OutputStatistics, judge_activation, judge_gradients

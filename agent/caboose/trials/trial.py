@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from caboose.observe.activations import is_compiled
+from caboose.observe.opaque import is_compiled
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import is_fsdp, reshard
 from caboose.trials import supported

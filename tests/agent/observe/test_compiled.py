@@ -8,6 +8,7 @@ import torch
 
 import caboose
 from caboose.observe.forward import UNCALLED
+from caboose.observe.opaque import OPAQUE
 from caboose_wire import StepReport
 from support.collector import Collector
 from support.processes import wait_until
@@ -67,5 +68,5 @@ def test_what_is_compiled_is_compiled_once_and_blindness_is_told(
     assert len(listening.wait_for(StepReport, STEPS)) == STEPS
     assert monitor.guard.num_failures == 0
     assert len(graphs) == 1
-    expected = UNCALLED if what == "a function around" else "inside a compiled graph"
+    expected = UNCALLED if what == "a function around" else OPAQUE["compiled"]
     assert wait_until(lambda: listening.hellos[-1].blind.get("activations") == expected, 5)

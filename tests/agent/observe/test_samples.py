@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import caboose
 from caboose.observe.activations import WINDOW
+from caboose.observe.opaque import OPAQUE
 from caboose.observe.weights import Fingerprint
 from caboose.tensors.subsample import BINS, LOWEST, histogram, sample, zero_fraction
 from caboose_wire import Hello, StepReport
@@ -200,7 +201,7 @@ def test_a_compiled_model_is_stated_blindness(attach: Attach, listening: Collect
     model = torch.compile(torch.nn.Linear(4, 4), backend="eager")
     report = first_report(attach, listening, model, torch.randn(2, 4))
     hello = listening.wait_for(Hello)[0]
-    assert hello.blind["activations"] == "inside a compiled graph"
+    assert hello.blind["activations"] == OPAQUE["compiled"]
     assert "activations" not in hello.visible
     assert "grad_norm" in report.arrays
 
