@@ -2,7 +2,30 @@
 
 Design
 ------
-DESIGN
+Caboose stands between Dynamo and the backend. It copies each graph that Dynamo has captured (`graph_taps`), and wraps
+what the backend makes of it. At each call of the graph the wrapper looks whether this step is sampled. If not, it calls
+what the backend made: that code, its guards and its cache are as without Caboose. If so, it calls a second version,
+which the same backend makes, once, of the copy that also returns the statistics. Dynamo takes no part in that: no
+graph break, no guard, nothing that counts against the recompile limits.
+
+Two other ways were measured, on a transformer of 31 leaf modules, for a step that is not sampled (forward alone,
+Dynamo's `eager` backend, least of 250 calls on a busy machine):
+
+- hooks that Dynamo traces, behind a global that it guards on: 242 us a forward, for the guards of 31 hooks (8 us each);
+  and the sampled graph is a recompilation, one of torch's eight;
+- an operator in the graph that returns at once: 2,164 us with `torch.library.custom_op`, 614 us with `Library.impl`
+  (70 and 20 us each, with the detach before it); and an operator that inductor does not know splits its kernels, in
+  every step;
+- this one: 0.1 to 0.5 us a graph (16 to 103 inputs), timed directly; 16 us against the forward, which is its noise.
+
+Both others must change the module or the graph before the first compilation too. What this one needs of torch is
+private (`OutputGraph.call_user_compiler`); where it is missing, that is stated.
+
+The second compilation is lazy, in the middle of a forward, so it draws no random number. A graph with dynamic shapes is
+compiled for each combination of shapes by itself: a lazy compilation cannot add guards to Dynamo's. A failure is
+stated, and the graph that exists runs. So it does where another version would not be the same to its surroundings:
+in a checkpoint around the graph (it runs again in the backward, and what it saves must match) and in CUDA graphs (whose
+outputs are overwritten). Graphs with collectives are left alone: not all ranks sample the same steps.
 """
 
 import contextlib
@@ -23,7 +46,6 @@ logger = logging.getLogger("caboose")
 MAX_VERSIONS = 4
 """Versions of one graph with dynamic shapes: each combination of shapes is compiled by itself."""
 TOO_EARLY = "compiled before Caboose was attached: attach before the first step, or use `python -m caboose`"
-NOT_READ = "some graphs: "
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "checkpoints": (lambda: caboose.Checkpoints("here", keep=0), r"Checkpoints\(keep=0\)"),
     "samples": (lambda: caboose.Sampling(0), r"Sampling\(every=0\)"),
     "whole": (lambda: caboose.Sampling(True), r"Sampling\(every=True\)"),
+    "compiled": (lambda: caboose.Sampling(compiled="yes"), r"Sampling\(compiled='yes'\)"),
     "overhead": (lambda: caboose.Sampling(overhead_budget=2), r"overhead_budget=2\): give a share of a step"),
     "text": (lambda: as_rollback("always"), r"attach\(rollback='always'\): use one of .*caboose.Rollback"),
     "none": (lambda: as_rollback(None), r"attach\(rollback=None\)"),

@@ -20,6 +20,10 @@ def test_an_argument_goes_before_the_environment() -> None:
     chosen = environment.resolve(env, endpoint="tcp://127.0.0.1:2", sampling=Sampling(9))
     assert (chosen.endpoint, chosen.sample_every) == ("tcp://127.0.0.1:2", 9)
     assert environment.resolve(env).sample_every == 7
+    env = {"CABOOSE_SAMPLE_COMPILED": "1"}
+    assert environment.resolve(env).samples_compiled
+    assert not environment.resolve(env, sampling=Sampling(compiled=False)).samples_compiled
+    assert not environment.resolve({}).samples_compiled
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,7 @@ def test_an_argument_goes_before_the_environment() -> None:
         ({"CABOOSE_SERVER_KEY": "short", "CABOOSE_AGENT_KEY": SECRET}, "CABOOSE_SERVER_KEY has 5 characters"),
         ({"CABOOSE_SAMPLE_EVERY": "0"}, "CABOOSE_SAMPLE_EVERY='0'"),
         ({"CABOOSE_SAMPLE_EVERY": "often"}, "CABOOSE_SAMPLE_EVERY='often'"),
+        ({"CABOOSE_SAMPLE_COMPILED": "maybe"}, "CABOOSE_SAMPLE_COMPILED='maybe'"),
         ({"CABOOSE_INSECURE": "maybe", "CABOOSE_ENDPOINT": "tcp://daemon.example:5757"}, "CABOOSE_INSECURE='maybe'"),
     ],
 )
