@@ -1,8 +1,11 @@
 """Activations inside compiled graphs: seen on sampled steps, and the run is the same to the last bit."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import caboose
 from caboose.observe import compiled
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
-from support.processes import wait_until
+from support.processes import clean_environment, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
 
@@ -303,16 +306,40 @@ def test_what_was_compiled_before_attach_is_stated(attach: Attach, listening: Co
     assert not run.reports
 
 
+SCRIPT = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+model = torch.compile(model, backend="aot_eager", fullgraph=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    model(torch.randn(5, 4)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(torch._dynamo.utils.counters["stats"]["unique_graphs"], len(torch._dynamo.utils.counters["graph_break"]))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.long
-def test_graphs_captured_before_attach_are_seen_without_code(attach: Attach, listening: Collector) -> None:
-    """As `python -m caboose` does with CABOOSE_SAMPLE_COMPILED: the capture starts when torch is imported."""
-    compiled.install()
-    try:
-        run = watched(attach, listening, whole(Net()), steps=12, early=2)
-    finally:
-        compiled.uninstall()
-    assert sorted(run.reports) == [1, 6]
+def test_without_code_graphs_are_seen_though_they_were_compiled_before_the_first_optimizer_step(
+    tmp_path: Path, listening: Collector
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    settings = {"CABOOSE_SAMPLE_EVERY": "2", "CABOOSE_OVERHEAD_BUDGET": "1.0", "CABOOSE_SAMPLE_COMPILED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "caboose", "train.py"],
+        cwd=tmp_path,
+        env={**clean_environment(), **settings, "CABOOSE_ENDPOINT": listening.endpoint},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 0\n"), done.stderr
+    reports = listening.wait_for(StepReport, 8)
+    seen = [report for report in reports if "activation_order" in report.arrays]
+    assert [report.arrays["activation_order"].tolist() for report in seen] == [[0, 1, 2]] * 3
+    assert "activations" in listening.hellos[-1].visible
 
 
 def _refusing(num: list[int]) -> Callable[..., Any]:
