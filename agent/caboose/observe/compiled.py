@@ -21,6 +21,10 @@ Dynamo's `eager` backend, least of 250 calls on a busy machine):
 Both others must change the module or the graph before the first compilation too. What this one needs of torch is
 private (`OutputGraph.call_user_compiler`); where it is missing, that is stated.
 
+The numbers of a sampled step are the same to the last bit under `aot_eager`. Inductor compiles the second version by
+itself; on a CPU, for a block with LayerNorm, GELU and dropout in float32, losses and weights of 12 steps with three
+samples were the same. Where it fuses otherwise, as in lower precision, they may differ by rounding.
+
 The second compilation is lazy, in the middle of a forward, so it draws no random number. A graph with dynamic shapes is
 compiled for each combination of shapes by itself: a lazy compilation cannot add guards to Dynamo's. A failure is
 stated, and the graph that exists runs. So it does where another version would not be the same to its surroundings:
