@@ -75,7 +75,9 @@ class Samples:
 
     def _watch_activations(self) -> None:
         self.why_no_activations = activations.reason_for_blindness(self._model)
-        self.activations = None if self.why_no_activations else Activations(self._model, self._protect)
+        self.activations = (
+            None if self.why_no_activations else Activations(self._model, self._protect, self._table.held())
+        )
 
     def begin_forward(self, module: torch.nn.Module) -> None:
         if self.local is not None and not self.local.is_armed:
