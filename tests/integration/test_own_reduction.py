@@ -8,13 +8,13 @@ import pytest
 from support.processes import DaemonProcess, wait_until
 from support.training import JOBS, training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LAST = 60
 ON_RANKS = {"gradient_explosion", "rank_outlier", "replica_desync", "gradient_vanishing", "frozen_parameters"}
 
 
-CASES = [(2, 5), pytest.param(2, 0, marks=pytest.mark.long), pytest.param(4, 30, marks=pytest.mark.long)]
+CASES = [(2, 5), (2, 0), (4, 30)]
 
 
 @pytest.mark.parametrize(("ranks", "num_equal"), CASES)
