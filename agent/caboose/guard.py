@@ -4,7 +4,8 @@ Design
 ------
 Everything that the user's loop or torch calls goes through a function wrapped by `Guard.protect`. An exception there is
 counted, and logged once per place and kind. After `MAX_FAILURES` of them the guard trips: the agent removes its hooks
-and does nothing more; the heartbeats report that to the daemon. KeyboardInterrupt and SystemExit pass.
+and does nothing more; the heartbeats report that to the daemon. KeyboardInterrupt and SystemExit pass, and so does what
+a signal handler of the program raises: Python runs it wherever the main thread is, which may be in here.
 
 The guard also measures the agent's time on the training thread, because every entry passes here.
 
@@ -13,6 +14,7 @@ While torch traces a graph to compile, hooks do nothing: they could only break t
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 import time
@@ -69,6 +71,21 @@ class Guard:
         return seconds
 
 
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it: Python gives a handler the frame that it interrupts, which called nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, handler = trace.tb_frame, trace.tb_next.tb_frame
+        code = handler.f_code
+        num_arguments = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
+        values = [handler.f_locals.get(name) for name in code.co_varnames[: num_arguments + code.co_kwonlyargcount]]
+        given = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+        if any(each is interrupted for each in given):
+            return True
+        trace = trace.tb_next
+    return False
+
+
 def _never() -> bool:
     return False
 
@@ -101,7 +118,9 @@ class Protected:
         start = time.perf_counter()
         try:
             return self._function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the run comes first, whatever went wrong in here
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             guard.failed(self._where, error)
             return None
         finally:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from caboose.governor import Governor
-from caboose.guard import Guard
+from caboose.guard import Guard, is_from_signal_handler
 from caboose.observe.loader import BatchSkip, WatchedLoader
 from caboose.observe.phases import PhaseClock
 from caboose.report import live_monitors, resources
@@ -191,7 +191,9 @@ class Monitor:
             if resources.shortage(resources.NUM_THREADS + 1):
                 return
             self._place(build())
-        except Exception as error:  # noqa: BLE001 - this is in the middle of someone's run
+        except Exception as error:  # this is in the middle of someone's run
+            if is_from_signal_handler(error):
+                raise
             if resources.is_shortage(error):
                 return
             logger.warning("caboose: this run is not watched: %r", error)

@@ -1,6 +1,7 @@
 """Nothing the agent does raises into the loop, whatever fails inside it."""
 
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,31 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, monitor: cab
     monitor.validation(0.1)
     monitor.event("data_switch")
     return losses
+
+
+class Preempted(Exception):
+    """What a program's own handler of a signal raises."""
+
+
+def preempted(_number: int, _frame: Any) -> None:
+    raise Preempted
+
+
+class Handler:
+    def __call__(self, *_: Any) -> None:
+        raise Preempted
+
+
+@pytest.mark.parametrize("handler", [preempted, Handler(), lambda *given: preempted(*given)])
+def test_what_a_signal_handler_raises_passes_though_it_runs_inside(handler: Any) -> None:
+    guard = Guard()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Preempted):
+            guard.protect("here", lambda: signal.raise_signal(signal.SIGUSR1))()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert guard.num_failures == 0
 
 
 PLACES = {

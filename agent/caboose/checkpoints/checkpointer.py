@@ -30,6 +30,7 @@ from caboose.checkpoints.errors import CheckpointFailed
 from caboose.checkpoints.exchange import Exchange
 from caboose.checkpoints.loading import LoadedCheckpoint, load
 from caboose.checkpoints.run_state import Captured, RunState
+from caboose.report import threads
 from caboose.tensors.shards import quiet_fsdp1
 from caboose_wire import Terms
 
@@ -138,7 +139,7 @@ class Checkpointer:
                 target=self._write_aside, args=(saving, taken, started), name="caboose-checkpoint", daemon=True
             )
             try:
-                self._thread.start()
+                threads.start(self._thread)
             except RuntimeError:  # no more threads; the other ranks wait for this one anyway
                 self._thread = None
                 self._write_aside(saving, taken, started)

@@ -12,13 +12,17 @@ the other statistics (see `subsample`), and for ReLU-like units a mask of those 
 sampled steps: batch and tokens are subsampled, units never. Of an output that is distributed over ranks, this rank's
 part is read (see `readable`).
 
+A teacher or an average of the weights is not the model, and is not read: a module of which no optimizer holds anything,
+called without gradients. A frozen part of the model is called with them; in a checkpointed one gradients are off, but
+in the module around it too.
+
 A model with compiled parts is not read: hooks would make it compile again, or would be ignored. That is reported. With
 `Sampling(compiled=True)` its compiled graphs return the statistics themselves (see `compiled`), and only leaf modules
 outside of them get a hook, each its own and only during the forward of a sampled step: torch's process-wide hooks would
 be traced. Functional activations outside of its graphs are not read: a function mode makes torch compile again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -27,6 +31,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import compiled
+from caboose.observe.forward import trained_modules
 from caboose.observe.functions import FUNCTIONS
 from caboose.observe.graph_reader import GraphReader
 from caboose.observe.graph_taps import by_unit
@@ -52,10 +57,20 @@ class Activations:
     """The outputs of one model's modules, on sampled steps."""
 
     def __init__(
-        self, model: torch.nn.Module, protect: Callable[[str, Callable[..., Any]], Any], *, in_graphs: bool = False
+        self,
+        model: torch.nn.Module,
+        protect: Callable[[str, Callable[..., Any]], Any],
+        held: Set[int] = frozenset(),
+        *,
+        in_graphs: bool = False,
     ) -> None:
-        """`in_graphs`: reads compiled graphs as well."""
+        """`held` are the identities of the parameters that an optimizer holds; none if that is not known.
+
+        `in_graphs`: reads compiled graphs as well.
+        """
         self.graphs = GraphReader(model, self, protect) if in_graphs else None
+        trained = {id(module) for module in (trained_modules(model, held) if held else model.modules())}
+        self._untrained = {id(module) for module in model.modules()} - trained
         self._names = {id(module): name for name, module in model.named_modules()}
         self._sites: dict[Any, int] = {}
         self.modules: list[Module] = []
@@ -68,6 +83,10 @@ class Activations:
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
         self._stack: list[torch.nn.Module] = []
+        self._has_gradients: list[bool] = []
+        """Whether gradients were on when each module of the stack was called."""
+        self._copy: torch.nn.Module | None = None
+        """The teacher or average that is running."""
         self._calls: dict[Any, int] = {}
         self._handles: list[RemovableHandle] = []
         self._mode: _Functions | None = None
@@ -89,7 +108,7 @@ class Activations:
 
     def arm(self, model: torch.nn.Module) -> None:
         """The forward of a sampled step begins; its outermost module is entered already."""
-        self._stack[:] = [model]
+        self._stack[:], self._has_gradients[:], self._copy = [model], [True], None
         self._calls.clear()
         self.arm_graphs()
         if self.graphs is not None and self.graphs.note_forward():
@@ -130,16 +149,26 @@ class Activations:
         return row
 
     def _enter(self, module: torch.nn.Module, _args: Any) -> None:
+        has_gradients = torch.is_grad_enabled()
+        is_begun = not has_gradients and (not self._has_gradients or self._has_gradients[-1])
+        if self._copy is None and is_begun and id(module) in self._untrained:
+            self._copy = module
         self._stack.append(module)
+        self._has_gradients.append(has_gradients)
 
     def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
         if self._stack and self._stack[-1] is module:
             self._stack.pop()
+            self._has_gradients.pop()
         row = self._sites.get(id(module))
-        if row is not None:
+        if row is not None and self._copy is None:
             self._see(row, output)
+        if module is self._copy:
+            self._copy = None
 
     def _called(self, name: str, output: Any) -> None:
+        if self._copy is not None:
+            return
         row = self.row_of_call(self._stack[-1] if self._stack else None, name)
         if row is not None:
             self._see(row, output)

@@ -1,6 +1,6 @@
 """What the forward of the attached model shows: whether it is called at all, and its train and eval modes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -46,7 +46,7 @@ class Modes:
     def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         parameters = {id(p) for p in model.parameters()}
-        trained = list(dict.fromkeys(_trained(model, held if held & parameters else parameters)))  # shared ones once
+        trained = list(dict.fromkeys(trained_modules(model, held if held & parameters else parameters)))  # shared once
         self._owners = [m for m in trained if any(True for _ in m.parameters(recurse=False))] or [model]
         self._norms = [m for m in trained if isinstance(m, _NormBase) and not _is_frozen(m)]
         self._dropouts = [m for m in trained if isinstance(m, _DropoutNd) and m.p > 0]
@@ -62,14 +62,14 @@ class Modes:
         return Mode(is_training, num_norms, num_dropouts)
 
 
-def _trained(module: torch.nn.Module, held: set[int]) -> Iterator[torch.nn.Module]:
+def trained_modules(module: torch.nn.Module, held: Set[int]) -> Iterator[torch.nn.Module]:
     """The module and those in it, without parts that have parameters and none of them held."""
     parameters = {id(p) for p in module.parameters()}
     if parameters and not parameters & held:
         return
     yield module
     for child in module.children():
-        yield from _trained(child, held)
+        yield from trained_modules(child, held)
 
 
 def _is_frozen(norm: _NormBase) -> bool:

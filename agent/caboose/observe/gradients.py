@@ -9,7 +9,8 @@ The lists of parameters per part are made once; a step only collects their gradi
 A loop may clip and then skip the step, because the norm was not finite. A clipper that is entered again after another
 forward, without a step in between, has new gradients, and those are read instead. Parameters that two optimizers hold
 are read with the first of them. Sparse gradients are not read: adding up their parts would wait for the device. They
-are counted and reported as blind.
+are counted and reported as blind. So are gradients of DTensors that are placed in another way than their parameters,
+where the ranks' parts do not give the norm; how they are placed is read in the first step, and again on sampled steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import torch
 from caboose.observe.layers import Division, LayerTable
 from caboose.observe.step_vector import StepVector
 from caboose.observe.step_vector import Stretch as Piece
-from caboose.tensors.placement import own
+from caboose.tensors.placement import gradient_factor, own
 from caboose.tensors.subsample import histogram, sample, zero_fraction
 
 Stretch = tuple[int, int]
@@ -35,10 +36,13 @@ class GradientReader:
         division: Division,
         norm_type: torch.dtype,
         is_scaled: Callable[[int], bool] = lambda _: False,
+        world: int = 1,
     ) -> None:
         """`is_scaled` returns whether an optimizer's gradients are still multiplied by the scaler's scale."""
+        self._world = world
         self._is_scaled = is_scaled
         self._division = division
+        self._parameters = table.parameters
         self._norm_type = norm_type
         self._watched = [_watched(table, optimizer) for optimizer in optimizers]
         self._ids = [{id(p) for _, p in watched} for watched in self._watched]
@@ -54,6 +58,12 @@ class GradientReader:
         self._unused: set[int] = set()
         self.sparse_rows: set[int] = set()
         """Layers that had a sparse gradient."""
+        self.partial_rows: set[int] = set()
+        """Layers whose gradient's norm does not follow from the ranks' parts."""
+        self._factors: dict[int, float] = {}
+        """By layer: of norms that are multiplied by something else than 1; see `gradient_factor`."""
+        self._placed: set[int] = set()
+        """Layers whose gradient's placement is known."""
         self._pieces = StepVector()
         self.part: Stretch = (0, 0)
         self._is_sampled = False
@@ -114,14 +124,39 @@ class GradientReader:
         if not found:
             return []  # no parameter of this optimizer is in this part, or none has a gradient
         if not self._is_plain:
-            found = [own(gradient) for gradient in found]
+            rows, found = self._own_parts(rows, found)
+            if not found:
+                return []
         name = "scaled_grad_norm" if self._is_scaled(number) else "grad_norm"
-        pieces = [self._pieces.add_scalars(name, torch._foreach_norm(found, 2, dtype=self._norm_type), rows)]
+        norms: Sequence[torch.Tensor] = torch._foreach_norm(found, 2, dtype=self._norm_type)
+        if self._factors:
+            norms = [norm * self._factors.get(row, 1.0) for row, norm in zip(rows, norms, strict=True)]
+        pieces = [self._pieces.add_scalars(name, norms, rows)]
         if self._is_sampled:
             matrix = sample(found)
             pieces.append(self._pieces.add("grad_zero_fraction", zero_fraction(matrix), rows))
             pieces.append(self._pieces.add("grad_histogram", histogram(matrix), rows))
         return pieces
+
+    def _own_parts(self, rows: list[int], gradients: list[torch.Tensor]) -> tuple[list[int], list[torch.Tensor]]:
+        """This rank's parts of the gradients that can be read."""
+        for row, gradient in zip(rows, gradients, strict=True):
+            if self._is_sampled or row not in self._placed:
+                self._place(row, gradient)
+        readable = [
+            (row, own(gradient)) for row, gradient in zip(rows, gradients, strict=True) if row not in self.partial_rows
+        ]
+        return [row for row, _ in readable], [part for _, part in readable]
+
+    def _place(self, row: int, gradient: torch.Tensor) -> None:
+        self._placed.add(row)
+        factor = gradient_factor(self._parameters[row], gradient, self._world)
+        if factor is None:
+            self.partial_rows.add(row)
+        elif factor != 1.0:
+            self._factors[row] = factor
+        else:
+            self._factors.pop(row, None)
 
     def _unread(self, number: int) -> tuple[list[int], list[torch.Tensor]]:
         """Rows and parameters of one optimizer that were not read with another one in this step."""

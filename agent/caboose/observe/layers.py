@@ -12,8 +12,9 @@ a step: the number of parameters of each group and the last of them; on sampled 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
+import msgspec
 import torch
 
 from caboose.tensors.placement import Placements
@@ -61,8 +62,44 @@ class LayerTable:
         self.common = [row for row, p in enumerate(self.parameters) if not placements.is_ignored(p)]
         """The rows that DDP does not ignore."""
         self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
-        num_ignored = len(self.layers) - len(self.common)
-        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored
+        self._partial: set[int] = set()
+        self._state_blind_gradients()
+
+    def note_partial(self, rows: Set[int]) -> bool:
+        """The ranks' parts of these layers' gradients do not give its norm; returns whether that is new."""
+        if rows <= self._partial:
+            return False
+        self._partial |= rows
+        self.layers = tuple(
+            msgspec.structs.replace(layer, placement="unknown", replicas=1) if row in rows else layer
+            for row, layer in enumerate(self.layers)
+        )
+        self._state_blind_gradients()
+        return True
+
+    def note_untrained(self) -> bool:
+        """A backward has ended: what no optimizer holds and has no gradient is a copy, such as a teacher or an average.
+
+        It is not trained, though it takes gradients. Returns whether there are any.
+        """
+        rows = {
+            row
+            for row, (layer, parameter) in enumerate(zip(self.layers, self.parameters, strict=True))
+            if layer.trainable and not layer.held and parameter.grad is None
+        }
+        self.layers = tuple(
+            msgspec.structs.replace(layer, trainable=False) if row in rows else layer
+            for row, layer in enumerate(self.layers)
+        )
+        return bool(rows)
+
+    def held(self) -> set[int]:
+        """The identities of the parameters that an optimizer holds."""
+        return {id(p) for layer, p in zip(self.layers, self.parameters, strict=True) if layer.held}
+
+    def _state_blind_gradients(self) -> None:
+        num_ignored, num_partial = len(self.layers) - len(self.common), len(self._partial)
+        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored - num_partial
         reasons = []
         if num_ignored:
             reasons.append(
@@ -70,8 +107,10 @@ class LayerTable:
             )
         if num_unknown:
             reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
+        if num_partial:
+            reasons.append(f"the gradients of {num_partial} parameters are sums that the optimizer completes (Partial)")
         if reasons:
-            self.blind["gradients"] = "; ".join(reasons)
+            self.blind["gradients"] = "; ".join(reasons) + ": the gradient norm is without them"
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -76,7 +76,7 @@ class Observer:
         self._model = model
         self._world = world
         self._changes = ParameterChanges(self.optimizers)
-        self._has_checked = False
+        self._has_checked = self._has_checked_untrained = False
         self._takes_norms = True
         self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
@@ -136,7 +136,9 @@ class Observer:
             self._handles.append(optimizer.register_step_post_hook(after))
 
     def _reader(self) -> GradientReader:
-        return GradientReader(self.table, self.optimizers, self._division, self._norm_type, self._state.is_scaled)
+        return GradientReader(
+            self.table, self.optimizers, self._division, self._norm_type, self._state.is_scaled, self._world
+        )
 
     def _check_parameters(self) -> None:
         """Called first in a step, so that the optimizers' current parameters are read."""
@@ -148,6 +150,7 @@ class Observer:
     def _change_parameters(self) -> None:
         """The optimizers hold other parameters: watches them if they are the same layers, else reports it."""
         table = LayerTable(self._model, self.optimizers, self._world)
+        table.note_partial(self._gradients.partial_rows)
         self.groups = group_table(self.optimizers)
         self._has_news = True
         self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
@@ -155,6 +158,7 @@ class Observer:
             self.blind["parameters"] = "they changed after attach, and not all are watched: call attach again"
             return
         self.table = table
+        self._has_checked_untrained = False
         self._modes = Modes(self._model, self.optimizers)
         self._gradients = self._reader()
         self._begin_gradients()
@@ -278,6 +282,9 @@ class Observer:
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
             self._check_parameters()
+            if not self._has_checked_untrained:
+                self._has_checked_untrained = True
+                self._has_news |= self.table.note_untrained()
             self._state.note_learning_rates()
             self._state.note_fused_skip(number)
             self._gradients.before_step(number)
@@ -324,6 +331,7 @@ class Observer:
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
         self._note_sparse_gradients()
+        self._note_partial_gradients()
         return ObservedStep(
             loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
@@ -347,6 +355,11 @@ class Observer:
         if num > self._num_sparse:
             self._num_sparse = num
             self.blind = {**self.blind, "sparse_gradients": f"{num} parameters, whose norms are not taken"}
+            self._has_news = True
+
+    def _note_partial_gradients(self) -> None:
+        if self.table.note_partial(self._gradients.partial_rows):
+            self.blind = {**self.blind, **self.table.blind}
             self._has_news = True
 
     def retire(self) -> None:

@@ -85,7 +85,8 @@ class Samples:
         if opaque.is_compiled(self._model):
             self.why_no_activations = "" if self._in_graphs else self._why_no_graphs or self.why_no_activations
         if not self.why_no_activations:
-            self.activations = Activations(self._model, self._protect, in_graphs=self._in_graphs)
+            held = self._table.held()
+            self.activations = Activations(self._model, self._protect, held, in_graphs=self._in_graphs)
 
     def begin_step(self) -> None:
         """A sampled step of a model that was never called so far: perhaps its graphs are in a compiled function."""

@@ -21,6 +21,8 @@ import select
 import sys
 import threading
 
+from caboose.report import threads
+
 NUM_DESCRIPTORS = 20
 NUM_THREADS = 2
 """libzmq's; the sender's own comes on top where it does not run yet."""
@@ -69,15 +71,15 @@ def _take_descriptors(taken: contextlib.ExitStack) -> None:
 
 def _take_threads(taken: contextlib.ExitStack, num: int) -> None:
     done = threading.Event()
-    threads: list[threading.Thread] = []
+    started: list[threading.Thread] = []
 
     def give_back() -> None:
         done.set()
-        for thread in threads:
+        for thread in started:
             thread.join()
 
     taken.callback(give_back)
     for _ in range(num):
         thread = threading.Thread(target=done.wait, name="caboose-probe", daemon=True)
-        thread.start()
-        threads.append(thread)
+        threads.start(thread)
+        started.append(thread)

@@ -27,7 +27,7 @@ from typing import Protocol
 
 import zmq
 
-from caboose.report import resources
+from caboose.report import resources, threads
 from caboose.report.connection import Connection, CurveKeys, Flooded, Waker
 from caboose.report.daemon_log import daemon_log
 from caboose_wire import (
@@ -109,7 +109,7 @@ class Sender:
 
     def start(self) -> None:
         """Starts to connect; returns at once, whether or not there is a daemon."""
-        self._thread.start()
+        threads.start(self._thread)
 
     @property
     def num_queued(self) -> int:

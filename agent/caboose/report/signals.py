@@ -14,10 +14,15 @@ the handler, whichever comes first. Neither waits for the daemon longer than `GO
 interpreter's lock holds up both, as it does every Python handler; a launcher's SIGKILL still ends it.
 
 A forked child must not inherit the handlers: Python forgets signals that come before the child's first line. So the
-default actions are in force while a process forks. The child inherits the descriptor; the kernel adds the writer's
-process id to each byte, and bytes of other processes are ignored.
+default actions are in force while a process forks, unless other code has placed a handler below Python since
+(`faulthandler`). The child inherits the descriptor; the kernel adds the writer's process id to each byte, and bytes of
+other processes are ignored.
 
-A signal that the script handles is noted with its time: a Bye soon after it names it. Outside the main thread, where
+The descriptor belongs to whoever asks for it (`asyncio` does, for its own handlers): while it is another's, the default
+actions are in force, because a handler that only the main thread can run would keep a blocked process alive. They are
+ours again when it is given back, or when a script restores the default action after a handler of its own.
+
+A signal that the script handles is noted with its time: a Bye soon after it names it. Outside the main thread, while
 another program part owns the wakeup descriptor, and outside Linux, nothing is placed, and such a death sends no Bye.
 """
 
@@ -28,11 +33,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
 from caboose.observe.patches import Patches
+from caboose.report import threads
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 GOODBYE_SECONDS = 0.7
@@ -40,6 +46,9 @@ GOODBYE_SECONDS = 0.7
 NOTED_SECONDS = 900.0
 """A script may save a checkpoint after the signal, and then ends: by then it ended because of it."""
 CREDENTIALS = struct.Struct("3i")
+POINTER = struct.calcsize("P")
+DEFAULT = bytes(512)
+"""A `struct sigaction` of the default action; its size is at most that."""
 
 
 class SignalWatch:
@@ -49,18 +58,21 @@ class SignalWatch:
         self._say_goodbye = say_goodbye
         self._pid = os.getpid()
         self._patches = Patches()
-        self._getsignal = signal.getsignal
-        self._set_action: Callable[[int, int | None], int | None] | None = None
-        self._forking: dict[int, int | None] = {}
-        """The handlers as the kernel has them, while the process forks."""
+        self._getsignal, self._set_signal = signal.getsignal, signal.signal
+        self._kernel: _Kernel | None = None
+        self._placed: dict[int, bytes] = {}
+        """Our handlers as the kernel has them."""
+        self._forking: dict[int, bytes] = {}
+        """The same, while the process forks."""
         self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._owns_wakeup = True
         self._ending = threading.Lock()
         self._noted: tuple[int, float] | None = None
 
     def start(self) -> None:
         """Places the handlers where the default action is in force; on the main thread, and on Linux, only."""
-        self._set_action = _kernels_action()
-        if self._set_action is None or threading.current_thread() is not threading.main_thread():
+        self._kernel = _kernel()
+        if self._kernel is None or threading.current_thread() is not threading.main_thread():
             return
         reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -72,37 +84,74 @@ class SignalWatch:
             writer.close()
             return
         self._sockets = reader, writer
-        threading.Thread(target=self._watch, args=(reader,), name="caboose-signals", daemon=True).start()
-        caught = _caught()
-        for number in ENDING:
-            if self._getsignal(number) is signal.SIG_DFL and number not in caught:
-                signal.signal(number, self._handle)
-        for name in ("getsignal", "signal"):
-            self._patches.put(signal, name, lambda original: lambda *args: self._shown(original(*args)))
+        threads.start(threading.Thread(target=self._watch, args=(reader,), name="caboose-signals", daemon=True))
+        self._place(ENDING)
+        self._patches.put(signal, "getsignal", lambda original: lambda *a, **k: self._shown(original(*a, **k)))
+        self._patches.put(signal, "signal", self._watch_handlers)
+        self._patches.put(signal, "set_wakeup_fd", self._watch_wakeup)
 
     def stop(self) -> None:
         """Restores the default actions, and gives the descriptor back; at exit, and in a forked child."""
         if self._sockets is None:
             return
         self._patches.undo()
-        for number in ENDING:
-            if self._is_ours(number):
-                signal.signal(number, signal.SIG_DFL)
+        self._restore()
         current = signal.set_wakeup_fd(-1)
         if current not in (-1, self._sockets[1].fileno()):
             signal.set_wakeup_fd(current)
         self._sockets = None
 
+    def _place(self, numbers: Iterable[int]) -> None:
+        assert self._kernel is not None, "nothing is placed without it"
+        for number in numbers:
+            if self._getsignal(number) is signal.SIG_DFL and self._kernel.is_default(number):
+                self._set_signal(number, self._handle)
+                self._placed[number] = self._kernel.action(number)
+
+    def _restore(self) -> None:
+        for number in ENDING:
+            if self._is_ours(number):
+                self._set_signal(number, signal.SIG_DFL)
+
+    def _watch_handlers(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_signal(*args: Any, **kwargs: Any) -> Any:
+            shown = self._shown(original(*args, **kwargs))
+            if self._sockets is not None and self._owns_wakeup:
+                self._place(ENDING)
+            return shown
+
+        return set_signal
+
+    def _watch_wakeup(self, original: Callable[..., int]) -> Callable[..., int]:
+        def set_wakeup_fd(fd: int, *, warn_on_full_buffer: bool = True) -> int:
+            before = original(fd, warn_on_full_buffer=warn_on_full_buffer)
+            if self._sockets is None:
+                return before
+            ours = self._sockets[1].fileno()
+            self._owns_wakeup = fd == -1
+            if self._owns_wakeup:
+                original(ours, warn_on_full_buffer=False)
+                self._place(ENDING)
+            else:
+                self._restore()
+            return -1 if before == ours else before
+
+        return set_wakeup_fd
+
     def before_fork(self) -> None:
         """Restores the default actions; on any thread."""
-        if self._sockets is not None and self._set_action is not None:
-            self._forking = {number: self._set_action(number, None) for number in ENDING if self._is_ours(number)}
+        kernel = self._kernel
+        if self._sockets is not None and kernel is not None:
+            in_force = [number for number in ENDING if self._is_ours(number) and self._is_in_force(number)]
+            self._forking = {number: kernel.action(number) for number in in_force}
+            for number in in_force:
+                kernel.set(number, DEFAULT)
 
     def after_fork(self) -> None:
         """In the parent: places the handlers again."""
-        for number, handler in self._forking.items():
-            if self._set_action is not None and self._is_ours(number):
-                self._set_action(number, handler)
+        for number, action in self._forking.items():
+            if self._kernel is not None and self._is_ours(number):
+                self._kernel.set(number, action)
         self._forking = {}
 
     @property
@@ -122,6 +171,11 @@ class SignalWatch:
 
     def _is_ours(self, number: int) -> bool:
         return bool(self._getsignal(number) == self._handle)
+
+    def _is_in_force(self, number: int) -> bool:
+        """Whether the kernel calls our handler, and not one that was placed below Python later."""
+        assert self._kernel is not None, "nothing is placed without it"
+        return self._kernel.action(number)[:POINTER] == self._placed[number][:POINTER]
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._is_ours(number):  # else another handler calls the one that it replaced
@@ -155,8 +209,8 @@ class SignalWatch:
             self._die(number)
 
     def _die(self, number: int) -> None:
-        assert self._set_action is not None, "nothing is placed without it"
-        self._set_action(number, None)
+        assert self._kernel is not None, "nothing is placed without it"
+        self._kernel.set(number, DEFAULT)
         os.kill(os.getpid(), number)
 
 
@@ -164,29 +218,39 @@ def _is_from(pid: int, extra: list[tuple[int, int, bytes]]) -> bool:
     return any(kind == socket.SCM_CREDENTIALS and CREDENTIALS.unpack_from(value)[0] == pid for _, kind, value in extra)
 
 
-def _kernels_action() -> Callable[[int, int | None], int | None] | None:
-    """Sets a signal's action and returns the one before, None for the default; unlike `signal.signal`, on any thread.
+class _Kernel:
+    """What the kernel does at a signal; unlike Python's `signal.signal`, for any thread to call.
 
-    None where there is no way to do that.
+    An action is the bytes of a `struct sigaction`; on Linux it begins with the handler's address.
     """
+
+    def __init__(self, sigaction: Callable[[int, Any, Any], int], buffer: Callable[..., Any]) -> None:
+        self._sigaction = sigaction
+        self._buffer = buffer
+
+    def action(self, number: int) -> bytes:
+        found = self._buffer(len(DEFAULT))
+        self._sigaction(number, None, found)
+        return bytes(found.raw)
+
+    def set(self, number: int, action: bytes) -> None:
+        self._sigaction(number, self._buffer(action, len(action)), None)
+
+    def is_default(self, number: int) -> bool:
+        """Whether no code of this process handles it, C libraries included, and it is not ignored."""
+        return not any(self.action(number)[:POINTER])
+
+
+def _kernel() -> _Kernel | None:
+    """None where there is no way to set actions."""
     if not hasattr(socket, "SO_PASSCRED"):
         return None
     try:
         import ctypes
 
-        libc_signal = ctypes.CDLL(None).signal
+        sigaction = ctypes.CDLL(None).sigaction
     except (ImportError, OSError, AttributeError):
         return None
-    libc_signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    libc_signal.restype = ctypes.c_void_p
-    return lambda number, action: libc_signal(number, action)
-
-
-def _caught() -> set[int]:
-    """The signals that any code of this process handles, C libraries included; all of them where that is not known."""
-    try:
-        with open("/proc/self/status") as status:
-            mask = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
-    except (OSError, StopIteration, ValueError):
-        return set(ENDING)
-    return {number for number in ENDING if mask >> (number - 1) & 1}
+    sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    sigaction.restype = ctypes.c_int
+    return _Kernel(sigaction, ctypes.create_string_buffer)

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
+from caboose.report import threads
 from caboose.report.daemon_log import printable
 from caboose.rollback.agreement import agree
 from caboose.rollback.budget import Limits
@@ -102,7 +103,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Starts to connect; returns at once."""
-        self._thread.start()
+        threads.start(self._thread)
 
     @property
     def last_number(self) -> int:

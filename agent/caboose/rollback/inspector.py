@@ -12,6 +12,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from caboose.report import threads
+
 logger = logging.getLogger("caboose")
 
 
@@ -27,7 +29,7 @@ class Inspector:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="caboose-snapshots", daemon=True)
             try:
-                thread.start()
+                threads.start(thread)
             except (RuntimeError, MemoryError) as error:  # this may be a boundary at which all ranks act
                 logger.warning("caboose: a snapshot cannot be checked now and will not be used: %r", error)
                 return

@@ -7,9 +7,10 @@ known if every dimension of its mesh shards or replicates it and the mesh spans 
 ranks, divided by the number of copies of each shard, are those of the whole. FSDP1 keeps shards of flat buffers; its
 handles give them, and the number of ranks. Everything else (a partial tensor, a mesh over part of the job, a plain
 tensor in a sharded model) is `unknown`: reported as blind, never summed. So is a parameter that DDP ignores, or that
-lies outside of it: each rank has its own.
+lies outside of it: each rank has its own. Gradients have placements of their own (see `gradient_factor`).
 """
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ import torch
 
 from caboose_wire.fields import Placement
 
+SHARDS = ("Shard", "_StridedShard")
+"""The second is of a dimension that two dimensions of the mesh shard, as with FSDP2 around tensor parallel layers."""
 FSDP1_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -93,6 +96,24 @@ def own(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(part) if part.is_complex() else part
 
 
+def gradient_factor(parameter: torch.Tensor, gradient: torch.Tensor, world: int) -> float | None:
+    """What the norm of this rank's part of a gradient is multiplied by to be one of its parameter's placement.
+
+    A gradient may be placed in another way than its parameter: under tensor parallelism that of a sharded embedding is
+    complete on every rank, and that of a norm is a sum that the optimizer's first operation completes (`Partial`). None
+    where the parts do not give the norm of the whole.
+    """
+    placed, own_mesh = _mesh(gradient), _mesh(parameter)
+    if own_mesh is None or getattr(gradient, "placements", None) == getattr(parameter, "placements", None):
+        return 1.0
+    if placed is None:
+        return None
+    mine, its = _of_dtensor(parameter, own_mesh, world), _of_dtensor(gradient, placed, world)
+    if its.placement == "unknown" or (mine.placement, its.placement) == ("replicated", "sharded"):
+        return None
+    return 1.0 if mine.placement == "replicated" else math.sqrt(mine.replicas / its.replicas)
+
+
 def _mesh(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "device_mesh", None)
 
@@ -103,8 +124,8 @@ def _of_dtensor(parameter: Any, mesh: Any, world: int) -> ParameterPlacement:
     is_understood = mesh.size() == world
     for dimension, how in enumerate(parameter.placements):
         kind = type(how).__name__
-        is_sharded |= kind == "Shard"
-        is_understood &= kind in ("Shard", "Replicate")
+        is_sharded |= kind in SHARDS
+        is_understood &= kind in SHARDS or kind == "Replicate"
         if kind == "Replicate":
             replicas *= mesh.size(dimension)
     if not is_understood:

@@ -16,7 +16,7 @@ def layer_table(job: Job) -> dict[str, Any] | None:
     if latest is None:
         return None
     layers, modules = job.layers[:MAX_ROWS], job.modules[:MAX_ROWS]
-    norms = None if last is None or last.grad_norm is None else last.layer_grad_norm
+    norms = None if last is None else last.whole_layer_grad_norm
     return {
         "step": latest.step,
         "num_layers": len(job.layers),

@@ -42,7 +42,7 @@ ENDED_STATES = ("ended", "cancelled")
 """Every rank sent its Bye, and none failed."""
 LOCAL_GRADIENTS = (
     "the ranks' gradients differ when the optimizer's step begins: it reduces them itself (ZeRO, distributed Muon), or "
-    "nothing does; what is shown of a layer is the largest of the ranks' own norms"
+    "nothing does; samples show of a layer the largest of the ranks' own norms"
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from caboose_daemon.steps.masked import MISSING, LayerValues, ModuleValues
+from caboose_daemon.steps.masked import MISSING, NO_LAYERS, LayerValues, ModuleValues
 from caboose_daemon.steps.reduce_ranks import global_norm, merge
 from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
@@ -156,6 +156,11 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
         """Layers whose gradient no rank looked at in this step, for example because a rank is silent."""
         return self.layer_grad_norm.num_unseen if self.has_layers else 0
 
+    @property
+    def whole_layer_grad_norm(self) -> LayerValues:
+        """To show: without layers where each rank has its own gradients, of which none is that of the model."""
+        return NO_LAYERS if self.has_local_gradients else self.layer_grad_norm
+
     @cached_property
     def has_layers(self) -> bool:
         """Whether any rank sent gradient norms in this step."""
@@ -298,7 +303,8 @@ def combine(
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = None if is_local else global_norm(layer_norm, layers)
-    if total is None and not is_local:  # a rank is missing; a clipper may have computed the whole norm
+    is_understood = all(layer.placement != "unknown" for layer in layers)
+    if total is None and is_understood and not is_local:  # a rank is missing; a clipper may have the whole norm
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     aligned = AlignedStep(
         attempt=attempt,

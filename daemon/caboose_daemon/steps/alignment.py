@@ -23,7 +23,9 @@ from caboose_wire import Layer, StepReport
 
 MAX_OPEN = 1024
 DECIDING_STEPS = 3
-"""Steps whose gradients must all differ between ranks for them to count as each rank's own."""
+"""Steps whose gradients differ between ranks, after which they count as each rank's own for the rest of the attempt."""
+SETTLED_STEPS = 50
+"""Steps whose gradients were equal, after which they count as reduced: a rank that differs then has a fault."""
 MAX_CLOSED_RANKS = 524_288
 """Ranks times steps that one call closes: 64 steps of 8,192 ranks. At least one step is closed."""
 
@@ -48,8 +50,8 @@ class Aligner:
         self.num_late = 0
         self.num_duplicate = 0
         self.num_incomplete = 0
-        self._is_local = True
-        self._num_left = DECIDING_STEPS
+        self._num_equal = self._num_apart = 0
+        self._is_local = False
 
     def add(self, rank: int, report: StepReport, now: float) -> None:
         self._reached[rank] = max(report.step, self._reached.get(rank, -1))
@@ -108,17 +110,23 @@ class Aligner:
     def _are_gradients_local(self, reports: Mapping[int, StepReport], layers: Sequence[Layer]) -> bool:
         """Whether each rank has gradients of its own: the optimizer reduces them itself (ZeRO, Muon), or nobody does.
 
-        The first steps of an attempt decide: replicas are equal then, so what differs was not reduced. A rank that
-        differs from the others later has a fault.
+        Ranks may have equal batches for a while, in the first steps above all. So every step is compared, and one that
+        differs has no norm of the whole; `DECIDING_STEPS` of them decide. Once `SETTLED_STEPS` were equal it is the
+        other way round: the largest norm shows the fault, unless as many steps in a row differ.
         """
-        if self._num_left == 0:
-            return self._is_local
+        if self._is_local:
+            return True
         is_apart = are_apart("grad_norm", reports, layers)
         if is_apart is None:
             return False
-        self._is_local &= is_apart
-        self._num_left = self._num_left - 1 if is_apart else 0
-        return self._is_local
+        is_settled = self._num_equal >= SETTLED_STEPS
+        if is_apart:
+            self._num_apart += 1
+        else:
+            self._num_equal += 1
+            self._num_apart = 0 if is_settled else self._num_apart
+        self._is_local = self._num_apart >= (SETTLED_STEPS if is_settled else DECIDING_STEPS)
+        return self._is_local or (is_apart and not is_settled)
 
     def _watermark(self, gone: Set[int], num_expected: int) -> int:
         """The last step that every expected rank has reached; the last one of all if no rank is expected."""

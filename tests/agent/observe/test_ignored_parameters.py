@@ -51,5 +51,5 @@ def test_ignored_parameters_are_in_no_fingerprint_and_no_norm_and_that_is_said(
     assert (first.arrays["local_grad_norm"][2:] > 0).all()
     hello = listening.wait_for(Hello)[0]
     assert [layer.placement for layer in hello.layers] == ["unknown", "unknown", "replicated", "replicated"]
-    assert hello.blind["gradients"] == "2 parameters are ignored by DDP or outside of it, so that each rank has its own"
+    assert hello.blind["gradients"].startswith("2 parameters are ignored by DDP")
     assert monitor.guard.num_failures == 0

@@ -2,12 +2,13 @@
 
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_daemon.steps.alignment import MAX_OPEN, Aligner
-from caboose_wire import Phases
+from caboose_wire import Clipping, Phases
 from caboose_wire.fields import MAX_RANKS
 from support.ranks import LAYERS, a_report
 
@@ -238,3 +239,40 @@ def test_a_step_kept_for_later_has_what_was_said_and_reduced_but_no_arrays() -> 
     assert kept.reports[1].phases == reports[1].phases
     assert kept.layer_values("update_ratio") is step.layer_values("update_ratio")
     assert step.reports[0].arrays, "the step itself is as it was"
+
+
+def norms_by_step(*scales: tuple[float, ...]) -> list[AlignedStep]:
+    """Steps in which the ranks' norms are those of one gradient, times their scales."""
+    aligner = Aligner(attempt=1)
+    for number, of_ranks in enumerate(scales, 1):
+        for rank, scale in enumerate(of_ranks):
+            norms = np.array([3.0, 4.0, 12.0, 84.0], dtype=np.float32) * np.float32(scale)
+            aligner.add(rank, a_report(number, arrays={"grad_norm": norms}), 0.0)
+    return list(aligner.close(set(), len(scales[0]), LAYERS, 0.0))
+
+
+def test_ranks_that_begin_with_equal_batches_and_gradients_of_their_own_have_a_norm_only_while_they_agree() -> None:
+    same, apart = (1.0, 1.0, 1.0, 1.0), (1.0, 1.3, 0.8, 1.0)
+    steps = norms_by_step(*[same] * 30, apart, *[same] * 5, apart, apart, same, apart)
+    assert [step.grad_norm is None for step in steps] == [False] * 30 + [True] + [False] * 5 + [True] * 4
+    assert [step.has_local_gradients for step in steps[-2:]] == [True, True], "three steps decide"
+    assert len(steps[-1].whole_layer_grad_norm) == 0, "nothing is shown as the norm of a layer"
+    assert len(steps[-1].layer_grad_norm) == len(LAYERS), "rules still find a NaN in it"
+
+
+@pytest.mark.parametrize(("difference", "is_known"), [(0.005, False), (0.001, False), (1e-4, True), (0.0, True)])
+def test_norms_of_large_batches_differ_little_and_are_still_each_ranks_own(difference: float, is_known: bool) -> None:
+    (step,) = norms_by_step((1.0, 1.0 + difference))
+    assert (step.grad_norm is not None) == is_known
+
+
+def test_a_rank_whose_norms_are_not_finite_shows() -> None:
+    (step,) = norms_by_step((1.0, float("nan")))
+    assert step.has_bad_grad_norm
+
+
+def test_a_clippers_norm_is_not_that_of_the_whole_where_layers_are_placed_in_an_unknown_way() -> None:
+    layers = tuple(msgspec.structs.replace(layer, placement="unknown", replicas=1) for layer in LAYERS)
+    reports = {rank: a_report(arrays={}, clipping=Clipping(max_norm=1.0, total_norm=7.0)) for rank in range(2)}
+    assert combine(reports, attempt=1, step=1, world=2, layers=layers).grad_norm is None
+    assert combine(reports, attempt=1, step=1, world=2, layers=LAYERS).grad_norm == 7.0

@@ -1,8 +1,11 @@
 """A rank that waits for its end in one place: `ending.py ENDPOINT PLACE`. It prints a line when it is there."""
 
+import asyncio
+import faulthandler
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -11,6 +14,10 @@ import torch
 import torch.distributed as dist
 
 import caboose
+
+
+def announce() -> None:
+    print(f"here at {time.time()}", flush=True)
 
 
 def leave(*_: Any) -> None:
@@ -40,17 +47,42 @@ def main(endpoint: str, place: str) -> None:
     if place == "restored":
         before = signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGTERM, before)
+    if place == "handled by keyword":
+        signal.signal(signalnum=signal.SIGTERM, handler=leave)
+    if place in ("own descriptor", "descriptor given back"):
+        kept = socket.socketpair()
+        kept[1].setblocking(False)
+        assert signal.set_wakeup_fd(kept[1].fileno()) == -1, "ours is not shown"
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if place == "descriptor given back":
+        assert signal.set_wakeup_fd(-1) == kept[1].fileno()
+    if place == "a handler below Python":
+        faulthandler.register(signal.SIGTERM, chain=True)
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
     if place == "child":
         child = os.fork()
         if child == 0:
             time.sleep(600)
         os.kill(child, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-    print(f"here at {time.time()}", flush=True)
+    if place not in ("waited for", "asyncio"):
+        announce()
     if place == "python":
         while True:
             re.escape("busy")
-    elif place == "collective":
+    elif place == "asyncio":
+        loop = asyncio.new_event_loop()
+        loop.add_signal_handler(signal.SIGTERM, leave)
+        loop.call_soon(announce)
+        loop.run_forever()
+    elif place == "waited for":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        announce()
+        assert signal.sigwait({signal.SIGTERM}) == signal.SIGTERM
+        sys.exit(9)
+    elif place in ("collective", "own descriptor"):
         dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).wait(["never"])
     elif place == "ignored":
         time.sleep(2.0)

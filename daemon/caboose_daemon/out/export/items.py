@@ -161,7 +161,7 @@ class Curves:
             self._pending.append(pending)
             if len(self._pending) > MAX_PENDING:
                 self._pending.popleft().step = None
-        return MirroredSample(step.layer_grad_norm, job.meters.latest, pending)
+        return MirroredSample(step.whole_layer_grad_norm, job.meters.latest, pending)
 
 
 def pick(job: Job, event: Event) -> Declared | None:

@@ -35,8 +35,8 @@ class LayerSeries:
         self._matrices.look(job.layers)
         names = [layer.name for layer in job.layers]
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
-        if job.last is not None and len(job.last.layer_grad_norm) == len(names):
-            self._statistic("gradient_norm", job.last.layer_grad_norm, names, matrices, samples, now)
+        if job.last is not None and len(norms := job.last.whole_layer_grad_norm) == len(names):
+            self._statistic("gradient_norm", norms, names, matrices, samples, now)
         latest = job.meters.latest
         if latest is None:
             return
