@@ -2,12 +2,12 @@
 
 Design
 ------
-The monitor only joins the parts that `attach` built. Every public call goes through the guard, so none of them raises.
-A disabled monitor is the same class without parts, and needs no torch.
+The monitor only joins the components that `attach` built. Every public call goes through the guard, so none of them
+raises. A disabled monitor is the same class without components, and needs no torch.
 
-Where file descriptors, threads or memory are missing at attach, the monitor waits: it has a shell and no other parts,
-counts the steps, and tries again at a step boundary every `RETRY_SECONDS`. What the shell has is used from then on, so
-that loaders and functions wrapped in between stay valid.
+Where file descriptors, threads or memory are missing at attach, the monitor waits: it has a shell and no other
+components, counts the steps, and tries again at a step boundary every `RETRY_SECONDS`. What the shell has is used from
+then on, so that loaders and functions wrapped in between stay valid.
 
 With rollback `auto` there is also a brake (`rollback.brake`). It is outside the guard: a rank that has agreed to act
 must act, even if observing has failed, and its two exceptions are meant to end the run.
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from caboose.governor import Governor
 from caboose.guard import Guard, is_from_signal_handler
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from caboose.hunting.hunter import Hunter
     from caboose.hunting.result import HuntResult
     from caboose.observe.observer import Observer
+    from caboose.observe.parts import Outline
     from caboose.rollback.brake import Brake
     from caboose.rollback.skip_step import StepSkipper
 
@@ -46,10 +47,11 @@ BROKEN_SECONDS = 5.0
 """How long `close` waits for a background save when the run ends with an error: other ranks may be gone."""
 
 Batch = TypeVar("Batch")
+Loss: TypeAlias = "torch.Tensor | float | None"
 
 
 class Shell:
-    """The parts that a monitor has from the beginning, also while it waits."""
+    """The components that a monitor has from the beginning, also while it waits."""
 
     def __init__(self, start_step: int = 0, start_model_step: int | None = None) -> None:
         self.guard = Guard()
@@ -59,12 +61,14 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Components:
     """What `attach` built for one rank, around a shell."""
 
     session: Session
     governor: Governor
     observer: "Observer"
+    observe: "Callable[[Outline], Observer]"
+    """Makes an observer of other models and optimizers, to take over from this one."""
     reporter: StepReporter
     make_hunter: "Callable[[], Hunter]"
     """For a hunt that the user calls, where hunting is off."""
@@ -78,7 +82,11 @@ class Monitor:
     """Watches one rank. Made by `caboose.attach`."""
 
     def __init__(
-        self, parts: Parts | None, shell: Shell | None = None, *, build_later: Callable[[], Parts] | None = None
+        self,
+        parts: Components | None,
+        shell: Shell | None = None,
+        *,
+        build_later: Callable[[], Components] | None = None,
     ) -> None:
         """Without parts every call does nothing, until `build_later` has built them, if it is given."""
         shell = shell or Shell()
@@ -93,11 +101,12 @@ class Monitor:
         self._guarded_step = self.guard.protect("step", self._end_step)
         self._guarded_event = self.guard.protect("event", self._send_event)
 
-    def _place(self, parts: Parts | None) -> None:
+    def _place(self, parts: Components | None) -> None:
         self.identity: Identity | None = None if parts is None else parts.session.identity
         self._governor = Governor(1, 1.0) if parts is None else parts.governor
         self._session = None if parts is None else parts.session
         self._observer = None if parts is None else parts.observer
+        self._observe = None if parts is None else parts.observe
         self._reporter = None if parts is None else parts.reporter
         self._brake = None if parts is None else parts.brake
         self._skipper = None if parts is None else parts.skipper
@@ -138,7 +147,7 @@ class Monitor:
 
     def step(
         self,
-        loss: "torch.Tensor | float | None" = None,
+        loss: "Loss | Mapping[str, Loss]" = None,
         *,
         step: int | None = None,
         metrics: Mapping[str, float] | None = None,
@@ -147,7 +156,8 @@ class Monitor:
     ) -> None:
         """The step boundary: call it once per optimizer step, on every rank.
 
-        Under gradient accumulation `loss` is the mean of the micro-batches. `step` overrides the count of
+        Under gradient accumulation `loss` is the mean of the micro-batches. Of several models it is a mapping with the
+        keys that attach was given; the loss of the first one is also the job's. `step` overrides the count of
         optimizer steps; `num_samples` weights this rank's loss in the mean over ranks.
         """
         if self._is_closed:
@@ -165,7 +175,7 @@ class Monitor:
 
     def _end_step(
         self,
-        loss: "torch.Tensor | float | None",
+        loss: "Loss | Mapping[str, Loss]",
         metrics: Mapping[str, float] | None,
         num_samples: int | None,
         num_tokens: int | None,
@@ -180,7 +190,7 @@ class Monitor:
         finally:  # the step is over even if it could not be reported
             reporter.begin_step()
 
-    def _wait(self, build: Callable[[], Parts], step: int | None) -> None:
+    def _wait(self, build: Callable[[], Components], step: int | None) -> None:
         """A step that is not watched; tries to build the parts if it is time to."""
         self._count.advance(step)
         now = time.monotonic()
@@ -297,6 +307,32 @@ class Monitor:
         finally:
             if self._session is not None:
                 self._session.close(error or live_monitors.exit_error(), live_monitors.noted_signal())
+
+    def train(self, outline: "Outline") -> None:
+        """From now on these models and optimizers are watched, in the same run; in the middle of a step.
+
+        Not for the hook of an optimizer that is watched already.
+        """
+        before, reporter, session = self._observer, self._reporter, self._session
+        if before is None or reporter is None or session is None or self._observe is None or self._is_closed:
+            return
+        observer = self._observe(outline)
+        observer.facts["objective"] = before.facts["objective"]
+        if self._hunter is not None:
+            observer.blind["hunt"] = "only the model that was attached first is run again"
+        before.close()
+        reporter.change_observer(observer)
+        self._observer = observer
+        session.replace_hello(
+            layers=observer.table.layers,
+            groups=observer.groups,
+            modules=observer.modules,
+            wrapper=observer.wrapper,
+            visible=observer.visible,
+            blind=observer.blind,
+            facts=observer.facts,
+            parts=observer.parts,
+        )
 
     def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any]) -> None:
         """Adds to what the Hello states: what is not seen, and facts of the run."""

@@ -10,6 +10,7 @@ MAX_LAYERS = 65_536
 MAX_RANKS = 131_072
 MAX_GROUPS = 256
 MAX_SCALARS = 256
+MAX_PARTS = 16
 MAX_COUNT = 2**53
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]

@@ -23,6 +23,7 @@ import msgspec
 from caboose_wire.fields import (
     MAX_GROUPS,
     MAX_LAYERS,
+    MAX_PARTS,
     MAX_RANKS,
     Count,
     Fingerprint,
@@ -123,6 +124,17 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     """Elements of this rank's tensors; 0 if unknown."""
 
 
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """One of several models that a job trains, each with optimizers and a loss of its own.
+
+    The layers and groups of a part are neighbours in their tables; a range is its first row and the row after its last.
+    """
+
+    name: Name
+    layers: tuple[Count, Count] = (0, 0)
+    groups: tuple[Count, Count] = (0, 0)
+
+
 class Phases(msgspec.Struct, frozen=True, array_like=True):
     """Wall time of a step by phase, in seconds; NaN for an unknown phase."""
 
@@ -174,6 +186,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modules: Annotated[tuple[Module, ...], msgspec.Meta(max_length=MAX_LAYERS)] = ()
     rollback: RollbackMode = "off"
     """What the run's owner allows."""
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+    """Empty for a job with one model. `loss` in the reports is that of the first part."""
 
 
 class Clipping(msgspec.Struct, frozen=True, array_like=True):
@@ -230,6 +244,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics: Scalars = {}
     local_grad_norm: float | None = None
     """L2 norm of this rank's gradient before the reduction; only on sampled steps."""
+    part_losses: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+    """In the order of Hello's parts; None for a part without a loss in this step."""
     agent_seconds: float = 0.0
     """Time the agent spent on the training thread since the last report."""
     num_dropped: Count = 0

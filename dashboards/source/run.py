@@ -156,6 +156,31 @@ def _learning() -> list[Panel]:
             size=THIRD,
         ),
         curves(
+            "Loss of each part",
+            Curve(gauge("caboose_part_loss", "part"), "{{part}}"),
+            unit="short",
+            about="Of a job with several models, such as a GAN or an actor with its critics. Empty for one model.",
+            rules=("non_finite", "loss_spike"),
+            size=THIRD,
+        ),
+        curves(
+            "Gradient norm of each part",
+            Curve(gauge("caboose_part_gradient_norm", "part"), "{{part}}"),
+            unit="short",
+            log=10,
+            about="Before clipping. Empty for one model.",
+            rules=("gradient_explosion",),
+            size=THIRD,
+        ),
+        curves(
+            "Learning rate of each part",
+            Curve(gauge("caboose_part_learning_rate", "part"), "{{part}}"),
+            unit="sci",
+            about="Of the largest parameter group of each part. Empty for one model.",
+            rules=("lr_schedule",),
+            size=THIRD,
+        ),
+        curves(
             "Update size",
             *(
                 Curve(gauge("caboose_layer_update_ratio", where=(f'stat="{stat}"',)), f"{stat} over layers")

@@ -9,7 +9,7 @@ minute and a picture of three.
 `gpt-124m`     eight ranks on four hosts, mixed precision, clipping, validation. A rank's batches overflow for two
                seconds (NaN, skipped steps), one layer's units die, one rank becomes slow. Early on, somebody has it
                rolled back.
-`resnet-50`    four ranks, nothing wrong
+`resnet-50`    four ranks and two parts, nothing wrong
 `bert-large`   ended with an error; `mnist` ended well
 `transformer`  the real one: two ranks of `caboose_drills.demo`, with its spike
 """
@@ -37,6 +37,7 @@ from caboose_wire import (
     Holdings,
     Layer,
     Module,
+    Part,
     Phases,
     Scaler,
     StepReport,
@@ -78,8 +79,9 @@ BIG_HELLO: dict[str, Any] = {
 SECOND_LAUNCH = {**BIG_HELLO, "launch": "run-2", "incarnation": "a-second-launch"}
 QUIET_HELLO: dict[str, Any] = {
     "job": QUIET,
-    "groups": (Group("0", "SGD", {"lr": 0.1}),),
+    "groups": (Group("student.0", "SGD", {"lr": 0.1}), Group("critic.0", "SGD", {"lr": 0.1})),
     "facts": {"optimizer": "SGD", "precision": "float32"},
+    "parts": (Part("student", (0, 2), (0, 1)), Part("critic", (2, 4), (1, 2))),
 }
 
 
@@ -250,15 +252,18 @@ def _sample(story: Story, depth: Any) -> dict[str, Any]:
 
 def _quiet_step(story: Story) -> StepReport:
     total = 0.19 * float(story.draw.normal(1.0, 0.02))
+    loss = 1.2 + 5.0 * math.exp(-4 * story.share) + float(story.draw.normal(0.0, 0.04))
     return StepReport(
         attempt=0,
         seq=story.step,
         step=story.step,
         model_step=story.step,
         time=time.time(),
-        loss=1.2 + 5.0 * math.exp(-4 * story.share) + float(story.draw.normal(0.0, 0.04)),
+        loss=loss,
+        part_losses=(loss, 0.5 * loss),
         num_samples=64,
-        lr=(0.1,),
+        lr=(0.1, 0.05),
+        arrays={"grad_norm": np.full(4, 0.3, dtype=np.float32)},
         phases=Phases(
             total=total, data=0.01, forward=0.06, backward=0.1, optimizer=0.01, forward_wait=0.0, backward_wait=0.02
         ),

@@ -23,6 +23,7 @@ from caboose_wire import (
     Holdings,
     Layer,
     Message,
+    Part,
     Phases,
     Plan,
     PlannedCheckpoint,
@@ -53,6 +54,7 @@ layers = st.builds(
 )
 groups = st.builds(Group, name=names, optimizer=names, settings=some_settings)
 phases = st.builds(Phases, total=numbers, data=numbers, forward=numbers, backward=numbers, optimizer=numbers)
+parts = st.builds(Part, name=names, layers=st.tuples(counts, counts), groups=st.tuples(counts, counts))
 nonces = st.text("0123456789abcdef", min_size=8, max_size=64)
 
 messages: st.SearchStrategy[Message] = st.one_of(
@@ -72,6 +74,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         visible=st.lists(names, max_size=3).map(tuple),
         blind=st.dictionaries(names, names, max_size=2),
         config=some_settings,
+        parts=st.lists(parts, max_size=3).map(tuple),
     ),
     st.builds(
         StepReport,
@@ -86,6 +89,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         phases=st.none() | phases,
         metrics=st.dictionaries(names, numbers, max_size=3),
         local_grad_norm=st.none() | numbers,
+        part_losses=st.lists(st.none() | numbers, max_size=16).map(tuple),
         agent_seconds=numbers,
         num_dropped=counts,
         slices=st.dictionaries(names, st.tuples(counts, counts), max_size=2),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
-from caboose.monitor import Monitor, Parts, Shell
+from caboose.monitor import Components, Monitor, Shell
 from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
 from caboose.settings.options import (
@@ -34,6 +34,8 @@ from caboose_wire.rollback import RollbackMode
 if TYPE_CHECKING:
     import torch
 
+    from caboose.observe.parts import Outline
+
 logger = logging.getLogger("caboose")
 
 MAX_CONFIG = 200
@@ -46,10 +48,14 @@ before_attach: list[Callable[[], None]] = []
 class Attached:
     """What this process watches."""
 
-    model: "torch.nn.Module"
-    optimizers: "list[torch.optim.Optimizer]"
+    outline: "Outline"
     monitor: Monitor
     is_auto: bool
+
+    def has_models_of(self, outline: "Outline") -> bool:
+        """Whether these are the models that are watched; each part with its name."""
+        ours = [(name, id(model)) for name, model in _models(self.outline)]
+        return ours == [(name, id(model)) for name, model in _models(outline)]
 
 
 _attached: Attached | None = None
@@ -68,8 +74,8 @@ def blind_to(**reasons: str) -> Iterator[None]:
 
 
 def attach(
-    model: "torch.nn.Module",
-    optimizer: "torch.optim.Optimizer | Sequence[torch.optim.Optimizer]",
+    model: "torch.nn.Module | Mapping[str, Any]",
+    optimizer: "torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, Any]",
     *,
     scheduler: Any = None,
     scaler: Any = None,
@@ -94,6 +100,9 @@ def attach(
     Called again with the same model and optimizers it returns the same monitor; with others, it closes that one and
     starts again. A missing daemon is no error: the agent keeps trying in the background. A wrong argument raises here.
 
+    model, optimizer  of several models that are trained together, as a GAN: a mapping of their names to the models,
+                      and one of the same names to their optimizers; `monitor.step` then takes a mapping of losses. The
+                      first one's loss is also the job's. In place of a model: a list of models, or a tensor
     scheduler         the LR scheduler, or a list of all of them: a learning rate that a command scales stays scaled
                       only with schedulers that are known
     scaler            the GradScaler, if one is used: norms are reported without its scale
@@ -126,9 +135,7 @@ def attach(
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
 
-    optimizers = _optimizers(optimizer)
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"attach(model=...): expected a torch.nn.Module, got {type(model).__name__}")
+    outline = _outline(model, optimizer)
     if not isinstance(start_step, int) or start_step < 0:
         raise ValueError(f"attach(start_step={start_step!r}): give the step to continue from, 0 for a new run")
     schedulers = as_schedulers(scheduler, "attach")
@@ -151,7 +158,7 @@ def attach(
             from caboose.rollback import support
 
             chosen = environment.with_secret(chosen, os.environ)
-            support.check(model, optimizers, chosen, who.world)
+            support.check(outline.model, outline.optimizers, chosen, who.world)
         return chosen, who
 
     settled = None
@@ -161,8 +168,8 @@ def attach(
         _check_wait(error, cannot_wait=cannot_wait)
     before = _attached
     if before is not None and before.monitor.is_active:
-        is_same_model = before.model is model
-        if is_same_model and list(map(id, before.optimizers)) == list(map(id, optimizers)):
+        is_same_model = before.has_models_of(outline)
+        if is_same_model and list(map(id, before.outline.optimizers)) == list(map(id, outline.optimizers)):
             if allowed.mode == "auto" and not before.is_auto:
                 raise ValueError(
                     'attach(rollback="auto"): this model is watched already, by a monitor that may do less: attach '
@@ -176,7 +183,7 @@ def attach(
 
     shell, blind = Shell(start_step, start_model_step), dict(_blind)
 
-    def build_parts() -> Parts:
+    def build_components() -> Components:
         from caboose.attachment.build import Request, build
 
         chosen, who = settled or settle()
@@ -184,8 +191,7 @@ def attach(
             Request(
                 identity=who,
                 settings=chosen,
-                model=model,
-                optimizers=optimizers,
+                outline=outline,
                 schedulers=schedulers,
                 scaler=scaler,
                 extra=extra,
@@ -198,9 +204,9 @@ def attach(
             shell,
         )
 
-    monitor = _started(build_parts, shell, cannot_wait=cannot_wait)
-    live_monitors.register(monitor, model)
-    _attached = Attached(model, optimizers, monitor, is_auto=allowed.mode == "auto")
+    monitor = _started(build_components, shell, cannot_wait=cannot_wait)
+    live_monitors.register(monitor, outline.model)
+    _attached = Attached(outline, monitor, is_auto=allowed.mode == "auto")
     if settled is not None:
         _warn_uncommanded(settled[0])
     return monitor
@@ -220,18 +226,18 @@ def _warn_uncommanded(chosen: environment.Settings) -> None:
         )
 
 
-def _started(build_parts: Callable[[], Parts], shell: Shell, *, cannot_wait: bool) -> Monitor:
+def _started(build_components: Callable[[], Components], shell: Shell, *, cannot_wait: bool) -> Monitor:
     """A monitor that watches; one that waits, where something is missing that it needs."""
     short = "" if cannot_wait else resources.shortage(resources.NUM_THREADS + 1)
     if not short:
         try:
-            return Monitor(build_parts(), shell)
+            return Monitor(build_components(), shell)
         except Exception as error:  # noqa: BLE001 - raised again, unless waiting helps
             _check_wait(error, cannot_wait=cannot_wait)
             short = str(error)
     text = "caboose: this run is not watched for now, %s. It is tried again every %g s"
     logger.warning(text, short, resources.RETRY_SECONDS)
-    return Monitor(None, shell, build_later=build_parts)
+    return Monitor(None, shell, build_later=build_components)
 
 
 def _check_wait(error: Exception, *, cannot_wait: bool) -> None:
@@ -243,6 +249,34 @@ def _check_wait(error: Exception, *, cannot_wait: bool) -> None:
             'attach: rollback="auto", skip_step and checkpoints cannot wait for resources, and this process has too '
             f"few of them: {error}; raise `ulimit -n`, `ulimit -u` or `ulimit -v`"
         ) from error
+
+
+def _outline(model: Any, optimizer: Any) -> "Outline":
+    """What is trained, by what `attach` was given; raises where that is wrong."""
+    import torch
+
+    from caboose.observe import parts
+
+    if isinstance(model, parts.Outline):
+        return model
+    if isinstance(model, Mapping):
+        return parts.given(model, optimizer)
+    if isinstance(optimizer, Mapping):
+        raise TypeError(
+            "attach(models, optimizers): with a mapping of optimizers, give a mapping of models with the same keys, "
+            f"not a {type(model).__name__}"
+        )
+    optimizers = _optimizers(optimizer)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"attach(model=...): expected a torch.nn.Module, got {type(model).__name__}")
+    return parts.Outline.of_model(model, optimizers)
+
+
+def _models(outline: "Outline") -> "Iterator[tuple[str, torch.nn.Module]]":
+    if not outline.parts:
+        yield from (("", model) for model in outline.called)
+    for part in outline.parts:
+        yield from ((part.name, model) for model in part.models)
 
 
 def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":

@@ -1,10 +1,10 @@
-"""Builds the parts of a monitor and starts them.
+"""Builds the components of a monitor and starts them.
 
 Design
 ------
 Everything runs on the training thread, before training, or at a step boundary where attach had to wait for resources.
-The sender's thread starts last, when nothing can be refused any more; a part that is refused leaves no hook, thread or
-process group behind.
+The sender's thread starts last, when nothing can be refused any more; a component that is refused leaves no hook,
+thread or process group behind.
 """
 
 import contextlib
@@ -17,8 +17,9 @@ import torch
 
 from caboose.governor import Governor
 from caboose.guard import Guard
-from caboose.monitor import Parts, Shell
+from caboose.monitor import Components, Shell
 from caboose.observe.observer import Observer
+from caboose.observe.parts import Outline
 from caboose.report.identity import Identity
 from caboose.report.session import Session, build_hello
 from caboose.report.step_reporter import StepReporter
@@ -41,8 +42,7 @@ class Request:
 
     identity: Identity
     settings: Settings
-    model: torch.nn.Module
-    optimizers: list[torch.optim.Optimizer]
+    outline: Outline
     schedulers: list[Any]
     scaler: Any
     extra: Sequence[Any] | Mapping[str, Any]
@@ -54,27 +54,31 @@ class Request:
     objective: str
 
 
-def build(request: Request, shell: Shell) -> Parts:
-    """Places the hooks, starts the threads and returns the parts."""
+def build(request: Request, shell: Shell) -> Components:
+    """Places the hooks, starts the threads and returns the components."""
     who, rollback = request.identity, request.rollback
     guard, clock = shell.guard, shell.clock
     session = Session(who, shell.count)
     report_event = guard.protect("event", session.event)
     with contextlib.ExitStack() as undo:
-        observer = Observer(
-            request.model,
-            request.optimizers,
-            clock=clock,
-            protect=guard.protect,
-            rank=who.rank,
-            world=who.world,
-            schedulers=request.schedulers,
-            scaler=request.scaler,
-            samples_compiled=request.settings.samples_compiled,
-        )
-        observer.blind.update(request.blind)
-        observer.facts["objective"] = request.objective
-        guard.on_trip = observer.retire
+
+        def observe(outline: Outline) -> Observer:
+            observer = Observer(
+                outline,
+                clock=clock,
+                protect=guard.protect,
+                rank=who.rank,
+                world=who.world,
+                schedulers=request.schedulers,
+                scaler=request.scaler,
+                samples_compiled=request.settings.samples_compiled,
+            )
+            observer.blind.update(request.blind)
+            observer.facts["objective"] = request.objective
+            guard.on_trip = observer.retire
+            return observer
+
+        observer = observe(request.outline)
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None
         if rollback.skip_step is not None:
@@ -96,8 +100,8 @@ def build(request: Request, shell: Shell) -> Parts:
             brake = engage(
                 session,
                 shell.skip,
-                request.model,
-                request.optimizers,
+                request.outline.model,
+                request.outline.optimizers,
                 request.settings,
                 rollback,
                 schedulers=request.schedulers,
@@ -137,10 +141,11 @@ def build(request: Request, shell: Shell) -> Parts:
             words=words,
         )
         undo.pop_all()
-    return Parts(
+    return Components(
         session=session,
         governor=governor,
         observer=observer,
+        observe=observe,
         reporter=reporter,
         make_hunter=make_hunter,
         hunter=hunter,
@@ -160,7 +165,7 @@ def _skipper(request: Request, observer: Observer) -> "StepSkipper":
             f"Rollback(skip_step={mode!r}): all ranks must skip the same updates, by a norm that is equal on all of "
             "them: wrap the model in DistributedDataParallel or FSDP first, or leave skip_step out"
         )
-    return StepSkipper(mode, request.optimizers, scaler=request.scaler)
+    return StepSkipper(mode, request.outline.optimizers, scaler=request.scaler)
 
 
 def _checkpointer(
@@ -174,8 +179,8 @@ def _checkpointer(
 
     return Checkpointer(
         os.fspath(checkpoints.directory),
-        request.model,
-        request.optimizers,
+        request.outline.model,
+        request.outline.optimizers,
         request.schedulers,
         request.scaler,
         request.extra,
@@ -191,8 +196,8 @@ def _hunter(request: Request, report_event: Callable[[str, Mapping[str, Any]], A
     from caboose.hunting.hunter import Hunter
 
     return Hunter(
-        request.model,
-        request.optimizers,
+        request.outline.model,
+        request.outline.optimizers,
         rank=request.identity.rank,
         is_kept=request.settings.hunt,
         is_scaled=request.scaler is not None and request.scaler.is_enabled(),

@@ -20,12 +20,15 @@ from typing import Any
 
 import torch
 
+from caboose.observe.parts import ModelList, PartedModel
 from caboose.observe.patches import Patches
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 MAX_CALLS = 5000
 """After so many calls the watcher stops, and the live modules are searched."""
+MAX_MODELS = 16
+"""Models of one optimizer."""
 
 
 class Candidate:
@@ -62,19 +65,32 @@ class CallWatcher:
             self._is_on = True
             self._patches.put(torch.nn.Module, "__call__", self._watch_calls)
 
-    def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
-        """The best module for an optimizer: called if one was, else alive; None if no module holds its parameters."""
+    def models_of(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
+        """The best module for an optimizer: called if one was, else alive; empty if no module holds its parameters.
+
+        Where that holds only some of them (two critics with one optimizer), others of its class follow.
+        """
         own = parameter_ids(optimizer)
         best, num_held = None, 0
         for candidate in self._candidates:
             if candidate.optimizer() is optimizer and (module := candidate.module()) is not None:
                 best, num_held = module, candidate.num_held
         if num_held < len(own):
-            for root in _live_roots():
-                held = len(own & {id(p) for p in root.parameters()})
-                if held > num_held:
-                    best, num_held = root, held
-        return best
+            roots = [(root, {id(p) for p in root.parameters()}) for root in _live_roots()]
+            for root, ids in roots:
+                if len(own & ids) > num_held:
+                    best, num_held = root, len(own & ids)
+            if best is not None:
+                alike = [(root, ids) for root, ids in roots if type(root) is type(best)]
+                return [best, *_others(own - {id(p) for p in best.parameters()}, alike)]
+        return [] if best is None else [best]
+
+    def forget(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Their models are known; ends the search if no other is looked for."""
+        known = list(optimizers)
+        self._candidates = [c for c in self._candidates if not any(c.optimizer() is each for each in known)]
+        if all(candidate.is_settled for candidate in self._candidates):
+            self.stop()
 
     def stop(self) -> None:
         """Restores `Module.__call__`."""
@@ -125,8 +141,21 @@ def trained_with(
     return chosen
 
 
+def _others(missing: set[int], roots: list[tuple[torch.nn.Module, set[int]]]) -> list[torch.nn.Module]:
+    """The modules with most of the missing parameters, until none has any."""
+    found: list[torch.nn.Module] = []
+    while missing and roots and len(found) < MAX_MODELS:
+        root, ids = max(roots, key=lambda pair: len(pair[1] & missing))
+        if not ids & missing:
+            break
+        found.append(root)
+        missing = missing - ids
+    return found
+
+
 def _live_roots() -> list[torch.nn.Module]:
     """Every module that is in no other; type() instead of isinstance() wakes no lazy proxy."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    modules = [module for module in modules if not isinstance(module, PartedModel | ModelList)]  # our own
     inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     return [module for module in modules if id(module) not in inner and "_parameters" in vars(module)]

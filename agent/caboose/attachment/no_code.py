@@ -11,13 +11,16 @@ Everything runs on the script's own threads, in this order:
 is a step boundary. A step that a GradScaler skips is one too: with a NaN loss it skips them all, and that must be
 reported.
 
-With several optimizers a step ends when each of them has stepped. If the first one steps again before the others, the
-step ends too, and from then on only those that had stepped are expected.
+The optimizer that steps first is attached with its model. Others that exist by then and hold other parameters (a GAN,
+an actor and its critics) are parts of the same job: one joins, before its first step, if that falls into the first step
+of all; a later one once it has stepped between two steps of those that are watched, so that a second phase of training
+is not taken for a partner. The parts that are known keep their places, because reports name layers by their rows. When
+a step ends is in `turns`, whose loss it is in `observe.losses`. A tensor that an optimizer updates and no module holds
+(a temperature) is a part without a model. Copies that no optimizer holds, as targets and averages, are no part.
 
-An optimizer that was not attached is not watched: the losses before its steps are its own. If it has taken `PATIENCE`
-steps while the attached ones took none, training has reached a new phase, and the search starts again. If it steps in
-turn with the attached ones, several models are trained against or for each other: that is reported, as what is not seen
-and as the objective, because no such loss is meant to fall.
+Parts with losses of their own are trained against or for each other: that is reported as the objective, because no such
+loss is meant to fall. An optimizer that cannot join is reported as not seen. If one has taken `PATIENCE` steps while
+those that are watched took none, training has reached a new phase, and the search starts again.
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
 A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
@@ -29,14 +32,17 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from caboose.attachment import attach, imports
+from caboose.attachment.members import Members
+from caboose.attachment.turns import PATIENCE, Pace
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
 from caboose.settings import environment
+from caboose_wire.fields import MAX_PARTS
 
 if TYPE_CHECKING:
     import torch
@@ -44,10 +50,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("caboose")
 
 ENVIRONMENTS = ("gymnasium", "gym", "pettingzoo", "dm_env", "envpool")
+NOBODY = -1
+"""The part that losses of optimizers belong to that are not watched."""
 TURNS = 3
-"""Times that another model's optimizer steps between two steps of the watched one, after which it is no accident."""
-PATIENCE = 20
-"""Steps of other optimizers, without one of the attached, after which those are taken to have replaced them."""
+"""Steps in which several models had losses of their own, after which it is no accident."""
 
 
 def begin(env: Mapping[str, str]) -> Guard | None:
@@ -80,9 +86,20 @@ class AutoAttach:
         self._num_ended = 0
         self._num_strange = 0
         self._num_turns = 0
-        self._attached: set[int] = set()
-        self._expected: set[int] = set()
-        self._stepped: list[int] = []
+        self._is_adversarial = False
+        self._has_exit = False
+        self._members = Members()
+        self._pace = Pace(())
+        self._strange: set[int] = set()
+        """Optimizers that stepped since the last step of one that is watched."""
+        self._awaited: set[int] = set()
+        """Optimizers that join if they step within the first step."""
+        self._partners: set[int] = set()
+        """Optimizers that have stepped between two steps of those that are watched: they join."""
+        self._is_unwatched_stated = False
+        self._overlaps: dict[int, bool] = {}
+        self._stepped_before: set[int] = set()
+        """Optimizers that stepped before there was a model."""
 
     def install(self) -> None:
         """Installs every hook; called when torch has been imported."""
@@ -126,7 +143,8 @@ class AutoAttach:
     def _protect_with(self, guard: Guard) -> None:
         """The guard that handles failures and measures time: the monitor's once there is one."""
         self._losses.protect_with(guard.protect)
-        self._take_loss = guard.protect("loss", self._losses.take_mean)
+        self._take_losses = guard.protect("loss", self._step_losses)
+        self._joins = guard.protect("automatic attach", self._join_if_partner)
         self._ends_last_step = guard.protect("automatic attach", self._step_begins)
         self._ends_step = guard.protect("automatic attach", self._step_ended)
 
@@ -168,6 +186,11 @@ class AutoAttach:
         )
         logger.warning(text, why)
 
+    def _end_open_step(self, pid: int) -> None:
+        """At exit: reports the step that is open, where a part has stepped in it. What ended the run may be in it."""
+        if self._is_on and os.getpid() == pid and self._pace.is_open:
+            self._boundary()
+
     def _give_way(self) -> None:
         """The script calls attach itself."""
         if self._is_on and not self._is_attaching:
@@ -182,11 +205,35 @@ class AutoAttach:
         return __init__
 
     def _optimizer_made(self, optimizer: "torch.optim.Optimizer") -> None:
+        import torch
+
+        from caboose.attachment.discovery import parameter_ids
+
         self._num_made += 1
+        if any(not parameter_ids(other) & parameter_ids(optimizer) for other in self._known):
+            self._tell_losses_apart()
         self._known.add(optimizer)
         self._losses.watch_scalers()
-        if self._monitor is None:
+        if any(isinstance(p, torch.nn.Parameter) for group in optimizer.param_groups for p in group["params"]):
             self._watcher.expect(optimizer)
+
+    def _tell_losses_apart(self) -> None:
+        """Several models may be trained: from now on each loss is asked which optimizers it is for."""
+        from caboose.observe.loss_owners import LossOwners
+
+        if self._losses.owners is None:
+            self._losses.owners = LossOwners(self._holders)
+        self._losses.owners.forget()
+
+    def _holders(self) -> dict[int, frozenset[int]]:
+        """The optimizers that hold each parameter, both by identity."""
+        from caboose.attachment.discovery import parameter_ids
+
+        found: dict[int, frozenset[int]] = {}
+        for optimizer in self._known:
+            for parameter in parameter_ids(optimizer):
+                found[parameter] = found.get(parameter, frozenset()) | {id(optimizer)}
+        return found
 
     def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,6 +249,8 @@ class AutoAttach:
     def _before_step(self, optimizer: "torch.optim.Optimizer") -> None:
         if self._ends_last_step(optimizer):
             self._boundary()
+        if self._awaited or self._partners:
+            self._joins(optimizer)
 
     def _after_step(self, optimizer: "torch.optim.Optimizer") -> None:
         if self._ends_step(optimizer):
@@ -211,62 +260,101 @@ class AutoAttach:
         if self._monitor is None:
             if optimizer not in self._without_model:
                 self._attach_to(optimizer)
+            if self._monitor is None:
+                self._stepped_before.add(id(optimizer))
             return False
-        if self._stepped and self._stepped[0] == id(optimizer):
-            self._expected = set(self._stepped)
-            return True
-        return False
+        return id(optimizer) in self._members and self._pace.begins(id(optimizer))
 
     def _step_ended(self, optimizer: "torch.optim.Optimizer") -> bool:
         self._num_ended += 1
         if self._monitor is None:
             return False
-        if id(optimizer) in self._attached:
-            if self._num_strange:
-                self._take_turns()
-            self._num_strange = 0
-            self._stepped.append(id(optimizer))
-            return self._expected.issubset(self._stepped)
-        self._losses.set_aside()
+        own = id(optimizer)
+        if own not in self._members:
+            self._stranger_stepped(optimizer)
+            return False
+        if self._strange:
+            self._meet_strangers()
+        self._num_strange = 0
+        if self._losses.owners is not None:
+            self._members.add_loss(own, *self._losses.settle(*self._members.part_of(own)))
+        return self._pace.ended(own)
+
+    def _stranger_stepped(self, optimizer: "torch.optim.Optimizer") -> None:
+        """An optimizer that is not watched: the losses of its step are not those of the others."""
+        is_inner = self._is_inner(optimizer)
+        if self._losses.owners is None:
+            self._losses.set_aside()
+        elif not is_inner:
+            self._losses.settle(NOBODY, frozenset((id(optimizer),)))
+        if not is_inner:
+            self._strange.add(id(optimizer))
+            if self._losses.owners is None:
+                self._tell_losses_apart()
         if optimizer not in self._without_model:
             self._num_strange += 1
             if self._num_strange >= PATIENCE:
                 self._release(optimizer)
-        return False
 
-    def _take_turns(self) -> None:
-        """An optimizer of another model stepped between two steps of the watched one."""
-        self._num_turns += 1
-        if self._num_turns == TURNS and self._monitor is not None:
-            why = "models of other optimizers are trained in turn with this one, and are not watched"
-            is_set = bool(os.environ.get("CABOOSE_OBJECTIVE"))
-            self._monitor.describe(blind={"other_models": why}, facts={} if is_set else {"objective": "adversarial"})
+    def _is_inner(self, optimizer: "torch.optim.Optimizer") -> bool:
+        """Whether it updates what an optimizer that is watched holds: inside a wrapping one, or in a new phase."""
+        from caboose.attachment.discovery import parameter_ids
+
+        if id(optimizer) not in self._overlaps:
+            self._overlaps[id(optimizer)] = self._members.hold_any(parameter_ids(optimizer))
+        return self._overlaps[id(optimizer)]
+
+    def _meet_strangers(self) -> None:
+        """Optimizers have stepped in turn with those that are watched: they join before their next step."""
+        self._partners |= self._strange
+        self._strange.clear()
+        if self._monitor is not None and self._members.is_full and not self._is_unwatched_stated:
+            self._is_unwatched_stated = True
+            why = f"models of other optimizers are trained in turn with these; {MAX_PARTS} parts are watched"
+            self._monitor.describe(blind={"other_models": why}, facts={})
 
     def _boundary(self) -> None:
         if self._monitor is None:
             return
-        self._stepped.clear()
+        self._pace.boundary()
+        self._awaited.clear()
         self._num_steps += 1
-        self._monitor.step(self._take_loss())
+        self._monitor.step(self._take_losses())
         if not self._monitor.is_active:
             self.stop()
 
+    def _step_losses(self) -> Any:
+        """What the step minimised: one loss, or one for each part."""
+        if self._losses.owners is None:
+            return self._losses.take_mean()
+        self._losses.end_step()
+        self._num_turns += self._members.num_own_losses > 1
+        if self._num_turns == TURNS and not self._is_adversarial:
+            self._is_adversarial = True
+            self._state_adversarial()
+        return self._members.take_losses()
+
+    def _state_adversarial(self) -> None:
+        if self._monitor is not None and not os.environ.get("CABOOSE_OBJECTIVE") and _objective(os.environ) is None:
+            self._monitor.describe(blind={}, facts={"objective": "adversarial"})
+
     def _attach_to(self, optimizer: "torch.optim.Optimizer") -> None:
         from caboose.attachment.discovery import trained_with
+        from caboose.observe.parts import Outline, TrainedPart
 
-        model = self._watcher.model_of(optimizer)
-        if model is None:
+        models = self._watcher.models_of(optimizer)
+        if not models:
             self._without_model.add(optimizer)
             logger.info("caboose: no module holds what this %s updates; it is not watched", type(optimizer).__name__)
             return
-        self._watcher.stop()
-        optimizers = trained_with(model, optimizer, self._known)
+        optimizers = trained_with(models[0], optimizer, self._known)
         self._num_steps = max(self._num_steps, _steps_taken(optimizer))
+        outline = Outline.of_parts([TrainedPart("", tuple(models), tuple(optimizers))])
         try:
             self._is_attaching = True
             with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):
                 monitor = attach.attach(
-                    model,
+                    outline,  # type: ignore[arg-type]  # what attach itself makes of a model
                     optimizers,
                     scaler=self._losses.scaler,
                     start_step=self._num_steps,
@@ -277,17 +365,65 @@ class AutoAttach:
             raise  # to the guard, which logs it
         finally:
             self._is_attaching = False
+        if self._monitor is None and not self._has_exit:
+            self._has_exit = True
+            atexit.register(self._end_open_step, os.getpid())  # called before attach's own, which closes the monitor
         self._monitor = monitor
         self._protect_with(monitor.guard)
-        self._attached = {id(each) for each in optimizers}
-        self._expected = set(self._attached)
+        self._members = Members()
+        self._members.add(models, optimizers)
+        self._awaited = {id(other) for other in self._others(optimizers)}
+        if not self._awaited:
+            self._losses.owners = None
+        self._pace = Pace({*map(id, optimizers), *self._awaited})
+        for early in self._awaited & self._stepped_before:
+            self._pace.ended(early)
+            self._partners.add(early)
+        self._overlaps.clear()
+        self._watcher.forget(optimizers)
+        if not self._awaited:
+            self._watcher.stop()
+
+    def _others(self, optimizers: "Sequence[torch.optim.Optimizer]") -> "list[torch.optim.Optimizer]":
+        """The optimizers of other parameters."""
+        from caboose.attachment.discovery import parameter_ids
+
+        held = {parameter for optimizer in optimizers for parameter in parameter_ids(optimizer)}
+        return [o for o in self._known if o not in optimizers and held.isdisjoint(parameter_ids(o))]
+
+    def _join_if_partner(self, optimizer: "torch.optim.Optimizer") -> None:
+        """Before a step: one that steps in turn with those that are watched joins them."""
+        own = id(optimizer)
+        if self._monitor is None or own in self._members or own not in self._awaited | self._partners:
+            return
+        self._awaited.discard(own)
+        self._partners.discard(own)
+        from caboose.attachment.discovery import parameter_ids, trained_with
+
+        if self._members.is_full:
+            return
+        models = self._watcher.models_of(optimizer)
+        free = [o for o in self._known if id(o) not in self._members]
+        optimizers = trained_with(models[0], optimizer, free) if models else [optimizer]
+        if not parameter_ids(optimizer) or any(self._is_inner(o) for o in optimizers):
+            return
+        self._members.add(models, optimizers)
+        self._overlaps.clear()
+        if self._losses.owners is None:
+            self._tell_losses_apart()
+        self._watcher.forget(optimizers)
+        self._monitor.train(self._members.outline())
 
     def _release(self, successor: "torch.optim.Optimizer") -> None:
         if self._monitor is not None:
             self._monitor.close()
         self._monitor = None
         self._num_strange = self._num_turns = 0
-        self._stepped.clear()
+        self._is_adversarial = False
+        self._members = Members()
+        for waiting in (self._strange, self._awaited, self._partners, self._stepped_before):
+            waiting.clear()
+        self._is_unwatched_stated = False
         self._protect_with(self.guard)
         self._watcher.expect(successor)
 

@@ -63,6 +63,7 @@ class Activations:
         held: Set[int] = frozenset(),
         *,
         in_graphs: bool = False,
+        name_of: Callable[[str], str] = plain_name,
     ) -> None:
         """`held` are the identities of the parameters that an optimizer holds; none if that is not known.
 
@@ -71,14 +72,14 @@ class Activations:
         self.graphs = GraphReader(model, self, protect) if in_graphs else None
         trained = {id(module) for module in (trained_modules(model, held) if held else model.modules())}
         self._untrained = {id(module) for module in model.modules()} - trained
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(module): name_of(name) for name, module in model.named_modules()}
         self._sites: dict[Any, int] = {}
         self.modules: list[Module] = []
         for name, module in model.named_modules():
             kind = type(module).__name__
             if not any(True for _ in module.children()) and kind not in SKIPPED_KINDS:
                 self._add_site(
-                    id(module), Module(name=plain_name(name)[-256:], kind=kind[:256], num_units=_num_units(module))
+                    id(module), Module(name=name_of(name)[-256:], kind=kind[:256], num_units=_num_units(module))
                 )
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
@@ -185,7 +186,7 @@ class Activations:
             if len(self.modules) >= MAX_SITES:
                 return None
             suffix = f"#{number}" if number > 1 else ""
-            where = plain_name(f"{self._names[id(inside)]}.{name}{suffix}".lstrip("."))
+            where = f"{self._names[id(inside)]}.{name}{suffix}".lstrip(".")
             row = self._add_site(key, Module(name=where[-256:], kind=name))
             self.has_new_sites = True
         return row

@@ -17,6 +17,7 @@ from collections.abc import Sequence, Set
 import msgspec
 import torch
 
+from caboose.observe.parts import TrainedPart, parameters_by_part
 from caboose.tensors.placement import Placements
 from caboose.tensors.scalars import plain
 from caboose_wire import Group, Layer
@@ -29,12 +30,22 @@ WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod."
 class LayerTable:
     """The rows for the Hello, and the row of each parameter."""
 
-    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], world: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        world: int,
+        parts: Sequence[TrainedPart] = (),
+    ) -> None:
         placements = Placements(model, world)
         owners = _owners(model)
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-        named: list[tuple[str, torch.Tensor]] = [(plain_name(name), p) for name, p in model.named_parameters()]
-        named += _outside(named, optimizers)
+        named: list[tuple[str, torch.Tensor]]
+        if parts:
+            named = [(f"{part}.{plain_name(name)}"[:256], p) for part, name, p in parameters_by_part(parts)]
+        else:
+            named = [(plain_name(name), p) for name, p in model.named_parameters()]
+            named += _outside(named, optimizers)
         self.blind: dict[str, str] = {}
         if len(named) > MAX_LAYERS:
             self.blind["layers"] = f"{len(named)} parameters, the first {MAX_LAYERS} are watched"
@@ -144,16 +155,23 @@ def _outside(
     return found
 
 
-def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...]:
+def group_table(optimizers: Sequence[torch.optim.Optimizer], parts: Sequence[TrainedPart] = ()) -> tuple[Group, ...]:
     """Every parameter group with its plain settings, in the order in which learning rates are reported."""
     rows = []
-    for o, optimizer in enumerate(optimizers):
+    if parts:
+        owners = [
+            (part.name, o if len(part.optimizers) > 1 else None) for part in parts for o in range(len(part.optimizers))
+        ]
+        prefixes = [f"{name}." if o is None else f"{name}.{o}." for name, o in owners]
+    else:
+        prefixes = [f"{o}." if len(optimizers) > 1 else "" for o in range(len(optimizers))]
+    for prefix, optimizer in zip(prefixes, optimizers, strict=True):
         for g, group in enumerate(optimizer.param_groups):
             name = str(group.get("name", g))
             settings = {str(k): plain(v) for k, v in group.items() if k != "params"}
             rows.append(
                 Group(
-                    name=(f"{o}.{name}" if len(optimizers) > 1 else name)[:256],
+                    name=f"{prefix}{name}"[:256],
                     optimizer=type(optimizer).__name__[:256],
                     settings=dict(list(settings.items())[:256]),
                     num_parameters=sum(parameter.numel() for parameter in group["params"]),

@@ -6,8 +6,12 @@ Design
 every backward pass. The scalar it starts from is the loss of a micro-batch; a backward inside a backward (activation
 checkpointing) does not count. Values stay on their device.
 
-Where several models are trained in turn (a GAN, an actor and its critic), a loss belongs to the optimizer that steps
-next: those before a step of an optimizer that is not watched are set aside.
+Where several models are trained in turn (a GAN, an actor and its critic), a loss belongs to the next optimizer that
+steps and that its graph reaches (`loss_owners`): `settle` takes it. A loss that was taken still counts for another one
+that it reaches and that has no loss of its own, as where one loss trains an encoder and a decoder. Losses from several
+places of the code are parts of one objective and are added (a discriminator's loss of real and of fake data); those
+from one place are micro-batches, and their mean counts. Until the second optimizer is made nothing of this is done:
+losses before a step of an optimizer that is not watched are set aside.
 
 A loss is often scaled before `backward`:
 
@@ -16,29 +20,42 @@ A loss is often scaled before `backward`:
   number of micro-batches that the step had, it is undone, also in a later, shorter step.
 """
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from caboose.observe.loss_owners import LossOwners
 from caboose.observe.patches import Patches
+from caboose.observe.sites import Site, site_of
 from caboose.tensors.readable import whole
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
+MAX_BOUNDARIES = 1
+"""Steps for which a loss waits for its optimizer."""
 MAX_KEPT = 4096
 """Micro-batches kept of one step: the bound for a loop that never steps its optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class MicroBatch:
     """One backward pass: the loss it started from, and the plain number that it had been divided by."""
 
     loss: torch.Tensor
     divisor: float
+    site: Site = ()
+    """Where in the user's code, where several models are trained."""
+    reach: frozenset[int] | None = None
+    """The optimizers whose parameters it reaches, by their keys; None where that is not known."""
+    takers: set[int] = field(default_factory=set)
+    """The parts that it was a loss of."""
+    num_boundaries: int = 0
+    """Steps that ended since."""
 
 
 class BackwardLosses:
@@ -54,6 +71,8 @@ class BackwardLosses:
         self._is_on = False
         self.scaler: Any = None
         """The GradScaler that scaled a loss last."""
+        self.owners: LossOwners | None = None
+        """Set where several models are trained."""
         self.protect_with(protect)
 
     def protect_with(self, protect: Protect) -> None:
@@ -102,6 +121,26 @@ class BackwardLosses:
         mean = _mean([one.loss for one in seen])
         return None if mean is None else mean * len(seen)
 
+    def settle(self, part: int, optimizers: frozenset[int]) -> tuple[torch.Tensor | None, bool]:
+        """An optimizer of this part has stepped: the loss that this step minimised, and whether it is of it alone."""
+        reaching = [one for one in self._seen if one.reach is None or not optimizers.isdisjoint(one.reach)]
+        chosen = [one for one in reaching if not one.takers]
+        is_own = bool(chosen)
+        if not chosen:
+            chosen = [one for one in reaching if part not in one.takers and one.reach is not None]
+        for one in chosen:
+            one.takers.add(part)
+        self._scaled.clear()
+        return _objective(chosen), is_own
+
+    def end_step(self) -> None:
+        """A step has ended: drops losses that were taken, and those that no optimizer came for."""
+        for one in self._seen:
+            one.num_boundaries += 1
+        left = [one for one in self._seen if not one.takers and one.num_boundaries <= MAX_BOUNDARIES]
+        self._seen.clear()
+        self._seen.extend(left)
+
     def _take(self) -> list[MicroBatch]:
         seen = list(self._seen or self._aside)
         self._seen.clear()
@@ -134,15 +173,21 @@ class BackwardLosses:
 
     def _began(self, roots: Any) -> None:
         parts = []
-        for root in [roots] if isinstance(roots, torch.Tensor) else roots:
+        listed = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        for root in listed:
             part = self._unscaled(root) or _micro_batch(root)
             if part is None:
                 return  # a pipeline's stage, or a vector-Jacobian product: there is no loss here
             parts.append(part)
-        if len(parts) == 1:
-            self._seen.append(parts[0])
-        elif parts:
-            self._seen.append(MicroBatch(torch.stack([p.loss for p in parts]).sum(), parts[0].divisor))
+        if not parts:
+            return
+        one = parts[0]
+        if len(parts) > 1:
+            one = MicroBatch(torch.stack([p.loss for p in parts]).sum(), one.divisor)
+        if self.owners is not None:
+            one.site = site_of(sys._getframe(1))
+            one.reach = self.owners.reach(listed, one.site)
+        self._seen.append(one)
 
     def _were_scaled(self, before: Any, after: Any) -> None:
         if isinstance(before, torch.Tensor):
@@ -195,6 +240,26 @@ def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:
         return losses[0]
     first = losses[0]
     return torch.stack([loss.to(first.device, torch.float32, non_blocking=True) for loss in losses]).mean()
+
+
+def _objective(losses: list[MicroBatch]) -> torch.Tensor | None:
+    """The sum over the places of the mean of each place's micro-batches; a division by their number is undone."""
+    count = len(losses)
+    if count > 1 and all(_is_close(one.divisor, count) for one in losses):
+        return _mean([one.loss * count for one in losses])
+    by_site: dict[Site, list[MicroBatch]] = {}
+    for one in losses:
+        by_site.setdefault(one.site, []).append(one)
+    means = []
+    for of_site in by_site.values():
+        num = len(of_site)
+        factor = num if num > 1 and all(_is_close(one.divisor, num) for one in of_site) else 1
+        means.append(_mean([one.loss * factor if factor > 1 else one.loss for one in of_site]))
+    total: torch.Tensor | None = None
+    for mean in means:
+        if mean is not None:
+            total = mean if total is None else total + mean.to(total.device, non_blocking=True)
+    return total
 
 
 def _is_close(divisor: float, count: int) -> bool:

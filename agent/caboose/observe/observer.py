@@ -23,9 +23,10 @@ from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
-from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table
+from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
+from caboose.observe.parts import Outline, of_parts, wire_parts
 from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Protect, Samples
 from caboose.observe.step_vector import StepVector, Vector
@@ -35,7 +36,7 @@ from caboose.tensors.readable import mean
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
 from caboose.tensors.scalars import as_number
 from caboose.tensors.subsample import warm_up
-from caboose_wire import Layer, Mode
+from caboose_wire import Layer, Mode, Part
 
 GRAPHS = ("activations", "some_activations")
 """What is not seen where none, or only some, of the compiled graphs can be read."""
@@ -49,6 +50,8 @@ class ObservedStep:
     lr: tuple[float, ...]
     clipped: Clipped
     mode: Mode | None
+    part_losses: tuple[float | None, ...]
+    """Of a job with parts: those that were given as plain numbers."""
     is_sampled: bool
     is_clip_scaled: bool
     """Whether the clipper's gradients were still multiplied by the scaler's scale."""
@@ -61,8 +64,7 @@ class Observer:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
+        outline: Outline,
         *,
         clock: PhaseClock,
         protect: Protect,
@@ -72,15 +74,17 @@ class Observer:
         scaler: Any = None,
         samples_compiled: bool = False,
     ) -> None:
+        model, optimizers = outline.model, outline.optimizers
         self.optimizers = list(optimizers)
         self._model = model
+        self._outline = outline
         self._world = world
         self._changes = ParameterChanges(self.optimizers)
         self._has_checked = self._has_checked_untrained = False
         self._takes_norms = True
-        self.table = LayerTable(model, optimizers, world)
-        self.groups = group_table(optimizers)
-        self.wrapper = type(model).__name__
+        self.table = LayerTable(model, optimizers, world, outline.parts)
+        self.groups = group_table(optimizers, outline.parts)
+        self.wrapper = type(outline.called[0]).__name__
         self.facts = facts.gather(model, optimizers, schedulers=schedulers, scaler=scaler)
         self.blind = dict(self.table.blind)
         self._clock = clock
@@ -89,6 +93,7 @@ class Observer:
         self._is_sampled = False
         self._is_clip_scaled = False
         self._mode: Mode | None = None
+        self._part_modes: dict[Modes, Mode] = {}
         self._calls = Calls()
         self._blind_while_uncalled: frozenset[str] = frozenset()
         self._num_steps_taken = 0
@@ -110,10 +115,18 @@ class Observer:
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
         self._waits = WaitObserver(clock, protect, is_distributed=is_reduced or (is_sharded and in_fsdp2(model)))
         self._samples = Samples(
-            model, self.table, protect, norm_type, compares_ranks=is_reduced, in_graphs=samples_compiled
+            model,
+            self.table,
+            protect,
+            norm_type,
+            compares_ranks=is_reduced,
+            name_of=_names_in_parts if outline.parts else plain_name,
+            in_graphs=samples_compiled,
         )
         self.batches = self._samples.batches
-        self._modes = Modes(model, self.optimizers)
+        self._modes = _modes(outline)
+        self._was_called: set[int] = set()
+        """The models that were called in this step, by identity."""
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
         clock.device_phases = device_phases(self._device)
         self.utilization = Utilization(self._device)
@@ -122,11 +135,13 @@ class Observer:
         protect("warm-up", warm_up)(self._device)
         if self._clipping.is_blind:
             self.blind["clipping"] = "this torch builds its clippers in an unknown way"
+        if outline.parts:
+            self.blind["clipping"] = "of several parts: which of them was clipped, and to what norm, is not told apart"
         if world > 1 and self._samples.local is None:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)
-        self._watch = CallWatch(model, before_forward, after_forward)
+        self._watches = [CallWatch(called, before_forward, after_forward) for called in outline.called]
         self._handles: list[RemovableHandle] = []
         for number, optimizer in enumerate(self.optimizers):
             read = self._read_optimizer(number)
@@ -149,9 +164,9 @@ class Observer:
 
     def _change_parameters(self) -> None:
         """The optimizers hold other parameters: watches them if they are the same layers, else reports it."""
-        table = LayerTable(self._model, self.optimizers, self._world)
+        table = LayerTable(self._model, self.optimizers, self._world, self._outline.parts)
         table.note_partial(self._gradients.partial_rows)
-        self.groups = group_table(self.optimizers)
+        self.groups = group_table(self.optimizers, self._outline.parts)
         self._has_news = True
         self.blind = {k: v for k, v in {**self.blind, **table.blind}.items() if k != "parameters"}
         if [_place(layer) for layer in table.layers] != [_place(layer) for layer in self.table.layers]:
@@ -159,7 +174,7 @@ class Observer:
             return
         self.table = table
         self._has_checked_untrained = False
-        self._modes = Modes(self._model, self.optimizers)
+        self._modes = _modes(self._outline)
         self._gradients = self._reader()
         self._begin_gradients()
         self._clipping.owned = frozenset(table.index)
@@ -167,6 +182,16 @@ class Observer:
         if self._samples.why_no_activations:
             self.blind["activations"] = self._samples.why_no_activations
             self._blind_while_uncalled -= {"activations"}  # they stay hidden when the model is called
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether this step is."""
+        return self._is_sampled
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the job, for the Hello."""
+        return wire_parts(self._outline.parts, self.table.layers, len(self.groups))
 
     @property
     def modules(self) -> tuple[Any, ...]:
@@ -215,6 +240,8 @@ class Observer:
             self._samples.begin_step()
         self._vector = StepVector()
         self._mode = None
+        self._was_called.clear()
+        self._part_modes.clear()
         self._is_clip_scaled = False
         self._has_checked = False
         self._takes_norms = takes_norms
@@ -234,7 +261,9 @@ class Observer:
             self._begin_gradients()
         self._gradients.note_forward()
         self._clipping.totals.note_forward()
-        is_first, self._mode = self._mode is None, self._modes.read()
+        is_first = id(module) not in self._was_called
+        self._was_called.add(id(module))
+        self._note_mode(module)
         if not self._calls.was_called and self._calls.note_call():
             self.blind = {what: why for what, why in self.blind.items() if what not in self._blind_while_uncalled}
             self._has_news = True
@@ -303,13 +332,50 @@ class Observer:
 
         return after
 
-    def take(self, loss: torch.Tensor | float | None) -> ObservedStep:
+    def _note_mode(self, module: torch.nn.Module) -> None:
+        """The mode of the model that is called; of several parts, each by its best call of the step.
+
+        One may be called in eval mode on purpose to train another with it.
+        """
+        modes = self._modes[id(module)]
+        mode = modes.read()
+        if not self._outline.parts:
+            self._mode = mode
+            return
+        known = self._part_modes.get(modes)
+        if known is None or (_in_eval(mode) < _in_eval(known)):
+            self._part_modes[modes] = mode
+        found = self._part_modes.values()
+        self._mode = Mode(
+            all(m.is_training for m in found),
+            sum(m.num_norms_in_eval for m in found),
+            sum(m.num_dropouts_in_eval for m in found),
+        )
+
+    def _add_losses(self, vector: StepVector, loss: Any) -> tuple[float | None, ...]:
+        """Adds the losses of the parts to the vector; returns those that are plain numbers, in the parts' order."""
+        plain: list[float | None] = []
+        for number, given in enumerate(of_parts(loss, self._outline.parts)):
+            plain.append(
+                None if given is None or isinstance(given, torch.Tensor) else as_number(_mean(given), "a loss")
+            )
+            value = mean(given) if isinstance(given, torch.Tensor) else None
+            if value is not None:
+                vector.add("part_loss", value.reshape(1), [number])
+        return tuple(plain)
+
+    def take(self, loss: Any) -> ObservedStep:
         """The values of the step that ends now."""
         vector = self._vector
         clipped = self._clipping.take()
+        if self._outline.parts:  # see `blind`
+            clipped = Clipped()
         for total in clipped.total_norms:
             vector.add_scalar("clip_total_norm", total)
-        if isinstance(loss, torch.Tensor):
+        losses: tuple[float | None, ...] = ()
+        if self._outline.parts:
+            losses = self._add_losses(vector, loss)
+        elif isinstance(loss, torch.Tensor):
             value = mean(loss)
             if value is not None:
                 vector.add_scalar("loss", value)
@@ -333,10 +399,11 @@ class Observer:
         self._note_sparse_gradients()
         self._note_partial_gradients()
         return ObservedStep(
-            loss=None if loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
+            loss=None if losses or loss is None or isinstance(loss, torch.Tensor) else as_number(_mean(loss), "a loss"),
             lr=self._state.learning_rates(),
             clipped=clipped,
             mode=self._mode,
+            part_losses=losses,
             is_sampled=self._is_sampled,
             is_clip_scaled=self._is_clip_scaled,
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
@@ -364,7 +431,8 @@ class Observer:
 
     def retire(self) -> None:
         """Removes everything but the optimizers' hooks, which may be running."""
-        self._watch.remove()
+        for watch in self._watches:
+            watch.remove()
         self._clipping.close()
         self._waits.close()
         self._samples.close()
@@ -375,6 +443,24 @@ class Observer:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+
+
+def _modes(outline: Outline) -> dict[int, Modes]:
+    """How to read the modes when a model is called, by the identity of the model; those of one part together."""
+    if not outline.parts:
+        modes = Modes(outline.model, outline.optimizers)
+        return {id(called): modes for called in outline.called}
+    return {id(model): Modes(model, part.optimizers) for part in outline.parts for model in part.models}
+
+
+def _names_in_parts(name: str) -> str:
+    """A module's name as it is reported: as the user wrote it, behind the name of its part."""
+    part, _, rest = name.partition(".")
+    return f"{part}.{plain_name(rest)}" if rest else part
+
+
+def _in_eval(mode: Mode) -> tuple[bool, int]:
+    return not mode.is_training, mode.num_norms_in_eval + mode.num_dropouts_in_eval
 
 
 def _place(layer: Layer) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from caboose.observe import compiled, opaque
 from caboose.observe.activations import Activations
 from caboose.observe.batches import BatchCounter
 from caboose.observe.gradients import GradientReader
-from caboose.observe.layers import LayerTable
+from caboose.observe.layers import LayerTable, plain_name
 from caboose.observe.local_gradients import LocalGradients
 from caboose.observe.step_vector import StepVector
 from caboose.observe.weights import Fingerprint, sample_weights, update_ratio
@@ -39,11 +39,13 @@ class Samples:
         *,
         compares_ranks: bool,
         in_graphs: bool = False,
+        name_of: Callable[[str], str] = plain_name,
     ) -> None:
         """`compares_ranks` is set under DDP: local gradients and fingerprints can then differ between ranks.
 
         `in_graphs` is set where activations inside compiled graphs are asked for.
         """
+        self._name_of = name_of
         self._model = model
         self._table = table
         self._protect = protect
@@ -86,7 +88,9 @@ class Samples:
             self.why_no_activations = "" if self._in_graphs else self._why_no_graphs or self.why_no_activations
         if not self.why_no_activations:
             held = self._table.held()
-            self.activations = Activations(self._model, self._protect, held, in_graphs=self._in_graphs)
+            self.activations = Activations(
+                self._model, self._protect, held, in_graphs=self._in_graphs, name_of=self._name_of
+            )
 
     def begin_step(self) -> None:
         """A sampled step of a model that was never called so far: perhaps its graphs are in a compiled function."""

@@ -56,9 +56,11 @@ class StepRecord:
         _unscale(values, _scalar(values, "kept_scale") or scale or 1.0, is_clip_scaled=seen.is_clip_scaled)
         arrays, slices = self._arrays(values)
         loss = _scalar(values, "loss")
+        part_losses = _part_losses(values, seen.part_losses)
         report = StepReport(
             **self.fields,
-            loss=seen.loss if loss is None else loss,
+            loss=part_losses[0] if part_losses else seen.loss if loss is None else loss,
+            part_losses=part_losses,
             num_samples=whole(self.num_samples),
             num_tokens=whole(self.num_tokens),
             lr=seen.lr,
@@ -74,7 +76,8 @@ class StepRecord:
             slices=slices,
             arrays=arrays,
         )
-        is_bad = any(v is not None and not math.isfinite(v) for v in (report.loss, _total(values, "grad_norm")))
+        judged = (report.loss, _total(values, "grad_norm"), *part_losses)
+        is_bad = any(v is not None and not math.isfinite(v) for v in judged)
         return self.on_bad_number(report) if is_bad else report
 
     def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
@@ -149,6 +152,16 @@ class Note:
 def _scalar(values: Values, name: str) -> float | None:
     found = values.get(name)
     return None if found is None else float(found[1][0])
+
+
+def _part_losses(values: Values, plain: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """Those of the vector in their places among those that were plain numbers; empty for a job without parts."""
+    if "part_loss" not in values:
+        return plain
+    losses = list(plain)
+    for part, loss in zip(*values["part_loss"], strict=True):
+        losses[part] = float(loss)
+    return tuple(losses)
 
 
 def _unscale(values: Values, scale: float, *, is_clip_scaled: bool) -> None:

@@ -95,6 +95,12 @@ class Session:
             self.hello = hello = msgspec.structs.replace(self.hello, **changes)
             self.sender.introduce_again(lambda: hello)
 
+    def replace_hello(self, **changes: Any) -> None:
+        """Queues a Hello with these fields changed behind the reports that the old one describes."""
+        if self.hello is not None:
+            self.hello = msgspec.structs.replace(self.hello, **changes)
+            self.send(self.hello)
+
     def start_attempt(self, model_step: int) -> None:
         """All ranks were rolled back to weights of this age: what follows is a new attempt."""
         self.count.went_back(model_step)
@@ -151,6 +157,7 @@ def build_hello(
         groups=observer.groups,
         modules=observer.modules,
         wrapper=observer.wrapper,
+        parts=observer.parts,
         visible=observer.visible,
         blind=observer.blind,
         config=dict(config),

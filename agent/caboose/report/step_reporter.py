@@ -10,7 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from caboose.observe.batches import BatchCounter
     from caboose.observe.observer import ObservedStep, Observer
 
+Loss: TypeAlias = "torch.Tensor | float | None"
 OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
 """Called with the step, what was observed of it, its loss and the batch counter."""
 
@@ -75,6 +76,11 @@ class StepReporter:
         self._had_bad_number = False
         observer.begin(is_sampled=True)
 
+    def change_observer(self, observer: "Observer") -> None:
+        """Another observer takes over, in the middle of a step."""
+        observer.begin(is_sampled=self._observer.is_sampled)
+        self._observer = observer
+
     def begin_step(self) -> None:
         """The next step: sampled if the governor's cadence asks for it, or after a number that was not finite."""
         self._num_boundaries += 1
@@ -86,7 +92,7 @@ class StepReporter:
 
     def report(
         self,
-        loss: "torch.Tensor | float | None",
+        loss: "Loss | Mapping[str, Loss]",
         metrics: Mapping[str, float] | None,
         num_samples: int | None,
         num_tokens: int | None,
@@ -101,7 +107,8 @@ class StepReporter:
         held = observer.batches.held
         seen = observer.take(loss)
         if self._on_observed is not None:
-            self._on_observed(count.step, seen, loss, observer.batches)
+            first = next(iter(loss.values()), None) if isinstance(loss, Mapping) else loss
+            self._on_observed(count.step, seen, first, observer.batches)
         record = StepRecord(
             fields={
                 "attempt": session.attempt,
@@ -137,6 +144,7 @@ class StepReporter:
                 modules=observer.modules,
                 visible=observer.visible,
                 blind=observer.blind,
+                parts=observer.parts,
             )
         session.put(record)
         total = session.sender.cpu_seconds if session.sender is not None else 0.0

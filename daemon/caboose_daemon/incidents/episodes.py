@@ -41,18 +41,23 @@ class Episode:
     def rule(self) -> str:
         return self.first.rule
 
+    @property
+    def part(self) -> str:
+        """The part of the job, where several models are trained."""
+        return self.first.part
+
 
 class EpisodeLog:
-    """The episodes of one job: the open one of each rule, and the recent closed ones."""
+    """The episodes of one job: the open one of each rule and part, and the recent closed ones."""
 
     def __init__(self, next_id: int = 1) -> None:
         self._next_id = next_id
-        self._open: dict[str, Episode] = {}
+        self._open: dict[tuple[str, str], Episode] = {}
         self._closed: deque[Episode] = deque(maxlen=MAX_KEPT)
 
     def add(self, finding: Finding, attempt: int, now: float) -> list[Episode]:
         """Takes a finding; returns the episodes that changed."""
-        current = self._open.get(finding.rule)
+        current = self._open.get((finding.rule, finding.part))
         changed = []
         if current is not None and (current.first.onset_step, current.attempt) != (finding.onset_step, attempt):
             changed.append(self._close(current))
@@ -85,7 +90,7 @@ class EpisodeLog:
                 worst=finding if is_worse else current.worst,
                 reported_step=finding.step if is_worse and current.severity is Severity.INFO else current.reported_step,
             )
-        self._open[finding.rule] = current
+        self._open[finding.rule, finding.part] = current
         changed.append(self._close(current) if finding.state == "resolved" else current)
         return changed
 
@@ -98,7 +103,7 @@ class EpisodeLog:
         for episode in episodes:
             self._next_id = max(self._next_id, episode.id + 1)
             if episode.is_open:
-                self._open[episode.rule] = episode
+                self._open[episode.rule, episode.part] = episode
             else:
                 self._closed.append(episode)
 
@@ -114,13 +119,13 @@ class EpisodeLog:
 
     def _close(self, episode: Episode) -> Episode:
         closed = replace(episode, is_open=False)
-        self._open.pop(episode.rule, None)
+        self._open.pop((episode.rule, episode.part), None)
         self._closed.append(closed)
         return closed
 
-    def open_of(self, rule: str) -> Episode | None:
-        """The open episode of a rule; it has at most one."""
-        return self._open.get(rule)
+    def open_of(self, rule: str, part: str = "") -> Episode | None:
+        """The open episode of a rule; it has at most one of the job and of each part."""
+        return self._open.get((rule, part))
 
     @property
     def open(self) -> list[Episode]:

@@ -28,6 +28,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first rank; empty where it is not known."""
     layers: tuple[str, ...] = ()
     phase: str = ""
+    part: str = ""
     steps_before_loss: int | None = None
     """How long before the loss moved; None while it has not."""
 
@@ -123,8 +124,19 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lead(self) -> Episode:
-        """The lead rule's latest episode; the first episode where a journal no longer has it."""
-        return next((e for e in reversed(self.episodes) if e.rule == self.rule), self.episodes[0])
+        """The lead rule's latest episode, in the part that it was found in first.
+
+        The first episode where a journal no longer has one of that rule.
+        """
+        of_rule = [episode for episode in self.episodes if episode.rule == self.rule]
+        if not of_rule:
+            return self.episodes[0]
+        return next(episode for episode in reversed(of_rule) if episode.part == of_rule[0].part)
+
+    @property
+    def part(self) -> str:
+        """The part of the job that it began in, where several models are trained: the lead's."""
+        return self.lead.part
 
     @property
     def summary(self) -> str:
@@ -192,6 +204,7 @@ def _witness(incident: Incident, host_of: Callable[[int], str]) -> Witness | Non
         host=host or (before.host if before is not None and before.ranks == place.ranks else ""),
         layers=place.layers,
         phase=place.phase,
+        part=first.part,
         steps_before_loss=None if moved is None else max(0, moved - onset),
     )
 

@@ -255,7 +255,7 @@ class IncidentLog:
                 continue
             if self._is_linked(incident, incident.episodes, episode):
                 return incident
-            last = [known for known in incident.episodes if known.rule == episode.rule]
+            last = [e for e in incident.episodes if (e.rule, e.part) == (episode.rule, episode.part)]
             if not last or not ranks_overlap(last[-1].worst.ranks, episode.worst.ranks):
                 continue
             if last[-1].attempt == episode.attempt:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import AnyRule, RuleConfig, Trigger
@@ -42,8 +44,13 @@ class Engine:
         configs: Mapping[str, RuleConfig],
         stats: dict[str, RuleStats],
         episodes: EpisodeLog,
+        *,
+        part: str = "",
+        is_further_part: bool = False,
     ) -> None:
-        self._classes = rules
+        """`part` is set in a job with several models; further parts than the first have only rules that judge parts."""
+        self.part = part
+        self._classes = [rule for rule in rules if rule.judges_parts] if is_further_part else rules
         self._stats = stats
         self._episodes = episodes
         self._rules: dict[str, AnyRule] = {}
@@ -73,7 +80,21 @@ class Engine:
         self._visible = None
         return ended
 
-    def run(self, view: JobView, trigger: Trigger) -> list[Finding]:
+    def judge_part(self, name: str) -> list[Finding]:
+        """From now on rules that judge parts judge this one; returns the end of what they had found before."""
+        if name == self.part:
+            return []
+        why = "the job trains several models, and each is judged by itself from now on"
+        ended = [f for rule in self._rules.values() if rule.judges_parts for f in self._end(rule.name, None, why)]
+        self.part = name
+        return ended
+
+    def _part_of(self, rule: str) -> str:
+        """The part that a rule's episodes are of; empty for a rule that judges the whole job."""
+        return self.part if any(each.name == rule and each.judges_parts for each in self._classes) else ""
+
+    def run(self, view: JobView, trigger: Trigger, of_part: JobView | None = None) -> list[Finding]:
+        """Every rule's findings; `of_part` is the view for those that judge parts."""
         findings: list[Finding] = []
         if view.regime.began:
             findings += self._restart_rules(view)
@@ -85,7 +106,7 @@ class Engine:
             if active and not active.isdisjoint(rule.muted_in):
                 continue
             try:
-                finding = rule.observe(view)
+                finding = rule.observe(view if of_part is None or not rule.judges_parts else of_part)
             except Exception:
                 # A rule is code about the unexpected; if it fails, the others still see the step.
                 if not stats.failures:
@@ -97,8 +118,14 @@ class Engine:
             stats.seconds += now - start
             start = now
             if finding is not None:
-                findings.append(finding)
+                findings.append(finding if not self.part else self._of_part(finding, rule))
         return findings
+
+    def _of_part(self, finding: Finding, rule: AnyRule) -> Finding:
+        """The finding with the part that it is about."""
+        if not rule.judges_parts:
+            return finding
+        return msgspec.structs.replace(finding, part=self.part, summary=f"{self.part}: {finding.summary}")
 
     def _choose_rules(self, visible: frozenset[str]) -> None:
         """Finds the rules that can judge this job; only where what is visible has changed, which is rare."""
@@ -121,7 +148,8 @@ class Engine:
         return ended
 
     def _end(self, name: str, view: JobView | None, why: str) -> list[Finding]:
-        episode = self._episodes.open_of(name)
+        part = self._part_of(name)
+        episode = self._episodes.open_of(name, part)
         if episode is None:
             return []
         last = episode.last
@@ -136,6 +164,7 @@ class Engine:
                 ranks=last.ranks,
                 layers=last.layers,
                 phase=last.phase,
+                part=part,
                 state="resolved",
             )
         ]
@@ -143,7 +172,7 @@ class Engine:
     def resume(self) -> None:
         """Hands each rule the last finding of the episode that was open when the daemon ended."""
         for name, rule in self._rules.items():
-            episode = self._episodes.open_of(name)
+            episode = self._episodes.open_of(name, self._part_of(name))
             if episode is not None:
                 rule.resume(episode.last)
 

@@ -26,7 +26,8 @@ from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
-from caboose_daemon.steps.columns import RankNumbers, StepSummary
+from caboose_daemon.steps.columns import Column, RankNumbers, StepSummary
+from caboose_daemon.steps.parts import JobPart, job_parts, layers_of, narrowed
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
 from caboose_daemon.steps.view import GONE, AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
@@ -93,6 +94,8 @@ class Attempt:
     aligner: Aligner
     engine: Engine
     regimes: RegimeTracker
+    part_engines: dict[str, Engine] = field(default_factory=dict)
+    """The rules of the parts after the first, by their names."""
     members: dict[int, Member] = field(default_factory=dict)
     is_over: bool = False
     """Whether it ended, or was silent for so long that it counts as ended."""
@@ -155,6 +158,8 @@ class Job:
     layers: tuple[Layer, ...] = ()
     groups: tuple[Group, ...] = ()
     visible: frozenset[str] = frozenset()
+    parts: tuple[JobPart, ...] = ()
+    """The models, where several are trained; empty for one."""
     blind: dict[str, str] = field(default_factory=dict)
     config: dict[str, Scalar] = field(default_factory=dict)
     facts: dict[str, Scalar] = field(default_factory=dict)
@@ -215,6 +220,7 @@ class Job:
         self.blind = dict(hello.blind)
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
+        self.parts = job_parts(hello.parts, hello.groups, hello.modules)
 
     @property
     def main_group(self) -> int:
@@ -265,20 +271,26 @@ class Job:
         attempt = self.attempt
         assert attempt is not None, "a job with an incident has an attempt"
         number = max(member.attempt for member in incident.episodes)
+        recent = [summary for summary in self.recent if summary.attempt == number]
+        part = next((part for part in self.parts if part.name == incident.part), None)
+        sampled = self.last_sampled
+        if part is not None:
+            recent = [found for summary in recent if (found := summary.of_part(part.name)) is not None]
+            sampled = None if sampled is None else narrowed(sampled, part)
         return Case(
             incident=incident,
-            recent=[summary for summary in self.recent if summary.attempt == number],
+            recent=recent,
             world=attempt.world,
             is_live=self.is_live,
-            groups=self.groups,
-            layers=self.layers,
-            modules=self.modules,
+            groups=self.groups if part is None else self.groups[part.groups],
+            layers=self.layers if part is None else layers_of(self.layers, part),
+            modules=self.modules if part is None else part.modules_of(self.modules),
             facts=self.facts,
             config=self.config,
             events=self.events,
             visible=self.visible,
             abstaining=attempt.engine.abstaining(self.visible),
-            sampled=self.last_sampled,
+            sampled=sampled,
             is_on=attempt.engine.is_on,
             memory_use=[use for use in self.memory if use.attempt == number],
         )
@@ -358,3 +370,9 @@ class Job:
             return "ok"
         left = (e.worst for e in self.incidents if e.attempt == self.num_attempts and e.is_unresolved)
         return str(max(left, key=lambda severity: severity.rank, default="ok"))
+
+    def held_of_part(self, part: JobPart, column: Column) -> float | None:
+        """The last known value of a number of one part, which may step more rarely than others."""
+        recent = (summary.part(part.name) for summary in itertools.islice(reversed(self.recent), HELD_STEPS))
+        known = (value for each in recent if each is not None and (value := getattr(each, column.name)) is not None)
+        return next(known, None)

@@ -26,7 +26,9 @@ from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import StepSummary, summarize
+from caboose_daemon.steps.parts import PartStep, narrowed, view_of
 from caboose_daemon.steps.regimes import RegimeTracker
+from caboose_daemon.steps.view import JobView
 from caboose_wire import Bye, Event, Hello
 
 TICK_SECONDS = 1.0
@@ -156,7 +158,8 @@ class Pipeline:
         self._state.rule_configs = configs
         for job in self._state.jobs.values():
             if job.attempt is not None:
-                self._found(job, job.attempt.engine.configure(configs), now)
+                engines = (job.attempt.engine, *job.attempt.part_engines.values())
+                self._found(job, [finding for engine in engines for finding in engine.configure(configs)], now)
 
     def admit(self, job: Job, hello: Hello, now: float) -> Member:
         """A rank joins the current attempt, or reconnects."""
@@ -235,6 +238,7 @@ class Pipeline:
         last_closed = max(attempt.aligner.last_closed, *(member.step for member in attempt.members.values()), -1)
         fresh = self.make_attempt(job, attempt.world, attempt.launch, attempt.agent_attempt, now)
         attempt.aligner, attempt.engine, attempt.regimes = fresh.aligner, fresh.engine, fresh.regimes
+        attempt.part_engines = {}
         attempt.aligner.last_closed = last_closed
         attempt.engine.resume()
         return False
@@ -300,10 +304,19 @@ class Pipeline:
         for step in attempt.aligner.close(
             attempt.gone, attempt.world, job.layers, now, main_group=job.main_group, is_final=is_final
         ):
-            self.judge(job, step, summarize(step), job.declared(step), now)
+            parts = [narrowed(step, part) for part in job.parts]
+            self.judge(job, step, summarize(step, parts), job.declared(step), now, parts)
             job.pending_events = [event for event in job.pending_events if event.step >= step.step]
 
-    def judge(self, job: Job, step: AlignedStep, summary: StepSummary, events: Sequence[Event], now: float) -> None:
+    def judge(
+        self,
+        job: Job,
+        step: AlignedStep,
+        summary: StepSummary,
+        events: Sequence[Event],
+        now: float,
+        parts: Sequence[PartStep] = (),
+    ) -> None:
         """Takes an aligned step of the current attempt through all stages; `events` were declared before it."""
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
@@ -315,7 +328,9 @@ class Pipeline:
             job.memory.append(MemoryUse.of(step))
         job.recent.append(summary)
         job.num_steps += 1
-        job.num_non_finite += bool(step.bad_loss_ranks) or step.has_bad_grad_norm
+        job.num_non_finite += (
+            bool(step.bad_loss_ranks) or step.has_bad_grad_norm or any(part.bad_loss_ranks for part in parts)
+        )
         job.meters.observe(step)
         job.rollback.observe(step)
         job.lag_seconds = max(0.0, now - step.time)
@@ -325,10 +340,33 @@ class Pipeline:
             step_seconds=summary.step_seconds,
             events=events,
         )
-        findings = attempt.engine.run(job.view(now, events, step, regime), "step")
+        view = job.view(now, events, step, regime)
+        findings = attempt.engine.run(view, "step") if not parts else self._judge_parts(job, attempt, view, parts)
         self._sink.step_closed(job, summary)
         if findings:
             self._found(job, findings, now)
+
+    def _judge_parts(self, job: Job, attempt: Attempt, view: JobView, parts: Sequence[PartStep]) -> list[Finding]:
+        """The job's rules with the first part, and the further parts by rules of their own."""
+        first, *others = parts
+        findings = attempt.engine.judge_part(first.part.name)
+        findings += attempt.engine.run(view, "step", view_of(view, first.part, first))
+        for step in others:
+            engine = self.part_engine(job, attempt, step.part.name)
+            findings += engine.run(view_of(view, step.part, step), "step")
+        return findings
+
+    def part_engine(self, job: Job, attempt: Attempt, name: str) -> Engine:
+        """The rules of a further part, made when it is first judged."""
+        engine = attempt.part_engines.get(name)
+        if engine is None:
+            state = self._state
+            engine = Engine(
+                state.rules, state.rule_configs, state.rule_stats, job.episodes, part=name, is_further_part=True
+            )
+            engine.resume()
+            attempt.part_engines[name] = engine
+        return engine
 
     def _found(self, job: Job, findings: list[Finding], now: float) -> None:
         assert job.attempt is not None, "findings are about an attempt"

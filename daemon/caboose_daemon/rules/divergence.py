@@ -70,6 +70,7 @@ class Divergence(Rule[DivergenceConfig]):
 
     name = "divergence"
     config_class = DivergenceConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})

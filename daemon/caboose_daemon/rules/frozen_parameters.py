@@ -79,6 +79,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
 
     name = "frozen_parameters"
     config_class = FrozenParametersConfig
+    judges_parts = True
     needs = frozenset({"gradients"})
 
     def __init__(self, config: FrozenParametersConfig) -> None:

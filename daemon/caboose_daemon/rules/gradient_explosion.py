@@ -57,6 +57,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
 
     name = "gradient_explosion"
     config_class = GradientExplosionConfig
+    judges_parts = True
     needs = frozenset({"gradients"})
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 

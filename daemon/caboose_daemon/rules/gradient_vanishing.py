@@ -53,6 +53,7 @@ class GradientVanishing(LastingRule[GradientVanishingConfig]):
 
     name = "gradient_vanishing"
     config_class = GradientVanishingConfig
+    judges_parts = True
     needs = frozenset({"gradients"})
 
     def __init__(self, config: GradientVanishingConfig) -> None:

@@ -84,6 +84,7 @@ class LossSpike(Rule[LossSpikeConfig]):
 
     name = "loss_spike"
     config_class = LossSpikeConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})

@@ -89,6 +89,7 @@ class LrSchedule(Rule[LrScheduleConfig]):
 
     name = "lr_schedule"
     config_class = LrScheduleConfig
+    judges_parts = True
     needs = frozenset({"lr"})
 
     def __init__(self, config: LrScheduleConfig) -> None:

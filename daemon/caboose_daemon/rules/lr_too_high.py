@@ -67,6 +67,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
 
     name = "lr_too_high"
     config_class = LrTooHighConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     forgets_after = frozenset({"resume", "restart"})

@@ -74,6 +74,7 @@ class LrTooLow(Rule[LrTooLowConfig]):
 
     name = "lr_too_low"
     config_class = LrTooLowConfig
+    judges_parts = True
     needs = frozenset({"weights", "lr"})
     muted_in = frozenset({"warmup"})
 

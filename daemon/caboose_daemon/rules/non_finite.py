@@ -75,6 +75,7 @@ class NonFinite(Rule[NonFiniteConfig]):
 
     name = "non_finite"
     config_class = NonFiniteConfig
+    judges_parts = True
     needs = frozenset({"loss"})
 
     def __init__(self, config: NonFiniteConfig) -> None:

@@ -72,6 +72,7 @@ class NotLearning(Rule[NotLearningConfig]):
 
     name = "not_learning"
     config_class = NotLearningConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "resume"})

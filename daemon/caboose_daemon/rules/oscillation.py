@@ -49,6 +49,7 @@ class Oscillation(Rule[OscillationConfig]):
 
     name = "oscillation"
     config_class = OscillationConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     muted_in = frozenset({"startup", "warmup"})

@@ -55,6 +55,7 @@ class Plateau(Rule[PlateauConfig]):
 
     name = "plateau"
     config_class = PlateauConfig
+    judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
     forgets_after = frozenset({"data_switch", "restart"})

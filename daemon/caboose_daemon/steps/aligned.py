@@ -315,7 +315,7 @@ def combine(
         present=present,
         has_loss=has_loss,
         loss=loss,
-        mean_loss=_mean_loss(loss, has_loss, weight),
+        mean_loss=mean_loss(loss, has_loss, weight),
         weight=weight,
         lr=first.lr,
         main_group=main_group,
@@ -346,7 +346,8 @@ def combine(
     return aligned
 
 
-def _mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float | None:
+def mean_loss(loss: Float64, seen: NDArray[np.bool_], weight: Float64) -> float | None:
+    """Mean over the ranks that reported a loss; NaN if one of them is. None if none did."""
     if not seen.any():
         return None
     weights = weight[seen] if weight[seen].any() else np.ones(int(seen.sum()))

@@ -2,23 +2,24 @@
 
 Design
 ------
-A number is one field of `StepSummary` (one value per step, over all ranks) or of `RankNumbers` (the latest value of one
-rank). Its `_column` gives the unit, how it is read, how a curve condenses neighbouring steps, and the names under which
-metrics and mirrors show it. The journal's table, the JSON of the API and of the live stream, the curves, the metrics
-and the mirrors are derived from the table, so none of them lists the numbers again. CONTRIBUTING.md adds one as an
-example.
+A number is one field of `StepSummary` (one value per step, over all ranks), of `PartNumbers` (the same of one model,
+where a job trains several) or of `RankNumbers` (the latest value of one rank). Its `_column` gives the unit, how it is
+read, how a curve condenses neighbouring steps, and the names under which metrics and mirrors show it. The journal's
+table, the JSON of the API and of the live stream, the curves, the metrics and the mirrors are derived from the table,
+so none of them lists the numbers again. CONTRIBUTING.md adds one as an example.
 
 None means that a number was not reported. NaN means that NaN was reported. SQLite stores NaN as NULL, so a number that
 can be NaN has a bit of its own in the column `bad` of the journal (`nan_bit`).
 """
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.parts import PartStep
 from caboose_wire import Heartbeat, StepReport
 
 Scope = Literal["job", "part", "group", "rank", "layer"]
@@ -217,6 +218,22 @@ class StepSummary:
         default=None,
     )
 
+    parts: "tuple[PartNumbers, ...]" = ()
+    """Of a job with several models, in their order."""
+
+    def part(self, name: str) -> "PartNumbers | None":
+        """The numbers of one part; None where the step has none."""
+        return next((each for each in self.parts if each.name == name), None)
+
+    def of_part(self, name: str) -> "StepSummary | None":
+        """The step with the loss, norm and learning rate of one part in place of the job's."""
+        part = self.part(name)
+        if part is None:
+            return None
+        return replace(
+            self, loss=part.loss, loss_min=part.loss, loss_max=part.loss, grad_norm=part.grad_norm, lr=part.lr
+        )
+
     @property
     def samples_per_second(self) -> float | None:
         return self._rate(self.num_samples)
@@ -231,6 +248,44 @@ class StepSummary:
 
 RATES = {"samples_per_second": "num_samples", "tokens_per_second": "num_tokens"}
 """Properties of StepSummary that divide a count by the step time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartNumbers:
+    """One part of one aligned step: a model, where a job trains several."""
+
+    name: str
+    loss: float | None = _column(
+        "Loss",
+        lambda s: s.mean_loss,
+        curve=Curve(is_finite_only=True),
+        nan_bit=1,
+        metric="caboose_part_loss",
+        is_held=True,
+        help="Loss of one part of a job with several models, mean over ranks, at the last step that had one",
+        tells="A GAN's losses balance each other and need not fall. NaN in one part names where a break began.",
+        default=None,
+    )
+    grad_norm: float | None = _column(
+        "Gradient norm",
+        lambda s: s.grad_norm,
+        curve=FINITE,
+        nan_bit=2,
+        metric="caboose_part_gradient_norm",
+        is_held=True,
+        help="L2 norm of the gradient of one part of a job with several models, before clipping",
+        tells="Stable is normal. One part far above the others for long: that one drives the training.",
+        default=None,
+    )
+    lr: float | None = _column(
+        "Learning rate of the largest group",
+        lambda s: _finite(s.main_lr),
+        curve=Curve(aggregates=("max",)),
+        metric="caboose_part_learning_rate",
+        help="Learning rate of the largest parameter group of one part",
+        tells="Follows the schedule of that part.",
+        default=None,
+    )
 
 
 @dataclass(slots=True)
@@ -304,6 +359,8 @@ def _columns(table: type, scope: Scope) -> tuple[Column, ...]:
     hints = get_type_hints(table)
     found = []
     for each in fields(table):
+        if "column" not in each.metadata:
+            continue
         kinds = get_args(hints[each.name]) or (hints[each.name],)
         found.append(
             Column(
@@ -318,12 +375,14 @@ def _columns(table: type, scope: Scope) -> tuple[Column, ...]:
 
 
 STEP_COLUMNS = _columns(StepSummary, "job")
+PART_COLUMNS = _columns(PartNumbers, "part")
 RANK_COLUMNS = _columns(RankNumbers, "rank")
 _OF_REPORTS = tuple(column for column in RANK_COLUMNS if not column.is_from_heartbeat)
 _OF_HEARTBEATS = tuple(column for column in RANK_COLUMNS if column.is_from_heartbeat)
 
 
-def summarize(step: AlignedStep) -> StepSummary:
-    """An aligned step, reduced over its ranks."""
+def summarize(step: AlignedStep, parts: Sequence[PartStep] = ()) -> StepSummary:
+    """An aligned step, reduced over its ranks; with `parts` also as each of them sees it."""
     values: dict[str, Any] = {column.name: column.of(step) for column in STEP_COLUMNS}
-    return StepSummary(**values)
+    numbers = tuple(PartNumbers(each.part.name, **{c.name: c.of(each) for c in PART_COLUMNS}) for each in parts)
+    return StepSummary(**values, parts=numbers)

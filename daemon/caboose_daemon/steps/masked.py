@@ -71,6 +71,10 @@ class LayerValues(Masked):
         """The same as one array with -1 and -2, as the journal keeps it."""
         return np.where(self.has, self.values, np.where(self.is_absent, MISSING, UNSEEN).astype(self.values.dtype))
 
+    def part(self, rows: slice) -> "LayerValues":
+        """Some of the rows."""
+        return LayerValues(self.values[rows], self.has[rows], self.is_absent[rows])
+
     def head(self, num: int) -> "LayerValues":
         """The first rows."""
         return self if len(self) <= num else LayerValues(self.values[:num], self.has[:num], self.is_absent[:num])
@@ -90,6 +94,10 @@ class ModuleValues:
     def __init__(self, ranks: list[int], on_wire: Floats) -> None:
         self.ranks = ranks
         self._on_wire = on_wire
+
+    def columns(self, rows: NDArray[np.intp]) -> "ModuleValues":
+        """Some of the modules."""
+        return ModuleValues(self.ranks, self._on_wire[:, rows[rows < self._on_wire.shape[1]]])
 
     @property
     def shape(self) -> tuple[int, ...]:

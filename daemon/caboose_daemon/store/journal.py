@@ -152,6 +152,8 @@ class Journal(Sink):
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
         self._put(job, "steps", **step_table.to_columns(summary))
+        for part in summary.parts:
+            self._put(job, "part_steps", **step_table.part_columns(summary, part))
         if job.meters.latest is not None and job.meters.latest.step == summary.step:
             self._put(job, "latest_samples", body=_encoded(layer_table(job)))
         if job.meters.sample is not None:

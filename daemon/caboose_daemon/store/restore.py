@@ -10,9 +10,9 @@ is left out, and noted. Only a file that SQLite cannot read ends a restore: sqli
 import json
 import logging
 import sqlite3
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, M
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
+from caboose_daemon.steps.columns import PartNumbers, StepSummary
 from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_daemon.store.quarantine import BadRow, noted_jobs
 from caboose_daemon.store.rows import KEYS, ROWS, AttemptRow, JobRow, MemberRow, RowError, read_row
@@ -102,6 +103,7 @@ class _JobReader:
         job.attempt.reason, job.attempt.start_step, job.attempt.proof = last.reason, last.start_step, last.proof
         for hello in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
             job.describe(hello)
+        job.attempt.engine.part = job.parts[0].name if job.parts else ""
         self._restore_members(job, job.attempt)
         self._restore_steps(job, job.attempt)
         kept = list(self._incidents())
@@ -181,9 +183,26 @@ class _JobReader:
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
+        steps = self._with_parts(job, steps)
         job.recent.extend(reversed(steps))
         if steps and steps[0].attempt == attempt.number:
             attempt.aligner.last_closed = steps[0].step
+
+    def _with_parts(self, job: Job, steps: list[StepSummary]) -> list[StepSummary]:
+        """The steps with the numbers of the job's parts."""
+        if not job.parts or not steps:
+            return steps
+        first = (steps[-1].attempt, steps[-1].step)
+        found: defaultdict[tuple[int, int], dict[str, PartNumbers]] = defaultdict(dict)
+        for attempt, step, numbers in self._rows("part_steps", "AND (attempt, step) >= (?2, ?3)", *first):
+            found[attempt, step][numbers.name] = numbers
+        names = [part.name for part in job.parts]
+        return [
+            replace(step, parts=tuple(of_step[name] for name in names if name in of_step))
+            if (of_step := found.get((step.attempt, step.step)))
+            else step
+            for step in steps
+        ]
 
     def _restore_totals(self, job: Job) -> None:
         """The job's totals; if the journal has none, they are counted from its rows."""

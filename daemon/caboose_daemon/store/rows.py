@@ -20,10 +20,10 @@ from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.steps.columns import STEP_COLUMNS, StepSummary
+from caboose_daemon.steps.columns import PART_COLUMNS, STEP_COLUMNS, PartNumbers, StepSummary
 from caboose_daemon.steps.samples.sample import unpack
 from caboose_daemon.steps.view import RankState
-from caboose_daemon.store.step_table import NAMES, with_nan
+from caboose_daemon.store.step_table import NAMES, PART_NAMES, part_with_nan, with_nan
 from caboose_wire import Event, Hello
 from caboose_wire.fields import MAX_RANKS, Count, JobName, Name, Nonce, Rank, Settings, Text, Time
 
@@ -156,6 +156,31 @@ class StepRow(_StepColumns, frozen=True):  # type: ignore[misc, call-arg, valid-
         """Nothing: the types of the columns are all there is to check."""
 
 
+_PartColumns = msgspec.defstruct(
+    "_PartColumns",
+    [
+        ("attempt", Count),
+        ("step", Count),
+        ("part", Name),
+        *((c.name, float | None) for c in PART_COLUMNS),
+        ("bad", Whole),
+    ],
+    bases=(Row,),
+    frozen=True,
+)
+
+
+class PartStepRow(_PartColumns, frozen=True):  # type: ignore[misc, call-arg, valid-type]  # made from a table
+    """A step of one part: its attempt, step and numbers."""
+
+    def read(self) -> tuple[int, int, PartNumbers]:
+        values = {name: getattr(self, name) for name in PART_NAMES}
+        return self.attempt, self.step, part_with_nan(self.part, values, self.bad)
+
+    def check(self) -> None:
+        """Nothing: the types of the columns are all there is to check."""
+
+
 class EpisodeRow(Row, frozen=True):
     """An episode."""
 
@@ -261,6 +286,7 @@ ROWS: dict[str, type[Row]] = {
     "latest_samples": LatestSampleRow,
     "samples": SampleRow,
     "steps": StepRow,
+    "part_steps": PartStepRow,
     "episodes": EpisodeRow,
     "incidents": IncidentRow,
     "decisions": DecisionRow,
@@ -276,6 +302,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "latest_samples": ("job",),
     "samples": ("job", "number"),
     "steps": ("job", "attempt", "step"),
+    "part_steps": ("job", "attempt", "step", "part"),
     "episodes": ("job", "id"),
     "incidents": ("job", "number"),
     "decisions": ("job", "number"),

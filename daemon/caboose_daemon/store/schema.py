@@ -50,6 +50,7 @@ def make_tables(database: Database) -> None:
         for statement in _statements((files("caboose_daemon.store") / "schema.sql").read_text()):
             connection.execute(statement)
         connection.execute(step_table.CREATE)
+        connection.execute(step_table.CREATE_PARTS)
         for statement in step_table.missing(database.columns("steps")):
             connection.execute(statement)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))

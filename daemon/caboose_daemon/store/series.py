@@ -15,12 +15,17 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from caboose_daemon.store.step_table import CONDENSED
+from caboose_daemon.store.step_table import CONDENSED, PART_CONDENSED
 
 _BUCKET = (
     f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in CONDENSED.items())} FROM steps "  # noqa: S608 - constants
     "WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4"
 )
+_PARTS = (
+    f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in PART_CONDENSED.items())} FROM part_steps "  # noqa: S608
+    "WHERE job = ?1 AND attempt = ?2 AND step BETWEEN ?3 AND ?4 GROUP BY part"
+)
+_PART_NAMES = tuple(PART_CONDENSED)[2:]
 _LOWEST, _HIGHEST = 0, 2**63 - 1
 
 
@@ -34,12 +39,27 @@ def series(
     window = (_LOWEST if first is None else first, _HIGHEST if last is None else last)
     spans = list(_spans(connection, found[0], *window))
     width = max(1, -(-sum(high - low + 1 for _, low, high in spans) // points))
-    return [
+    rows = [
         dict(zip(CONDENSED, values, strict=True))
         for span in spans
         for values in _buckets(connection, found[0], *span, width)
         if values[0] is not None
     ]
+    _add_parts(connection, found[0], rows, width)
+    return rows
+
+
+def _add_parts(connection: sqlite3.Connection, job: int, rows: list[dict[str, Any]], width: int) -> None:
+    """Gives the rows of a job with several models `parts`: the same bucket of each part, by its name."""
+    has_table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'part_steps'").fetchone()
+    if not has_table or not connection.execute("SELECT 1 FROM part_steps WHERE job = ? LIMIT 1", (job,)).fetchone():
+        return
+    for row in rows:
+        last = row["step"]
+        found = connection.execute(_PARTS, (job, row["attempt"], last - last % width, last))
+        parts = {part: dict(zip(_PART_NAMES, values, strict=True)) for part, _, *values in found}
+        if parts:
+            row["parts"] = parts
 
 
 def _buckets(

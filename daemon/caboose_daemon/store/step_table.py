@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from caboose_daemon.steps.columns import RATES, STEP_COLUMNS, Column, StepSummary
+from caboose_daemon.steps.columns import PART_COLUMNS, RATES, STEP_COLUMNS, Column, PartNumbers, StepSummary
 
 NAMES = tuple(column.name for column in STEP_COLUMNS)
 _VALUES = attrgetter(*NAMES)
@@ -28,6 +28,29 @@ INSERT = (
     f"INSERT OR REPLACE INTO steps (job, {SELECTED}) "  # noqa: S608 - constants
     f"VALUES (?, {', '.join('?' * (len(NAMES) + 1))})"
 )
+
+
+PART_NAMES = tuple(column.name for column in PART_COLUMNS)
+PART_BITS = {column.name: column.nan_bit for column in PART_COLUMNS if column.nan_bit}
+CREATE_PARTS = (
+    "CREATE TABLE IF NOT EXISTS part_steps (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, "
+    "attempt INTEGER NOT NULL, step INTEGER NOT NULL, part TEXT NOT NULL, "
+    + ", ".join(f"{column.name} {column.sql_type}" for column in PART_COLUMNS)
+    + ", bad INTEGER NOT NULL, PRIMARY KEY (job, attempt, step, part)) WITHOUT ROWID"
+)
+"""The steps of a job's parts; a job with one model has no rows here."""
+
+
+def part_columns(summary: StepSummary, part: PartNumbers) -> dict[str, Any]:
+    """The columns of one part of a step by name, without the job."""
+    values = {name: getattr(part, name) for name in PART_NAMES}
+    bad = sum(bit for name, bit in PART_BITS.items() if _is_nan(values[name]))
+    return {"attempt": summary.attempt, "step": summary.step, "part": part.name, **values, "bad": bad}
+
+
+def part_with_nan(part: str, values: dict[str, Any], bad: int) -> PartNumbers:
+    """The numbers of one part with these columns; `bad` as in `with_nan`."""
+    return PartNumbers(part, **values | {name: float("nan") for name, bit in PART_BITS.items() if bad & bit})
 
 
 def missing(existing: Sequence[str]) -> list[str]:
@@ -117,3 +140,10 @@ CONDENSED = {
     "num_steps": "count(*)",
 }
 """The fields of one bucket of a curve, with the SQL that computes them."""
+PART_CONDENSED = {
+    "part": "part",
+    "last": "max(step)",
+    **{name: sql for column in PART_COLUMNS for name, sql in _condensed(column).items()},
+    "num_bad": f"sum({IS_BAD})",
+}
+"""The same of a part; `last` is the last step of the bucket that it has numbers of."""

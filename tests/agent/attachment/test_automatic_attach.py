@@ -212,7 +212,7 @@ def test_an_optimizer_that_steps_more_often_than_the_other_sets_the_pace(
 
 
 def test_two_models_with_an_optimizer_each_are_told_apart(network: torch.nn.Module, listening: Collector) -> None:
-    """As in a GAN: the one whose optimizer steps first is watched, though the other was called before it."""
+    """As in a GAN: the one whose optimizer steps first is the first part, though the other was called before it."""
     judge = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Linear(3, 1))
     for_network = torch.optim.SGD(network.parameters(), lr=0.01)
     for_judge = torch.optim.SGD(judge.parameters(), lr=0.01)
@@ -222,7 +222,9 @@ def test_two_models_with_an_optimizer_each_are_told_apart(network: torch.nn.Modu
         judge(network(torch.randn(5, 4))).mean().backward()
         for_network.step()
     assert len(losses(listening, 3)) == 3
-    assert [layer.numel for layer in listening.hellos[0].layers] == [3, 3, 3, 1]
+    first, second = listening.hellos[-1].parts
+    assert [layer.numel for layer in listening.hellos[-1].layers[slice(*first.layers)]] == [3, 3, 3, 1]
+    assert second.layers == (4, 8)
 
 
 def test_the_inner_optimizer_of_a_wrapping_one_is_not_counted_twice(

@@ -28,7 +28,21 @@ from caboose_daemon.out.web.api import Api
 from caboose_daemon.rollback.requests import Request
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
-from caboose_wire import Ack, Bye, Clipping, Event, Group, Heartbeat, Held, Holdings, Layer, Module, Phases, Scaler
+from caboose_wire import (
+    Ack,
+    Bye,
+    Clipping,
+    Event,
+    Group,
+    Heartbeat,
+    Held,
+    Holdings,
+    Layer,
+    Module,
+    Part,
+    Phases,
+    Scaler,
+)
 from support.ranks import a_hello, a_report
 from support.scenario import NAN, Scenario, scenario
 
@@ -70,7 +84,11 @@ def a_full_state() -> tuple[State, float]:
     story.healthy(4).says(1, a_report(2)).says(1, a_report(31, loss=NAN, seq=35)).says(0, a_report(31)).wait(1.0)
     story.says(0, a_report(32, lr=(1e-3, 5e-4), num_dropped=3, num_samples=32, num_tokens=4096)).wait(3.0)
     core.receiver.handle(b"peer-0", [b"garbage"], story.now)
-    core.say(b"ended", a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e"), story.now)
+    parts = (Part("critic", (0, 2), (0, 1)), Part("actor", (2, 4), (0, 1)))
+    ended = a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e", parts=parts)
+    core.say(b"ended", ended, story.now)
+    core.say(b"ended", a_report(1, part_losses=(2.0, -3.0)), story.now)
+    core.pass_time(story.now)
     core.say(
         b"ended",
         Bye(
@@ -231,6 +249,9 @@ FROZEN = {
     "caboose_model_step": {"training_job"},
     "caboose_names_hidden": {"training_job"},
     "caboose_non_finite_steps_total": {"training_job"},
+    "caboose_part_gradient_norm": {"training_job", "part"},
+    "caboose_part_learning_rate": {"training_job", "part"},
+    "caboose_part_loss": {"training_job", "part"},
     "caboose_peers_connected": set(),
     "caboose_phase_seconds": {"training_job", "phase"},
     "caboose_rank_device_memory_bytes": {"training_job", "rank", "host"},

@@ -95,6 +95,7 @@ def main() -> None:
         print(f"stopped as planned: {error}")
     caboose.resume_plan(out / "checkpoints", job=JOB, timeout=10.0)
     sharded(rank)
+    parted(rank)
     alone(rank)
     dist.destroy_process_group()
 
@@ -141,6 +142,23 @@ def sharded(rank: int) -> None:
         optimizer.step()
         monitor.step(loss)
         time.sleep(0.02 if number > 100 else 0.0)
+    monitor.close()
+
+
+def parted(rank: int) -> None:
+    """Two models with optimizers and losses of their own."""
+    import caboose
+
+    models = {"maker": torch.nn.Linear(4, 4), "critic": torch.nn.Linear(4, 1)}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-3) for name, model in models.items()}
+    monitor = caboose.attach(models, optimizers, job="every-field-parted")
+    for _ in range(20):
+        loss = models["critic"](models["maker"](torch.randn(8, 4))).square().mean()
+        loss.backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+        monitor.step({"maker": loss, "critic": float(loss)})
+        time.sleep(0.02)
     monitor.close()
 
 

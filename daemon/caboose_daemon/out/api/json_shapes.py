@@ -21,7 +21,16 @@ from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_daemon.rules.parts.finding import Finding
-from caboose_daemon.steps.columns import RANK_COLUMNS, RATES, STEP_COLUMNS, Column, RankNumbers, StepSummary
+from caboose_daemon.steps.columns import (
+    PART_COLUMNS,
+    RANK_COLUMNS,
+    RATES,
+    STEP_COLUMNS,
+    Column,
+    PartNumbers,
+    RankNumbers,
+    StepSummary,
+)
 from caboose_wire import Event
 
 Json = dict[str, Any]
@@ -48,7 +57,12 @@ def settings(values: Mapping[str, object]) -> Json:
 
 def step(summary: StepSummary) -> Json:
     row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
-    return row | {name: number(getattr(summary, name)) for name in RATES}
+    row |= {name: number(getattr(summary, name)) for name in RATES}
+    return row | {"parts": {each.name: part_numbers(each) for each in summary.parts}} if summary.parts else row
+
+
+def part_numbers(numbers: PartNumbers) -> Json:
+    return {column.name: number(getattr(numbers, column.name)) for column in PART_COLUMNS}
 
 
 def finding(item: Finding) -> Json:
@@ -60,6 +74,7 @@ def finding(item: Finding) -> Json:
         "ranks": list(item.ranks),
         "layers": list(item.layers),
         "phase": item.phase,
+        "part": item.part,
         "values": {name: number(value) for name, value in item.values.items()},
     }
 
@@ -68,6 +83,7 @@ def episode(item: Episode) -> Json:
     return {
         "id": item.id,
         "rule": item.rule,
+        "part": item.part,
         "attempt": item.attempt,
         "severity": str(item.severity),
         "is_open": item.is_open,
@@ -90,6 +106,7 @@ def incident(item: Incident) -> Json:
         "number": item.number,
         "attempt": item.attempt,
         "rule": item.rule,
+        "part": item.part,
         "runbook": f"/runbooks/{alert_name(item.rule)}",
         "state": item.state,
         "is_open": item.is_open,
@@ -120,6 +137,7 @@ def member(item: Episode) -> Json:
     return {
         "episode": item.id,
         "rule": item.rule,
+        "part": item.part,
         "severity": str(item.severity),
         "is_open": item.is_open,
         "state": item.last.state,
@@ -334,6 +352,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "num_layers": len(job.layers),
         "num_parameters": sum(layer.numel for layer in job.layers),
         "wrapper": job.wrapper,
+        "parts": parts(job),
         "groups": [{"name": g.name, "optimizer": g.optimizer, "settings": settings(g.settings)} for g in job.groups],
         "config": settings(job.config),
         "facts": settings(job.facts),
@@ -348,6 +367,20 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
         "rollback_state": rollback(job, budget, now),
         "events": [event(e) for e in job.events],
     }
+
+
+def parts(job: Job) -> list[Json]:
+    """The parts of a job with several models, with the last known numbers of each; empty for one model."""
+    return [
+        {
+            "name": part.name,
+            "num_layers": len(job.layers[part.layers]),
+            "num_parameters": sum(layer.numel for layer in job.layers[part.layers]),
+            "groups": [group.name for group in job.groups[part.groups]],
+            **{column.name: number(job.held_of_part(part, column)) for column in PART_COLUMNS},
+        }
+        for part in job.parts
+    ]
 
 
 def agent_facts(job: Job) -> Json | None:

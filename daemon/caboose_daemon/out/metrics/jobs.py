@@ -4,11 +4,12 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.steps.aligned import PHASES
-from caboose_daemon.steps.columns import STEP_COLUMNS
+from caboose_daemon.steps.columns import PART_COLUMNS, STEP_COLUMNS
 from caboose_daemon.steps.settings import as_numbers
 
 MAX_GROUPS = 16
 MAX_BLIND = 32
+MAX_PARTS = 16
 MAX_METRICS = 16
 MAX_KINDS = 8
 """Limit on different (wrapper, optimizer, precision) under one job name in one day."""
@@ -69,6 +70,10 @@ def _add_step(job: Job, samples: JobSamples) -> None:
     for group, rate in list(zip(job.groups, last.lr, strict=False))[:MAX_GROUPS]:
         if samples.names.admit("group", 2 * MAX_GROUPS, group.name):
             samples.add("caboose_learning_rate", rate, group.name)
+    for part in job.parts[:MAX_PARTS]:
+        if samples.names.admit("part", 2 * MAX_PARTS, part.name):
+            for column in PART_COLUMNS:
+                samples.add(column.metric, job.held_of_part(part, column), part.name)
     for phase in PHASES:
         samples.add("caboose_phase_seconds", last.phase_seconds(phase), phase)
     samples.add("caboose_clip_ratio", last.clip_ratio)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caboose_daemon.out.metrics.units import unit_of
-from caboose_daemon.steps.columns import RANK_COLUMNS
+from caboose_daemon.steps.columns import PART_COLUMNS, RANK_COLUMNS
 
 Kind = Literal["gauge", "counter"]
 JOB = "training_job"
@@ -133,6 +133,7 @@ CURVES = Section(
             "Global L2 norm of the gradient before clipping",
             "Stable or slowly falling is normal. A rise is the earliest sign of most spikes.",
         ),
+        *(_of_job(column.metric, column.help, column.tells, "part") for column in PART_COLUMNS),
         _of_job(
             "caboose_clip_ratio",
             "Factor the gradient was multiplied by when it was clipped; 1 without clipping",

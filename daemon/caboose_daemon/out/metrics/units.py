@@ -10,10 +10,10 @@ UNITS = {
     "level, 0 to 2": "rollback_mode",
     "attempts": "job_attempt",
     "processes": "job_duplicates_refused_total",
-    "unit of the loss": "loss validation_loss rank_loss",
+    "unit of the loss": "loss validation_loss rank_loss part_loss",
     "unit of the metric": "validation_metric",
-    "learning rate": "learning_rate",
-    "L2 norm": "gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
+    "learning rate": "learning_rate part_learning_rate",
+    "L2 norm": "gradient_norm part_gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
     " layer_weight_norm depth_weight_norm worst_layer_weight_norm",
     "unit of the activations": "layer_activation_std depth_activation_std worst_layer_activation_std",
     "factor": "loss_scale",

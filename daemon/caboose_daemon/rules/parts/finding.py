@@ -39,3 +39,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "open"
     """open, recovering, lingering, diverging; resolved when the condition ended."""
     values: dict[str, float] = {}
+    part: str = ""
+    """The part of the job that it is about, where several models are trained."""

@@ -50,6 +50,9 @@ class Rule(ABC, Generic[C]):
     needs: ClassVar[frozenset[str]] = frozenset()
     assumes_falling_loss: ClassVar[bool] = False
     """Whether it means nothing where no loss is meant to fall: reinforcement learning, adversaries."""
+    judges_parts: ClassVar[bool] = False
+    """Whether each part of a job with several models is judged by itself: it reads no more than loss, norms, layers and
+    learning rates."""
     muted_in: ClassVar[frozenset[str]] = frozenset()
     forgets_after: ClassVar[frozenset[str]] = frozenset()
 

@@ -10,7 +10,8 @@ import { byId, make, milestone, setData, setNote, setText } from "./dom.js";
 import { decimal, plural } from "./format.js";
 import { attemptLabels, attemptShapes, badTrace, incidentShapes, incidentTrace, recordTrace, rollbackArrows, rollbackTrace } from "./marks.js";
 import { recall, remember } from "./memory.js";
-import { bandTrace, baseLayout, draw, followTheme, isReady, lineTraces, missing, setScale, stepName } from "./plot.js";
+import { drawParts, partNames } from "./part_lines.js";
+import { bandTrace, baseLayout, draw, followTheme, isReady, lineTraces, missing, PART_COLOURS, setScale, stepName } from "./plot.js";
 import { halfLife, smoothed } from "./smoothing.js";
 import { drawPhases, drawThroughput } from "./speed.js";
 import { startZooming, stepsInSight } from "./zooming.js";
@@ -95,9 +96,12 @@ function drawLoss(model, rows, current, steps, half) {
     const parts = segments(part, has);
     traces.push(...lineTraces(parts, (row) => row.loss, hover, fate, half && smoothed(parts, (row) => row.loss, half)));
   }
+  const ofParts = drawParts(model, rows, current, "loss", half, view.isLog);
+  if (ofParts) traces.splice(0, traces.length, ...ofParts.traces);
   traces.push(badTrace(rows), recordTrace(model), rollbackTrace(model), incidentTrace(model, steps));
   const layout = baseLayout(steps);
-  setScale(layout.yaxis, valueRange(rows, steps, (row) => row.lossMin, (row) => row.lossMax, view.isLog), view.isLog);
+  const [low, high] = ofParts ? [ofParts.low, ofParts.high] : [(row) => row.lossMin, (row) => row.lossMax];
+  setScale(layout.yaxis, valueRange(rows, steps, low, high, view.isLog), view.isLog);
   layout.shapes = [...attemptShapes(rows), ...incidentShapes(model)];
   layout.annotations = [...attemptLabels(rows), ...rollbackArrows(model)];
   draw("loss-chart", traces, layout);
@@ -134,9 +138,12 @@ function drawNorm(model, rows, current, steps, half) {
     const hover = (row) => `${stepName(row, fate)}<br>gradient norm ${decimal(row.norm)}` + (row.numSteps > 1 ? `<br>${decimal(row.normMin)} to ${decimal(row.normMax)}` : "");
     traces.push(...lineTraces(parts, (row) => row.norm, hover, fate, half && smoothed(parts, (row) => row.norm, half)));
   }
+  const ofParts = drawParts(model, rows, current, "norm", half, true);
+  if (ofParts) traces.splice(0, traces.length, ...ofParts.traces);
   traces.push(badTrace(rows));
   const layout = baseLayout(steps);
-  setScale(layout.yaxis, valueRange(rows, steps, (row) => row.normMin, (row) => row.normMax, true), true);
+  const [low, high] = ofParts ? [ofParts.low, ofParts.high] : [(row) => row.normMin, (row) => row.normMax];
+  setScale(layout.yaxis, valueRange(rows, steps, low, high, true), true);
   layout.shapes = incidentShapes(model);
   draw("norm-chart", traces, layout);
   const isEmpty = !rows.some((row) => row.norm !== null || row.numBad);
@@ -149,8 +156,11 @@ function drawRate(model, rows, current, steps) {
     const hover = (row) => `${stepName(row, fate)}<br>learning rate ${decimal(row.lr)}`;
     traces.push(...lineTraces(segments(part, (row) => row.lr !== null), (row) => row.lr, hover, fate));
   }
+  const ofParts = drawParts(model, rows, current, "lr", 0, false);
+  if (ofParts) traces.splice(0, traces.length, ...ofParts.traces);
   const layout = baseLayout(steps);
-  setScale(layout.yaxis, valueRange(rows, steps, (row) => row.lr, (row) => row.lr, false), false);
+  const [low, high] = ofParts ? [ofParts.low, ofParts.high] : [(row) => row.lr, (row) => row.lr];
+  setScale(layout.yaxis, valueRange(rows, steps, low, high, false), false);
   layout.shapes = incidentShapes(model);
   draw("lr-chart", traces, layout);
   const isEmpty = !rows.some((row) => row.lr !== null);
@@ -158,10 +168,10 @@ function drawRate(model, rows, current, steps) {
 }
 
 function legend(model, rows, half) {
-  const entries = half
-    ? [["line", `smooth, half-life ${plural(half, "step")}`], ["raw", "mean"]]
-    : [["line", "mean"]];
-  entries.push(["band", "minimum to maximum over ranks"]);
+  const names = partNames(model);
+  const entries = names.map((name, number) => [`part${number % PART_COLOURS}`, name]);
+  if (!names.length) entries.push(...(half ? [["line", `smooth, half-life ${plural(half, "step")}`], ["raw", "mean"]] : [["line", "mean"]]));
+  if (!names.length) entries.push(["band", "minimum to maximum over ranks"]);
   const fates = new Set(byFate(rows, model.status.attempt, model.rollbacks()).map(([fate]) => fate));
   if (fates.has("earlier")) entries.push(["earlier", "earlier attempts"]);
   if (fates.has("undone")) entries.push(["undone", "undone by a rollback"]);

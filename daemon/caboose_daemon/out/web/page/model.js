@@ -26,13 +26,22 @@ function rate(raw, name) {
   return mean === null ? null : { mean, low: finite(numeric(raw[`${name}_min`])) ?? mean, high: finite(numeric(raw[`${name}_max`])) ?? mean };
 }
 
+/** The numbers of each part by its name, of a job with several models; null for one model. */
+function partRows(parts) {
+  if (!parts) return null;
+  const numbers = ({ loss, grad_norm: norm, lr }) => ({ loss: finite(numeric(loss)), norm: finite(numeric(norm)), lr: finite(numeric(lr)) });
+  return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, numbers(part)]));
+}
+
 /** A curve row from a row of /series or a live step. */
 export function toRow(raw) {
   const loss = numeric(raw.loss);
   const norm = numeric(raw.grad_norm);
   const lossMin = numeric(raw.loss_min);
   const lossMax = numeric(raw.loss_max);
-  const seen = [loss, norm, lossMin, lossMax].some(isBad) ? 1 : 0;
+  const ofParts = Object.values(raw.parts ?? {});
+  const isPartBad = ofParts.some((part) => part.num_bad || [numeric(part.loss), numeric(part.grad_norm)].some(isBad));
+  const seen = isPartBad || [loss, norm, lossMin, lossMax].some(isBad) ? 1 : 0;
   return {
     attempt: raw.attempt,
     step: raw.step,
@@ -48,6 +57,7 @@ export function toRow(raw) {
     seconds: finite(numeric(raw.step_seconds)),
     secondsMax: finite(numeric(raw.step_seconds_max)) ?? finite(numeric(raw.step_seconds)),
     phases: PHASES.map((phase) => finite(numeric(raw[`${phase}_seconds`]))),
+    parts: partRows(raw.parts),
     numSteps: raw.num_steps ?? 1,
     numBad: Math.max(raw.num_bad ?? 0, seen),
   };

@@ -100,7 +100,7 @@ export function drawTiles(model) {
   const spread = last && last.loss_min !== null && last.num_ranks > 1 ? `${decimal(last.loss_min)} to ${decimal(last.loss_max)}` : "";
   const tiles = [
     ["Step", whole(status.step), last ? clock(last.time) : "", ""],
-    ["Loss", decimal(last?.loss ?? null), spread, isBad(last?.loss)],
+    ["Loss", decimal(last?.loss ?? null), spread || (status.parts?.[0]?.name ?? ""), isBad(last?.loss)],
     ["Gradient norm", decimal(last?.grad_norm ?? null), "", isBad(last?.grad_norm)],
     ["Learning rate", setting(last?.lr ?? null), "", ""],
     ["Step time", duration(status.step_seconds), last?.data_seconds != null ? `${duration(last.data_seconds)} for data` : "", ""],
@@ -162,6 +162,9 @@ export function drawRun(model) {
   const { status } = model;
   const rows = [["Wrapper", status.wrapper || "–"]];
   rows.push(["Parameters", status.num_parameters ? `${whole(status.num_parameters)} in ${plural(status.num_layers, "layer")}` : "–"]);
+  for (const part of status.parts ?? []) {
+    rows.push([`Part ${part.name}`, `${whole(part.num_parameters)} in ${plural(part.num_layers, "layer")} · loss ${decimal(part.loss)} · gradient norm ${decimal(part.grad_norm)}`]);
+  }
   for (const group of status.groups) {
     const settings = Object.entries(group.settings).filter(([, value]) => value !== null);
     rows.push([`Group ${group.name}: ${group.optimizer}`, settings.map(([name, value]) => `${name} ${value}`).join(" · ")]);

@@ -10,6 +10,7 @@ import { decimal, whole } from "./format.js";
 import { listenToKeys, zoomTo } from "./zooming.js";
 
 const RETRY_MS = 3000;
+export const PART_COLOURS = 6;
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, showTips: false };
 
 export let colours = null;
@@ -96,8 +97,8 @@ export function bandTrace(parts, lowOf, highOf, fate) {
  * The line, and a dot for a step without neighbours, which a line would not show. If there is a smooth curve (values by
  * row), it is the line, and the raw one is faint behind it.
  */
-export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null) {
-  const colour = { current: colours.accent, undone: colours.undone, earlier: colours.earlier }[fate];
+export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null, accent = colours.accent) {
+  const colour = { current: accent, undone: colours.undone, earlier: colours.earlier }[fate];
   const pen = { color: colour, width: fate === "earlier" ? 1.3 : 1.8, dash: fate === "undone" ? "4px,2px" : "solid" };
   const { x, y, rows } = line(parts, valueOf);
   const alone = line(parts.filter((part) => part.length === 1), valueOf);
@@ -110,6 +111,9 @@ export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null) {
     dots,
   ];
 }
+
+/** The colour of a part, of a job with several models. */
+export const partColour = (number) => [colours.accent, colours.warning, colours.ok, colours.bad, colours.critical, colours.info][number % PART_COLOURS];
 
 export const stepName = (row, fate) => `step ${whole(row.step)}${row.attempt > 1 ? `, attempt ${row.attempt}` : ""}${fate === "undone" ? ", undone" : ""}`;
 
