@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from caboose.governor import Governor
 from caboose.guard import Guard, is_from_signal_handler
 from caboose.observe.loader import BatchSkip, WatchedLoader
-from caboose.observe.phases import PhaseClock
+from caboose.observe.phases import Phase, PhaseClock
 from caboose.report import live_monitors, resources
 from caboose.report.identity import Identity
 from caboose.report.session import Session
@@ -211,10 +211,16 @@ class Monitor:
             if found != known:
                 self._session.update_hello(facts=found)
         protect = self.guard.protect
+        clock, guarded_mark = self.clock, protect("watch", self.clock.mark)
+
+        def mark(phase: Phase) -> None:
+            if clock.is_on:
+                guarded_mark(phase)
+
         return WatchedLoader(
             loader,
             self._skip,
-            mark=protect("watch", self.clock.mark),
+            mark=mark,
             on_epoch=protect("watch", self._begin_epoch),
             on_batch=protect("watch", self._see_batch),
         )

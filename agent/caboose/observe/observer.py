@@ -5,11 +5,14 @@ Design
 All of it runs on the training thread; nothing waits for a device and nothing communicates. Each part owns one kind of
 statistic and adds its values to the step's `StepVector`, which leaves the device as one vector.
 
-A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Between sampled
-steps there are only the watch on the model's calls, which leaves no trace in the model (see `model_calls`), and the
-step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies. torch iterates over these
-hooks while it calls them, and raises into the program if one is removed meanwhile. So when the guard trips, which may
-be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
+A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Where steps are so
+short that even phases and modes cost too much, some steps are *thin*: nothing is done at the model's calls and around
+its backward, and only the learning rates are read when an optimizer steps.
+
+Between sampled steps there are only the watch on the model's calls, which leaves no trace in the model (see
+`model_calls`), and the step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies. torch
+iterates over these hooks while it calls them, and raises into the program if one is removed meanwhile. So when the
+guard trips, which may be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +27,7 @@ from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table
+from caboose.observe.loss_block import LossBlock, Place
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.phases import PhaseClock
@@ -56,6 +60,16 @@ class ObservedStep:
     vector: Vector | None
 
 
+@dataclass(slots=True)
+class PlainStep:
+    """The values of a step of which nothing but these was measured."""
+
+    loss: float | Place | None
+    """A number, or where it was copied to."""
+    lr: tuple[float, ...]
+    mode: Mode | None
+
+
 class Observer:
     """Owns every hook of this agent; `close` removes them."""
 
@@ -78,6 +92,8 @@ class Observer:
         self._changes = ParameterChanges(self.optimizers)
         self._has_checked = self._has_checked_untrained = False
         self._takes_norms = True
+        self._is_thin = False
+        self._losses = LossBlock()
         self.table = LayerTable(model, optimizers, world)
         self.groups = group_table(optimizers)
         self.wrapper = type(model).__name__
@@ -115,6 +131,8 @@ class Observer:
         self.batches = self._samples.batches
         self._modes = Modes(model, self.optimizers)
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
+        self._is_on_host = self._device.type == "cpu"
+        self._has_scaler = self._state.has_scaler
         clock.device_phases = device_phases(self._device)
         self.utilization = Utilization(self._device)
         if self._samples.why_no_activations:
@@ -207,9 +225,17 @@ class Observer:
         }
         return (*seen, *(name for name, part in parts.items() if part is not None and name not in self.blind))
 
-    def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
+    def begin(self, *, is_sampled: bool, takes_norms: bool = True, takes_phases: bool = True) -> None:
+        is_thin = not (is_sampled or takes_norms or takes_phases) and self.can_be_thin
+        if is_thin and self._is_thin and self._vector.is_empty:
+            return  # as the step before: nothing was kept of it
         if self._is_sampled:  # what the last sampled step left behind is not for this one
             self._samples.drop()
+        if is_thin is not self._is_thin:
+            self._is_thin = is_thin
+            self._clock.is_on = not is_thin
+            self._watch.turn(on=not is_thin)
+            self._waits.turn(on=not is_thin)
         self._is_sampled = is_sampled
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
@@ -219,6 +245,16 @@ class Observer:
         self._has_checked = False
         self._takes_norms = takes_norms
         self._begin_gradients()
+
+    @property
+    def can_be_thin(self) -> bool:
+        """Whether nothing depends on seeing every forward: a scaler's skipped steps do, and whether there is any."""
+        return self._calls.was_called and not self._has_scaler
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether phases and modes are not measured in this step."""
+        return self._is_thin
 
     def _begin_gradients(self) -> None:
         takes_norms = self._takes_norms and not self._is_mid_step
@@ -279,13 +315,16 @@ class Observer:
 
     def _read_optimizer(self, number: int) -> Callable[[], None]:
         def read() -> None:
+            self._state.note_learning_rates()
+            if self._is_thin:
+                self._clipping.totals.note_step()
+                return
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
             self._check_parameters()
             if not self._has_checked_untrained:
                 self._has_checked_untrained = True
                 self._has_news |= self.table.note_untrained()
-            self._state.note_learning_rates()
             self._state.note_fused_skip(number)
             self._gradients.before_step(number)
             self._clipping.totals.note_step()
@@ -297,16 +336,40 @@ class Observer:
 
     def _after_optimizer_step(self, number: int) -> Callable[..., None]:
         def after(*_: Any) -> None:
+            if self._is_thin:
+                return
             if self._is_sampled:
                 self._samples.after_update(number, self._gradients, self._vector)
             self._clock.mark("other")
 
         return after
 
+    def take_plain(self, loss: torch.Tensor | float | None) -> PlainStep | None:
+        """The values of the step that ends now, if there are no others and they are on the host; else None."""
+        if self._is_sampled or self._clipping.has_seen or not (self._vector.is_empty and self._calls.was_called):
+            return None
+        if self._is_mid_step or self._has_scaler or not self._is_on_host:
+            return None
+        place: float | Place | None = None
+        if isinstance(loss, torch.Tensor):
+            if not loss.is_cpu:
+                return None
+            place = self._losses.put(loss)
+        elif loss is not None:
+            place = as_number(_mean(loss), "a loss")
+        self._num_steps_taken = 0
+        self._step += 1
+        if self._gradients.sparse_rows:
+            self._note_sparse_gradients()
+        return PlainStep(place, self._state.learning_rates(), self._mode)
+
     def take(self, loss: torch.Tensor | float | None) -> ObservedStep:
         """The values of the step that ends now."""
         vector = self._vector
+        num_clippings = self._clipping.totals.num
         clipped = self._clipping.take()
+        if self._is_thin and num_clippings > 1:
+            clipped.total_norms = []  # without the forwards in between, nobody knows which of them was used
         for total in clipped.total_norms:
             vector.add_scalar("clip_total_norm", total)
         if isinstance(loss, torch.Tensor):
