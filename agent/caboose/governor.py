@@ -99,16 +99,17 @@ class Governor:
         had_norms: bool = True,
         had_phases: bool = True,
         background_seconds: float = 0.0,
+        num_steps: int = 1,
     ) -> None:
-        """Adds one step's cost."""
-        self._num += 1
+        """Adds the cost of one step, or of several of one kind."""
+        self._num += num_steps
         if self._num <= 0:
             return
         kind = SAMPLED if was_sampled else NORMS if had_norms else PLAIN if had_phases else THIN
         self._seconds[kind] += agent_seconds
-        self._nums[kind] += 1
+        self._nums[kind] += num_steps
         self._background += background_seconds
-        self._total += min(step_seconds, LONGEST * self._usual)
+        self._total += min(step_seconds, num_steps * LONGEST * self._usual)
         if self._num >= JUDGE_STEPS and self._total >= JUDGE_SECONDS:
             self._judge()
 

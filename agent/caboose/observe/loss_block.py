@@ -29,12 +29,14 @@ class LossBlock:
         self._next = 0
 
     def put(self, loss: torch.Tensor) -> Place | None:
-        """Copies a loss on the host; None if it cannot be read. Called with gradients off, or on a detached tensor."""
-        value = mean(loss)
-        if value is None:
-            return None
-        if value.dim() > 1:
-            value = value.reshape(1)
+        """Copies a loss on the host; None if it cannot be read."""
+        if type(loss) is torch.Tensor and loss.dtype is torch.float32 and loss.dim() == 0:
+            value = loss.detach()
+        else:
+            readable = mean(loss)
+            if readable is None:
+                return None
+            value = readable.reshape(1)
         row = self._next
         if row >= len(self._rows):
             row = 0

@@ -60,14 +60,8 @@ class ObservedStep:
     vector: Vector | None
 
 
-@dataclass(slots=True)
-class PlainStep:
-    """The values of a step of which nothing but these was measured."""
-
-    loss: float | Place | None
-    """A number, or where it was copied to."""
-    lr: tuple[float, ...]
-    mode: Mode | None
+PlainStep = tuple[float | Place | None, tuple[float, ...], Mode | None]
+"""Loss (a number, or where it was copied to), learning rates and mode of a step of which nothing else was measured."""
 
 
 class Observer:
@@ -146,12 +140,14 @@ class Observer:
         after_forward = protect("forward hook", self._after_forward)
         self._watch = CallWatch(model, before_forward, after_forward)
         self._handles: list[RemovableHandle] = []
+        self._after_steps: list[Any] = []
         for number, optimizer in enumerate(self.optimizers):
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
             after = protect("optimizer hook", self._after_optimizer_step(number))
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
+            self._after_steps.append(after)
 
     def _reader(self) -> GradientReader:
         return GradientReader(
@@ -236,6 +232,8 @@ class Observer:
             self._clock.is_on = not is_thin
             self._watch.turn(on=not is_thin)
             self._waits.turn(on=not is_thin)
+            for after_step in self._after_steps:
+                after_step.is_on = not is_thin
         self._is_sampled = is_sampled
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
@@ -336,8 +334,6 @@ class Observer:
 
     def _after_optimizer_step(self, number: int) -> Callable[..., None]:
         def after(*_: Any) -> None:
-            if self._is_thin:
-                return
             if self._is_sampled:
                 self._samples.after_update(number, self._gradients, self._vector)
             self._clock.mark("other")
@@ -361,7 +357,7 @@ class Observer:
         self._step += 1
         if self._gradients.sparse_rows:
             self._note_sparse_gradients()
-        return PlainStep(place, self._state.learning_rates(), self._mode)
+        return place, self._state.learning_rates(), self._mode
 
     def take(self, loss: torch.Tensor | float | None) -> ObservedStep:
         """The values of the step that ends now."""

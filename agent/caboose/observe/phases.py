@@ -28,6 +28,9 @@ WAIT = "+wait"
 """Ends the name under which a device's clock marks waiting in a phase."""
 
 
+NOTHING: Mapping[str, float] = {}
+
+
 class PhaseClock:
     """The time of each phase since the last step boundary."""
 
@@ -84,6 +87,10 @@ class PhaseClock:
 
     def take_times(self) -> "Times":
         """The times of the step that ends now; the next step begins."""
+        if not self.is_on and self.device_phases is None:
+            now = self._clock()
+            total, self._since = now - self._since, now
+            return Times(total, NOTHING, NOTHING)
         self.mark("other")
         seconds, self._seconds = self._seconds, {}
         waits, self._waits = self._waits, {}

@@ -16,7 +16,7 @@ import numpy as np
 
 from caboose.observe.phases import WAIT, Times, folded
 from caboose.tensors.scalars import whole
-from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
+from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport
 from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
@@ -45,8 +45,10 @@ class PlainRecord(NamedTuple):
     step: int
     model_step: int
     time: float
-    seen: Any
-    """An observer.PlainStep; naming its type here would import torch."""
+    loss: float | tuple[Float32, int] | None
+    """A number, or an array and the place in it."""
+    lr: tuple[float, ...]
+    mode: Mode | None
     times: Times
     agent_seconds: float
     cadences: tuple[int, int, int]
@@ -70,10 +72,7 @@ class PlainRecord(NamedTuple):
 
     def message(self, num_dropped: int) -> StepReport:
         """The report; called on the sender's thread."""
-        seen, loss = self.seen, self.seen.loss
-        if type(loss) is tuple:
-            values, row = loss
-            loss = float(values[row])
+        loss = float(self.loss[0][self.loss[1]]) if isinstance(self.loss, tuple) else self.loss
         sample_every, norm_every, phase_every = self.cadences
         report = StepReport(
             attempt=self.attempt,
@@ -84,7 +83,7 @@ class PlainRecord(NamedTuple):
             loss=loss,
             num_samples=None if self.num_samples is None else whole(self.num_samples),
             num_tokens=None if self.num_tokens is None else whole(self.num_tokens),
-            lr=seen.lr,
+            lr=self.lr,
             phases=self.times.phases(),
             agent_seconds=self.agent_seconds,
             num_dropped=num_dropped,
@@ -93,7 +92,7 @@ class PlainRecord(NamedTuple):
             phase_every=phase_every,
             num_scheduler_steps=self.num_scheduler_steps,
             batch=None if self.batch is None else _batch(self.batch),
-            mode=seen.mode,
+            mode=self.mode,
         )
         is_bad = loss is not None and not math.isfinite(loss)
         return self.on_bad_number(report, self.held) if is_bad else report

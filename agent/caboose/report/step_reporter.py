@@ -33,6 +33,10 @@ OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
 """Called with the step, what was observed of it, its loss and the batch counter."""
 
 
+THIN_STEPS = 16
+"""Thin steps whose costs are added up before the governor gets them."""
+
+
 class UpdateSkipper(Protocol):
     """Counts the updates it has skipped; see `rollback.skip_step`."""
 
@@ -74,6 +78,8 @@ class StepReporter:
         self._boundary = time.monotonic()
         self._had_bad_number = False
         self._takes_norms = True
+        self._num_thin = 0
+        self._thin_seconds = self._thin_total = 0.0
         self._on_bad_number = self._after_bad_number  # bound once
         self._can_be_plain = skipper is None and on_observed is None and not other_guards
         observer.begin(is_sampled=True)
@@ -83,11 +89,11 @@ class StepReporter:
         self._num_boundaries += 1
         had_bad_number, self._had_bad_number = self._had_bad_number, False
         governor, number = self._governor, self._num_boundaries
-        self._takes_norms = had_bad_number or governor.takes_norms(number)
+        takes_norms = self._takes_norms = had_bad_number or governor.takes_norms(number)
         self._observer.begin(
-            is_sampled=had_bad_number or governor.is_sampled(number),
-            takes_norms=self._takes_norms,
-            takes_phases=governor.takes_phases(number),
+            is_sampled=had_bad_number or (takes_norms and governor.is_sampled(number)),
+            takes_norms=takes_norms,
+            takes_phases=takes_norms or governor.takes_phases(number),
         )
 
     def report(
@@ -107,7 +113,14 @@ class StepReporter:
         plain = observer.take_plain(loss) if self._can_be_plain and not metrics else None
         if plain is not None:
             self._put_plain(plain, times, agent_seconds, num_samples, num_tokens)
-            self._account(agent_seconds, times.total, was_sampled=False, had_norms=False, had_phases=had_phases)
+            if had_phases:
+                self._account(agent_seconds, times.total, was_sampled=False, had_norms=False, had_phases=True)
+            else:
+                self._num_thin += 1
+                self._thin_seconds += agent_seconds
+                self._thin_total += times.total
+                if self._num_thin >= THIN_STEPS:
+                    self._account_thin()
             return
         other_seconds = sum([guard.take_seconds() for guard in self._other_guards])
         seen = observer.take(loss)
@@ -178,7 +191,7 @@ class StepReporter:
                 count.step,
                 count.model_step,
                 time.time(),
-                plain,
+                *plain,
                 times,
                 agent_seconds,
                 (governor.sample_every, governor.norm_every, governor.phase_every),
@@ -191,10 +204,24 @@ class StepReporter:
             )
         )
         if session.sender is not None:
-            session.sender.note_loss(plain.loss)
+            session.sender.note_loss(plain[0])
+
+    def _account_thin(self) -> None:
+        """What thin steps cost, several at once."""
+        num, self._num_thin = self._num_thin, 0
+        seconds, self._thin_seconds = self._thin_seconds, 0.0
+        total, self._thin_total = self._thin_total, 0.0
+        self._account(seconds, total, was_sampled=False, had_norms=False, had_phases=False, num_steps=num)
 
     def _account(
-        self, agent_seconds: float, step_seconds: float, *, was_sampled: bool, had_norms: bool, had_phases: bool
+        self,
+        agent_seconds: float,
+        step_seconds: float,
+        *,
+        was_sampled: bool,
+        had_norms: bool,
+        had_phases: bool,
+        num_steps: int = 1,
     ) -> None:
         sender = self._session.sender
         total = sender.cpu_seconds if sender is not None else 0.0
@@ -206,6 +233,7 @@ class StepReporter:
             had_norms=had_norms,
             had_phases=had_phases,
             background_seconds=sender_seconds,
+            num_steps=num_steps,
         )
 
     def _sampled_fields(self) -> dict[str, Any]:
