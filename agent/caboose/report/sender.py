@@ -214,7 +214,7 @@ class Sender:
     def _report(self, connection: Connection) -> None:
         """Until the run closes, or the connection is lost for good."""
         while not self._closing.is_set():
-            connection.wait(self._poll_seconds)
+            connection.wait(min(self._poll_seconds, POLL_SECONDS))
             if not self._closing.is_set():
                 if connection.is_lost:
                     return

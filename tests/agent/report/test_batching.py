@@ -9,6 +9,7 @@ import torch
 
 import caboose
 from caboose.governor import Cadences
+from caboose.report.sender import Sender
 from caboose_wire import Event, HelloRequest, StepReport, StepReports, Welcome
 from support.collector import Collector
 from support.processes import wait_until
@@ -36,6 +37,13 @@ def welcomed(attach: Attach, network: torch.nn.Module, listening: Collector, **o
     assert sender is not None
     assert wait_until(lambda: sender._outbox.max_reports == 64, 5)
     return monitor
+
+
+def sleep_for_long(monkeypatch: pytest.MonkeyPatch, sender: Sender) -> None:
+    """From its next turn on the sender does not wake by itself."""
+    for name in ("SHORT_POLL_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(f"caboose.report.sender.{name}", 30.0)
+    sender._poll_seconds = 30.0
 
 
 def all_reports(listening: Collector) -> list[StepReport]:
@@ -117,9 +125,8 @@ def test_trouble_wakes_the_sender(
     sender = monitor._session.sender
     assert sender is not None
     time.sleep(0.2)  # it has seen what is usual
-    monkeypatch.setattr("caboose.report.sender.SHORT_POLL_SECONDS", 30.0)
-    sender._poll_seconds = 30.0
-    time.sleep(0.2)  # it sleeps for long now
+    sleep_for_long(monkeypatch, sender)
+    time.sleep(0.7)  # its longest turn so far
 
     monitor.step(torch.tensor(bad))
     assert wait_until(lambda: len(all_reports(listening)) == 21, 2)
@@ -134,8 +141,8 @@ def test_an_event_wakes_the_sender(
     assert monitor._session is not None
     sender = monitor._session.sender
     assert sender is not None
-    sender._poll_seconds = 30.0
-    time.sleep(0.2)
+    sleep_for_long(monkeypatch, sender)
+    time.sleep(0.7)  # its longest turn so far
 
     monitor.event("data_switch")
 
