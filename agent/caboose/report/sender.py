@@ -96,7 +96,7 @@ class Sender:
         self._queue: deque[Outgoing] = deque()
         self._outbox = Outbox(self._queue, self._log_once)
         self._poll_seconds = SHORT_POLL_SECONDS
-        self._last_report = 0.0
+        self._last_report = time.monotonic()
         self._is_dozing = False
         """Whether the next report of a short step is to wake it."""
         self._is_woken = False
@@ -160,7 +160,7 @@ class Sender:
             self.hurry()
 
     def hurry(self) -> None:
-        """What is queued is sent at once. Called on the training thread: takes no lock that is held elsewhere."""
+        """What is queued is sent at once. Called on the training thread: never waits for a lock."""
         if not self._is_woken:
             self._is_woken = True
             self._waker.nudge()
@@ -219,6 +219,7 @@ class Sender:
                 if connection.is_lost:
                     return
                 self._turn(connection)
+                self._pace(time.monotonic())
                 self.cpu_seconds = time.thread_time()
         self._check_answered(connection, is_due=True)
         deadline = time.monotonic() + FLUSH_SECONDS
@@ -233,7 +234,6 @@ class Sender:
             self._outbox.max_reports = 1  # another daemon may answer now
         self._listen(connection)
         now = time.monotonic()
-        self._pace(now)
         self._check_answered(connection, is_due=now >= self._warns_after)
         if now < self._quiet_until:
             return
@@ -242,7 +242,7 @@ class Sender:
             self._send_with_heartbeat(connection)
 
     def _pace(self, now: float) -> None:
-        """How long it sleeps after this turn, and what wakes it."""
+        """After a turn: how long it sleeps, and what wakes it."""
         outbox = self._outbox
         if self._is_woken and self._woken_at is None:
             self._woken_at = now
