@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from caboose.governor import Governor
 from caboose.guard import Guard, is_from_signal_handler
 from caboose.observe.loader import BatchSkip, WatchedLoader
-from caboose.observe.phases import Phase, PhaseClock
+from caboose.observe.phases import PhaseClock
 from caboose.report import live_monitors, resources
 from caboose.report.identity import Identity
 from caboose.report.session import Session
@@ -213,7 +213,7 @@ class Monitor:
         protect = self.guard.protect
         clock, guarded_mark = self.clock, protect("watch", self.clock.mark)
 
-        def mark(phase: Phase) -> None:
+        def mark(phase: str) -> None:
             if clock.is_on:
                 guarded_mark(phase)
 

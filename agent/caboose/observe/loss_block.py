@@ -50,4 +50,4 @@ class LossBlock:
         with torch.inference_mode(False):  # its tensors could not be written outside of it
             block = torch.zeros(NUM_ROWS, dtype=torch.float32, device="cpu")
         self._values = block.numpy()
-        self._rows = block.split(1)
+        self._rows = block.view(NUM_ROWS, 1).unbind()

@@ -9,7 +9,7 @@ There are two records. Most steps of a run of short ones have nothing but a loss
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -221,8 +221,10 @@ class Note:
 
     content: Message
 
-    is_short: ClassVar[bool] = False
-    """It is no step."""
+    @property
+    def is_short(self) -> bool:
+        """It is no step."""
+        return False
 
     @property
     def hello(self) -> Hello | None:

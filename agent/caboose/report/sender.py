@@ -155,7 +155,7 @@ class Sender:
         """The loss of the report that was put last, where it is on the host: trouble is not to wait."""
         if loss is None or self._is_woken:
             return
-        value = abs(loss[0][loss[1]] if type(loss) is tuple else loss)  # type: ignore[arg-type]  # a number
+        value = abs(loss[0][loss[1]] if isinstance(loss, tuple) else loss)
         if not value <= self._loss_limit:  # also if it is NaN
             self.hurry()
 

@@ -58,9 +58,11 @@ def test_the_journal_is_the_same_however_reports_travel(tmp_path: Path) -> None:
         core = JournaledCore(tmp_path / f"{together}.sqlite")
         try:
             run_of(core, together=together)
+            attempt = core.state.jobs["train"].attempt
+            assert attempt is not None
             found[together] = (
                 {kind: count for kind, count in core.state.num_frames.items() if kind == "StepReport"},
-                [member.num_missed for member in core.state.jobs["train"].attempt.members.values()],
+                [member.num_missed for member in attempt.members.values()],
                 [summary.step for summary in core.sink.steps],
             )
         finally:
