@@ -23,11 +23,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-<<<<<<< HEAD
 import compiling
-=======
 import tiny
->>>>>>> 9e02269 (agent: fewer calls on a thin step; bench: tiny, timed directly; docs)
 import torch
 import worlds  # makes tests/ importable
 from counting import count
@@ -111,7 +108,6 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     return Result(twins[0], chosen, pairs, counts, block)
 
 
-<<<<<<< HEAD
 def compiled_section(options: argparse.Namespace, daemon: DaemonProcess) -> list[str]:
     """The transformer under torch.compile, where it is asked for."""
     if options.compiled == "none" or JUDGED not in options.models:
@@ -127,12 +123,12 @@ def compiled_section(options: argparse.Namespace, daemon: DaemonProcess) -> list
         progress=progress,
     )
     return [text, ""]
-=======
+
+
 def _short(options: argparse.Namespace, daemon: DaemonProcess) -> tiny.Measured | None:
     if "tiny" not in options.models:
         return None
     return tiny.measure(daemon.endpoint, num_blocks=1 if options.quick else 8, progress=progress)
->>>>>>> 9e02269 (agent: fewer calls on a thin step; bench: tiny, timed directly; docs)
 
 
 def reports(daemon: DaemonProcess) -> str:
@@ -170,15 +166,8 @@ def main() -> int:
             sections += [worlds.run(options.world, WORLD_PERIODS * SAMPLE_EVERY, progress)]
         else:
             with running_daemon(Path(directory)) as daemon:
-<<<<<<< HEAD
-                results = [measure(name, options, daemon) for name in options.models]
-                under_compile = compiled_section(options, daemon)
-                sent = reports(daemon)
-            for result in results:
-                sections += [table(result), ""]
-            sections += [*under_compile, NOTES, "", sent]
-=======
                 results = [measure(name, options, daemon) for name in options.models if name in MODELS]
+                under_compile = compiled_section(options, daemon)
                 short = _short(options, daemon)
                 sent = reports(daemon)
             for result in results:
@@ -186,8 +175,7 @@ def main() -> int:
             if short is not None:
                 sections += [tiny.section(short), ""]
                 is_good = short.is_met
-            sections += [NOTES, "", sent]
->>>>>>> 9e02269 (agent: fewer calls on a thin step; bench: tiny, timed directly; docs)
+            sections += [*under_compile, NOTES, "", sent]
             for result in results:
                 if result.workload.name == JUDGED and "defaults" in result.counts:
                     sections += ["", verdict(result)]
