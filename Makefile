@@ -100,7 +100,7 @@ fuzz: setup ## hostile messages through step close, scrape, page, restart (SEED=
 	@$(INSTALL) -e '.[fuzz]'
 	@PYTHONPATH=tests $(BIN)/python -W ignore -m support.fuzzing --minutes $(MINUTES) --seed $(SEED) --directory build/fuzz $(ARGS)
 
-bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a minute's look)
+bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=--quick for a look of two minutes)
 	@$(INSTALL) -e '.[bench]'
 	@$(BIN)/python bench/overhead.py $(ARGS)
 

@@ -130,10 +130,20 @@ def transformer() -> Workload:
     return Workload("transformer", model, lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten())).with_batches(draw)
 
 
+def tiny() -> Workload:
+    """A step of about 2 ms: what reinforcement learning and small models have. See `tiny`."""
+    model = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
+    return Workload("tiny", model, F.mse_loss).with_batches(
+        lambda g: (torch.randn(128, 16, generator=g), torch.randn(128, 4, generator=g))
+    )
+
+
 MODELS: dict[str, Callable[[], Workload]] = {"mlp": mlp, "convnet": convnet, "transformer": transformer}
+SHORT: dict[str, Callable[[], Workload]] = {"tiny": tiny}
+"""Too short to be compared with a twin."""
 
 
 def build(name: str) -> Workload:
     """A workload, the same every time."""
     torch.manual_seed(5)
-    return MODELS[name]()
+    return {**MODELS, **SHORT}[name]()

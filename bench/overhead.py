@@ -1,7 +1,8 @@
 """The overhead of Caboose per training step, compared with no monitoring and with common ways to monitor gradients.
 
     python bench/overhead.py                        all models and variants (about half an hour)
-    python bench/overhead.py --quick                transformer, Caboose and the floor only (about a minute)
+    python bench/overhead.py --quick                transformer (Caboose and the floor) and tiny (about two minutes)
+    python bench/overhead.py --models tiny          steps of 2 ms only, timed directly
     python bench/overhead.py --world 1,2,4          the agent's own time per rank, and bytes, under DDP
     python bench/overhead.py --check                exit code 1 if a goal for the transformer is missed
 
@@ -10,7 +11,7 @@ Design
 One process and one torch thread: the second core is left to the agent's sender, the daemon and other libraries'
 services, as a training host has cores to spare. `models` has the steps, `peers` the variants, `timing` and `counting`
 measure, `tables` writes, `worlds` runs the DDP jobs. The daemon is a real one in a separate process, so that the
-sender really sends; at the end its counters show whether all reports arrived.
+sender really sends; at the end its counters show whether all reports arrived. `tiny` times steps of 2 ms directly.
 """
 
 import argparse
@@ -19,14 +20,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import compiling
+import tiny
 import torch
 import worlds  # makes tests/ importable
 from counting import count
-from models import MODELS, build
-from peers import QUICK, settled_governor, variants
+from models import MODELS, SHORT, build
+from peers import DEFAULTS, QUICK, settled_governor, variants
 from tables import NOTES, Result, goals, machine, table, verdict
 from timing import compare, step_seconds
 
@@ -45,7 +48,7 @@ OTHERS_SHARE = 3
 def arguments() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS), help="some of: %(default)s")
+    parser.add_argument("--models", default=",".join([*MODELS, *SHORT]), help="some of: %(default)s")
     parser.add_argument("--variants", default="", help="only these, by key; all by default")
     parser.add_argument(
         "--pairs",
@@ -57,7 +60,7 @@ def arguments() -> argparse.Namespace:
         "--block", type=int, default=0, help="steps per block, made up to whole periods; by default what takes 2 s"
     )
     parser.add_argument("--output", type=Path, help="write the Markdown there as well")
-    parser.add_argument("--quick", action="store_true", help="about a minute: fewer variants and pairs")
+    parser.add_argument("--quick", action="store_true", help="about two minutes: fewer variants and pairs")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
     parser.add_argument(
         "--compiled",
@@ -66,10 +69,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--world", default="", help="only the cost per rank at these world sizes, e.g. 1,2,4")
     options = parser.parse_args()
-    options.models = [JUDGED] if options.quick else options.models.split(",")
+    options.models = [JUDGED, *SHORT] if options.quick else options.models.split(",")
     options.variants = options.variants.split(",") if options.variants else list(QUICK) if options.quick else []
     options.pairs = min(options.pairs, 3) if options.quick else options.pairs
-    unknown = set(options.models) - set(MODELS)
+    unknown = set(options.models) - set(MODELS) - set(SHORT)
     if unknown or options.pairs < 1:
         parser.error(f"no such model: {', '.join(unknown)}" if unknown else "--pairs: give at least 1")
     if options.world and not all(size.isdecimal() and int(size) for size in options.world.split(",")):
@@ -95,7 +98,8 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     seconds = max(map(step_seconds, twins))
     block = options.block or max(20, round(BLOCK_SECONDS / seconds))
     progress(f"{name}: letting the agent's governor settle")
-    settled_governor(daemon.endpoint, twins[0])
+    governor = settled_governor(daemon.endpoint, twins[0])
+    chosen = [replace(v, period=governor.sample_every) if v.key == DEFAULTS else v for v in chosen]
     counts = {}
     for variant in chosen:
         progress(f"{name}: counting {variant.key}")
@@ -119,6 +123,12 @@ def compiled_section(options: argparse.Namespace, daemon: DaemonProcess) -> list
         progress=progress,
     )
     return [text, ""]
+
+
+def _short(options: argparse.Namespace, daemon: DaemonProcess) -> tiny.Measured | None:
+    if "tiny" not in options.models:
+        return None
+    return tiny.measure(daemon.endpoint, num_blocks=1 if options.quick else 8, progress=progress)
 
 
 def reports(daemon: DaemonProcess) -> str:
@@ -156,16 +166,20 @@ def main() -> int:
             sections += [worlds.run(options.world, WORLD_PERIODS * SAMPLE_EVERY, progress)]
         else:
             with running_daemon(Path(directory)) as daemon:
-                results = [measure(name, options, daemon) for name in options.models]
+                results = [measure(name, options, daemon) for name in options.models if name in MODELS]
                 under_compile = compiled_section(options, daemon)
+                short = _short(options, daemon)
                 sent = reports(daemon)
             for result in results:
                 sections += [table(result), ""]
+            if short is not None:
+                sections += [tiny.section(short), ""]
+                is_good = short.is_met
             sections += [*under_compile, NOTES, "", sent]
             for result in results:
                 if result.workload.name == JUDGED and "defaults" in result.counts:
                     sections += ["", verdict(result)]
-                    is_good = all(goal.is_met for goal in goals(result))
+                    is_good &= all(goal.is_met for goal in goals(result))
     progress("")
     text = "\n".join(sections) + "\n"
     print(text)

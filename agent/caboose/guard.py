@@ -98,19 +98,21 @@ class Protected:
     Caboose where it is loaded.
     """
 
-    __slots__ = ("_function", "_guard", "_is_compiling", "_where")
+    __slots__ = ("_function", "_guard", "_is_compiling", "_where", "is_on")
     __torch_unserializable__ = True  # torch then drops it from pickled tensors without a warning
 
     def __init__(self, guard: Guard, where: str, function: Callable[..., Any]) -> None:
         self._guard = guard
         self._where = where
         self._function = function
+        self.is_on = True
+        """Whether it does anything at present."""
         # Looked up once: a hook is called several times a step. Before torch is imported nothing is compiled.
         self._is_compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, if the guard lets it, and times it."""
-        if self._is_compiling():
+        if not self.is_on or self._is_compiling():
             return None
         guard = self._guard
         if guard.is_tripped:

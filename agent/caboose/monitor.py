@@ -221,10 +221,16 @@ class Monitor:
             if found != known:
                 self._session.update_hello(facts=found)
         protect = self.guard.protect
+        clock, guarded_mark = self.clock, protect("watch", self.clock.mark)
+
+        def mark(phase: str) -> None:
+            if clock.is_on:
+                guarded_mark(phase)
+
         return WatchedLoader(
             loader,
             self._skip,
-            mark=protect("watch", self.clock.mark),
+            mark=mark,
             on_epoch=protect("watch", self._begin_epoch),
             on_batch=protect("watch", self._see_batch),
         )

@@ -20,7 +20,9 @@ from caboose_wire.messages import (
     Refused,
     Scaler,
     StepReport,
+    StepReports,
     Verdict,
+    Welcome,
 )
 from caboose_wire.rollback import Ack, Command, Held, Holdings, Plan, PlannedCheckpoint, PlanRequest, Terms
 from caboose_wire.signing import is_signed, read_secret, sign
@@ -51,8 +53,10 @@ __all__ = [
     "Refused",
     "Scaler",
     "StepReport",
+    "StepReports",
     "Terms",
     "Verdict",
+    "Welcome",
     "WireError",
     "decode",
     "encode",

@@ -2,9 +2,10 @@
 
 Design
 ------
-Frame 0 is two bytes: version and message type. Frame 1 is the struct as msgpack. A StepReport's arrays follow,
-one frame each, raw little-endian float32, described in the header by name and shape: per-layer numbers are most of
-the traffic, and decoding them is a view on the received bytes.
+Frame 0 is two bytes: version and message type. Frame 1 is the struct as msgpack. A report's arrays follow, one frame
+each, raw little-endian float32, described in the header by name and shape: per-layer numbers are most of the traffic,
+and decoding them is a view on the received bytes. Several reports in one message (StepReports) have their arrays one
+report after the other, within the limits of one message.
 
 Everything is checked before anything is allocated from a length the peer chose: frame sizes first, then the
 typed msgpack decode with its own length limits, then each array's byte count against its declared shape.
@@ -12,14 +13,27 @@ typed msgpack decode with its own length limits, then each array's byte count ag
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from caboose_wire.errors import WireError
-from caboose_wire.messages import Bye, Event, Heartbeat, Hello, HelloRequest, Message, Refused, StepReport, Verdict
+from caboose_wire.fields import Float32
+from caboose_wire.messages import (
+    Bye,
+    Event,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Message,
+    Refused,
+    StepReport,
+    StepReports,
+    Verdict,
+    Welcome,
+)
 from caboose_wire.rollback import Ack, Command, Holdings, Plan, PlanRequest, Terms
 
 VERSION = 1
@@ -42,12 +56,14 @@ TYPES: dict[int, type[Message]] = {
     6: Ack,
     7: Holdings,
     8: PlanRequest,
+    9: StepReports,
     65: Command,
     66: HelloRequest,
     67: Refused,
     68: Terms,
     69: Plan,
     70: Verdict,
+    71: Welcome,
 }
 _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")
@@ -82,13 +98,19 @@ def encode(message: Message) -> list[bytes]:
     frames = [bytes((VERSION, code))]
     try:
         frames.append(_encoder.encode(message))
-        if isinstance(message, StepReport):
-            for array in message.arrays.values():
+        for report in _reports_of(message):
+            for array in report.arrays.values():
                 frames.append(np.ascontiguousarray(array, dtype=_DTYPE).tobytes())
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError("malformed", f"{type(message).__name__} cannot be encoded: {error}") from error
     _check_sizes(code, frames)
     return frames
+
+
+def _reports_of(message: Message) -> Sequence[StepReport]:
+    if isinstance(message, StepReport):
+        return (message,)
+    return message.reports if isinstance(message, StepReports) else ()
 
 
 def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
@@ -121,11 +143,20 @@ def decode(frames: Sequence[bytes]) -> Message:
         message = _decoders[code].decode(frames[1])
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise WireError("malformed", f"{TYPES[code].__name__}: {error}") from error
-    arrays = message.arrays if isinstance(message, StepReport) else {}
-    if len(arrays) != len(frames) - 2:
-        raise WireError("truncated", f"{len(arrays)} arrays announced, {len(frames) - 2} sent")
-    for (name, shape), frame in zip(tuple(arrays.items()), frames[2:], strict=True):
+    reports = _reports_of(message)
+    num_arrays = sum(len(report.arrays) for report in reports)
+    if num_arrays != len(frames) - 2:
+        raise WireError("truncated", f"{num_arrays} arrays announced, {len(frames) - 2} sent")
+    unread = iter(frames[2:])
+    for report in reports:
+        _fill(report.arrays, unread)
+    return message
+
+
+def _fill(arrays: dict[str, Float32], frames: Iterator[bytes]) -> None:
+    """Reads a report's arrays from the next frames; so far each is its shape."""
+    for name, shape in tuple(arrays.items()):
+        frame = next(frames)
         if math.prod(shape.tolist()) * _DTYPE.itemsize != len(frame):
             raise WireError("truncated", f"array {name[:64]!r}: {len(frame)} bytes for shape {shape.tolist()}")
         arrays[name] = np.frombuffer(frame, dtype=_DTYPE).reshape(shape)
-    return message

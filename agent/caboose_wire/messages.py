@@ -2,8 +2,12 @@
 
 Design
 ------
-Up (agent to daemon): Hello, StepReport, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down: Command, HelloRequest,
-Refused, Terms, Plan.
+Up (agent to daemon): Hello, StepReport, StepReports, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down: Command,
+HelloRequest, Welcome, Refused, Terms, Plan, Verdict.
+
+Steps of a few milliseconds travel several to a message (StepReports). Each is a whole report, so that what it means
+does not depend on how it travelled. A daemon announces that it takes such messages (Welcome) to agents whose Hello has
+`is_batching`; an earlier version of either side sends and gets single reports only.
 
 A *layer* is one parameter tensor; its name is sent once, in Hello, and reports refer to it by position. Per-layer
 numbers are float32 arrays next to the header (see `codec`), under a name from `LAYER_ARRAYS`. A report may cover only
@@ -83,6 +87,9 @@ activation_std, _zero_fraction, _saturated (share of saturated units; -1: not ap
 activation_max        largest magnitude over all elements: not finite if any element is
 activation_dead       share of units that are zero for all data over the window; -1: not applicable, or window not full
 """
+
+MAX_REPORTS = 64
+"""Of one message."""
 
 HISTOGRAM_BINS = 34
 HISTOGRAM_LOWEST = -24
@@ -188,6 +195,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the run's owner allows."""
     parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
     """Empty for a job with one model. `loss` in the reports is that of the first part."""
+    is_batching: bool = False
+    """Whether it sends several reports in one message to a daemon that takes them, and so understands a Welcome."""
 
 
 class Clipping(msgspec.Struct, frozen=True, array_like=True):
@@ -258,6 +267,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Steps between two samples, in force; the agent increases it if samples cost too much."""
     norm_every: Count = 1
     """Steps between two measurements of gradient norms; more than 1 only if each step would cost too much."""
+    phase_every: Count = 1
+    """Steps between two measurements of phases and modes, likewise; in between a step has only its total time."""
     num_scheduler_steps: Count | None = None
     clipping: Clipping | None = None
     scaler: Scaler | None = None
@@ -270,6 +281,12 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slices: Annotated[dict[Name, tuple[Count, Count]], msgspec.Meta(max_length=64)] = {}
     arrays: dict[Name, Float32] = {}
     """float32 arrays by name; sent as raw frames, not in the header."""
+
+
+class StepReports(msgspec.Struct, frozen=True, kw_only=True):
+    """Reports of one rank in one message, in order: of steps so short that a message for each would cost too much."""
+
+    reports: Annotated[tuple[StepReport, ...], msgspec.Meta(min_length=1, max_length=MAX_REPORTS)]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -309,6 +326,13 @@ class HelloRequest(msgspec.Struct, frozen=True):
     """The daemon does not know this peer (it was restarted, or the peer is new) and asks for its Hello."""
 
 
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The daemon has admitted this rank; sent after each Hello with `is_batching`."""
+
+    max_reports: Count = 1
+    """Reports that one message to this daemon may have; 1: single reports only."""
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon refuses this peer's messages; the agent logs it once."""
 
@@ -328,6 +352,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of that incident, as it was when this was sent."""
 
 
-Up = Hello | StepReport | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
-Down = Command | HelloRequest | Refused | Terms | Plan | Verdict
+Up = Hello | StepReport | StepReports | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
+Down = Command | HelloRequest | Welcome | Refused | Terms | Plan | Verdict
 Message = Up | Down

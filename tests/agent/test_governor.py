@@ -18,7 +18,8 @@ def run(governor: Governor, steps: int, agent: float, sampled: float) -> None:
         if governor.is_sampled(step):
             governor.account(sampled, 1.0, was_sampled=True)
         else:
-            governor.account(agent if governor.takes_norms(step) else 0.0, 1.0, was_sampled=False)
+            has_norms = governor.takes_norms(step)
+            governor.account(agent if has_norms else 0.0, 1.0, was_sampled=False, had_norms=has_norms)
 
 
 def test_a_sampled_step_alone_is_no_breach() -> None:

@@ -83,7 +83,7 @@ PLACES = {
     "governor": ("caboose.governor.Governor.account", "late"),
     "boundary": ("caboose.observe.observer.Observer.take", "late"),
     "clock": ("caboose.observe.phases.PhaseClock.mark", "model"),
-    "clock at the boundary": ("caboose.observe.phases.PhaseClock.take", "late"),
+    "clock at the boundary": ("caboose.observe.phases.PhaseClock.take_times", "late"),
     "readback": ("caboose.observe.step_vector.Readback", "late"),
     "queue": ("caboose.report.sender.Sender.put", "late"),
     "event": ("caboose.report.session.Note", "late"),

@@ -32,8 +32,10 @@ from caboose_wire import (
     PlanRequest,
     Refused,
     StepReport,
+    StepReports,
     Terms,
     Verdict,
+    Welcome,
     encode,
 )
 
@@ -84,6 +86,44 @@ MESSAGES: tuple[Message, ...] = (
             "empty": np.empty((0,), dtype=np.float32),
         },
     ),
+    StepReports(
+        reports=(
+            StepReport(
+                attempt=0,
+                seq=41,
+                step=41,
+                model_step=41,
+                time=1_760_000_020.25,
+                loss=0.5,
+                lr=(1e-3,),
+                phases=Phases(total=0.002),
+                sample_every=6400,
+                norm_every=64,
+                phase_every=64,
+            ),
+            StepReport(
+                attempt=0,
+                seq=42,
+                step=42,
+                model_step=42,
+                time=1_760_000_020.5,
+                loss=float("inf"),
+                slices={"grad_norm": (0, 1)},
+                arrays={"grad_norm": np.array([1.5, float("nan")], dtype=np.float32)},
+            ),
+            StepReport(
+                attempt=0,
+                seq=43,
+                step=43,
+                model_step=43,
+                time=1_760_000_020.75,
+                arrays={
+                    "grad_norm": np.array([2.5, -1.0], dtype=np.float32),
+                    "empty": np.empty((0,), dtype=np.float32),
+                },
+            ),
+        )
+    ),
     Event(attempt=2, step=1017, time=1_760_000_017.5, kind="data_switch", fields={"to": "wiki", "epoch": 2, "x": 0.5}),
     Heartbeat(
         step=1017,
@@ -106,6 +146,7 @@ MESSAGES: tuple[Message, ...] = (
         mac=bytes(range(32)),
     ),
     HelloRequest(),
+    Welcome(max_reports=64),
     Refused(reason="version", detail="peer speaks version 9, this side speaks 1"),
     Holdings(
         group="0123456789abcdef0123456789abcdef",

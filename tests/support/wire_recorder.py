@@ -92,16 +92,21 @@ def install(directory: Path, role: str) -> None:
 
         def decode(self, header: bytes) -> Any:
             recorder.save()
-            message = self._real.decode(header)
-            if hasattr(message, "arrays"):
-                return msgspec.structs.replace(message, arrays=_Arrays(message.arrays))
-            return message
+            return _with_noting_arrays(self._real.decode(header))
 
     codec._encoder = Encoder(codec._encoder)  # type: ignore[assignment]
     codec._decoders.update({code: Decoder(real) for code, real in codec._decoders.items()})  # type: ignore[misc]
     for struct in structs():
         struct.__getattribute__ = _noting(struct, recorder)  # type: ignore[method-assign,assignment]
     atexit.register(recorder.save, is_last=True)
+
+
+def _with_noting_arrays(message: Any) -> Any:
+    if hasattr(message, "arrays"):
+        return msgspec.structs.replace(message, arrays=_Arrays(message.arrays))
+    if hasattr(message, "reports"):
+        return msgspec.structs.replace(message, reports=tuple(map(_with_noting_arrays, message.reports)))
+    return message
 
 
 def _noting(struct: type[msgspec.Struct], recorder: Recorder) -> Any:

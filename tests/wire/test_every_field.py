@@ -142,7 +142,7 @@ def _closed(daemon: DaemonProcess, number: int) -> Any:
     return next((row for row in decisions if row["number"] == number and not row["is_open"]), None)
 
 
-DOWN = ("Command.", "HelloRequest.", "Refused.", "Terms.", "Plan.", "PlannedCheckpoint.", "Verdict.")
+DOWN = ("Command.", "HelloRequest.", "Welcome.", "Refused.", "Terms.", "Plan.", "PlannedCheckpoint.", "Verdict.")
 
 
 def fields(*, is_down: bool) -> set[str]:

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from caboose_wire import Message, StepReport, decode
+from caboose_wire import Message, StepReport, StepReports, decode
 from caboose_wire.codec import TYPES
 from support.record_frames import MESSAGES, golden_file, unpack
 
@@ -13,6 +13,8 @@ by_type = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__n
 
 def plain(message: Message) -> object:
     """A message as builtin values that compare equal, NaN and arrays included."""
+    if isinstance(message, StepReports):
+        return [plain(report) for report in message.reports]
     fields = {name: getattr(message, name) for name in message.__struct_fields__}
     if isinstance(message, StepReport):
         fields["arrays"] = {name: (a.shape, str(a.dtype), a.tobytes()) for name, a in message.arrays.items()}

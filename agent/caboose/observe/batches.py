@@ -1,6 +1,7 @@
 """The batches of the watched loader: index, epoch and shape always, range and bad elements on sampled steps."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,18 @@ from caboose_wire import Batch
 MAX_DEPTH = 4
 
 
+BatchPlace = tuple[int, int, Sequence[int]]
+"""Index, epoch and shape of a batch."""
+
+
+def describe(place: BatchPlace | None) -> Batch | None:
+    """The batch as it is reported; called on the sender's thread."""
+    if place is None:
+        return None
+    index, epoch, shape = place
+    return Batch(index=index, epoch=max(0, epoch), shape=tuple(shape[:16]))
+
+
 class BatchCounter:
     """Counts the batches, and keeps a weak reference to the last one in case its step goes wrong."""
 
@@ -21,7 +34,7 @@ class BatchCounter:
         self.epoch = -1
         self.held: weakref.ref[torch.Tensor] | None = None
         """The last batch's first tensor, while something else keeps it alive."""
-        self._shape: tuple[int, ...] = ()
+        self._shape: Sequence[int] = ()
 
     def begin_epoch(self) -> None:
         """The loader starts over."""
@@ -31,14 +44,12 @@ class BatchCounter:
         """The loader returned a batch."""
         self.index += 1
         tensor = _first_tensor(batch)
-        self._shape = tuple(tensor.shape) if tensor is not None and not tensor.is_nested else ()
+        self._shape = tensor.shape if tensor is not None and not tensor.is_nested else ()
         self.held = weakref.ref(tensor) if tensor is not None else None
 
-    def describe(self) -> Batch | None:
-        """The last batch; None if no loader is watched."""
-        if self.index < 0:
-            return None
-        return Batch(index=self.index, epoch=max(0, self.epoch), shape=self._shape[:16])
+    def place(self) -> "BatchPlace | None":
+        """Which batch the last one was; None if no loader is watched."""
+        return None if self.index < 0 else (self.index, self.epoch, self._shape)
 
     def add_to(self, vector: StepVector) -> None:
         """Adds the range of the last batch and the number of its bad elements."""

@@ -36,6 +36,10 @@ class Clipped:
     max_norm: float | None = None
 
 
+NOT_CLIPPED = Clipped()
+"""Of most steps; nothing is added to it."""
+
+
 class ClipTotals:
     """The total norms that clippers computed in one step.
 
@@ -47,13 +51,14 @@ class ClipTotals:
         self._norms: dict[int, torch.Tensor | None] = {}
         self._first: Sequence[torch.Tensor] = ()
         self._clipping_of: dict[int, int] = {}
-        self._num = 0
+        self.num = 0
+        """Clippings so far."""
         self._num_used = 0
         self._num_unused = 0
 
     def add(self, parameters: Sequence[torch.Tensor], norm: torch.Tensor | None) -> None:
         """These parameters are clipped, and this is their norm, if it is known."""
-        number, self._num = self._num, self._num + 1
+        number, self.num = self.num, self.num + 1
         if number == 0:
             self._first = parameters  # most steps have one clipping: its members matter only if there is a second
             self._norms[0] = norm
@@ -70,11 +75,11 @@ class ClipTotals:
 
     def note_forward(self) -> None:
         """A clipping that no step has used until now may never be used."""
-        self._num_unused = self._num
+        self._num_unused = self.num
 
     def note_step(self) -> None:
         """An optimizer uses the clipped gradients."""
-        self._num_used = self._num
+        self._num_used = self.num
 
     def known(self) -> list[torch.Tensor]:
         """All norms, or none if one of them is not known."""
@@ -126,8 +131,15 @@ class ClippingObserver:
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
         return any(id(parameter) in self.owned for parameter in parameters)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether a norm was clipped since `take` was last called."""
+        return self._seen.max_norm is not None or self.totals.num > 0
+
     def take(self) -> Clipped:
         """The clippings since the last call."""
+        if not self.has_seen:
+            return NOT_CLIPPED
         seen, self._seen = self._seen, Clipped()
         totals, self.totals = self.totals, ClipTotals()
         seen.total_norms = totals.known()

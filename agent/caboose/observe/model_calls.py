@@ -41,8 +41,15 @@ class CallWatch:
         self.module = module
         self.before = before
         self.after = after
+        self.is_on = True
         self._calls = _CallsOfClass.of(type(module))
         self._calls.add(self)
+
+    def turn(self, *, on: bool) -> None:
+        """Whether calls are seen from now on."""
+        if on is not self.is_on:
+            self.is_on = on
+            self._calls.note_turned(self.module)
 
     def remove(self) -> None:
         """Ends it; calling it again does nothing."""
@@ -73,17 +80,18 @@ _paused: set[int] = set()
 class _WatchedCalls:
     """The watches of one module."""
 
-    __slots__ = ("watches",)
+    __slots__ = ("active", "watches")
 
     def __init__(self, watches: tuple[CallWatch, ...]) -> None:
         self.watches = watches
+        self.active = tuple(watch for watch in watches if watch.is_on)
 
     def call(
         self, module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if id(module) in _paused:
+        watches = self.active
+        if not watches or id(module) in _paused:
             return pass_on(*args, **kwargs)
-        watches = self.watches
         for watch in watches:
             watch.before(module, args, kwargs)
         try:
@@ -126,6 +134,11 @@ class _CallsOfClass:
 
     def add(self, watch: CallWatch) -> None:
         self._watched[id(watch.module)] = _WatchedCalls((*self._of(watch.module), watch))
+
+    def note_turned(self, module: torch.nn.Module) -> None:
+        """One of its watches was turned on or off."""
+        if id(module) in self._watched:
+            self._watched[id(module)] = _WatchedCalls(self._of(module))
 
     def discard(self, watch: CallWatch) -> None:
         left = tuple(other for other in self._of(watch.module) if other is not watch)

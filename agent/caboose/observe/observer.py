@@ -5,11 +5,14 @@ Design
 All of it runs on the training thread; nothing waits for a device and nothing communicates. Each part owns one kind of
 statistic and adds its values to the step's `StepVector`, which leaves the device as one vector.
 
-A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Between sampled
-steps there are only the watch on the model's calls, which leaves no trace in the model (see `model_calls`), and the
-step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies. torch iterates over these
-hooks while it calls them, and raises into the program if one is removed meanwhile. So when the guard trips, which may
-be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
+A step is sampled (see `samples`) at the governor's cadence, and after a number that was not finite. Where steps are so
+short that even phases and modes cost too much, some steps are *thin*: nothing is done at the model's calls and around
+its backward, and only the learning rates are read when an optimizer steps.
+
+Between sampled steps there are only the watch on the model's calls, which leaves no trace in the model (see
+`model_calls`), and the step hooks of the optimizers, which torch leaves out of an optimizer's pickles and copies. torch
+iterates over these hooks while it calls them, and raises into the program if one is removed meanwhile. So when the
+guard trips, which may be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +27,7 @@ from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
+from caboose.observe.loss_block import LossBlock, Place
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
@@ -59,6 +63,10 @@ class ObservedStep:
     vector: Vector | None
 
 
+PlainStep = tuple[float | Place | None, tuple[float, ...], Mode | None]
+"""Loss (a number, or where it was copied to), learning rates and mode of a step of which nothing else was measured."""
+
+
 class Observer:
     """Owns every hook of this agent; `close` removes them."""
 
@@ -82,6 +90,8 @@ class Observer:
         self._changes = ParameterChanges(self.optimizers)
         self._has_checked = self._has_checked_untrained = False
         self._takes_norms = True
+        self._is_thin = False
+        self._losses = LossBlock()
         self.table = LayerTable(model, optimizers, world, outline.parts)
         self.groups = group_table(optimizers, outline.parts)
         self.wrapper = type(outline.called[0]).__name__
@@ -128,6 +138,8 @@ class Observer:
         self._was_called: set[int] = set()
         """The models that were called in this step, by identity."""
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
+        self._is_on_host = self._device.type == "cpu"
+        self._has_scaler = self._state.has_scaler
         clock.device_phases = device_phases(self._device)
         self.utilization = Utilization(self._device)
         if self._samples.why_no_activations:
@@ -143,12 +155,14 @@ class Observer:
         after_forward = protect("forward hook", self._after_forward)
         self._watches = [CallWatch(called, before_forward, after_forward) for called in outline.called]
         self._handles: list[RemovableHandle] = []
+        self._after_steps: list[Any] = []
         for number, optimizer in enumerate(self.optimizers):
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
             after = protect("optimizer hook", self._after_optimizer_step(number))
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
+            self._after_steps.append(after)
 
     def _reader(self) -> GradientReader:
         return GradientReader(
@@ -232,9 +246,20 @@ class Observer:
         }
         return (*seen, *(name for name, part in parts.items() if part is not None and name not in self.blind))
 
-    def begin(self, *, is_sampled: bool, takes_norms: bool = True) -> None:
+    def begin(self, *, is_sampled: bool, takes_norms: bool = True, takes_phases: bool = True) -> None:
+        is_thin = not (is_sampled or takes_norms or takes_phases) and self.can_be_thin
+        if is_thin and self._is_thin and self._vector.is_empty:
+            return  # as the step before: nothing was kept of it
         if self._is_sampled:  # what the last sampled step left behind is not for this one
             self._samples.drop()
+        if is_thin is not self._is_thin:
+            self._is_thin = is_thin
+            self._clock.is_on = not is_thin
+            for watch in self._watches:
+                watch.turn(on=not is_thin)
+            self._waits.turn(on=not is_thin)
+            for after_step in self._after_steps:
+                after_step.is_on = not is_thin
         self._is_sampled = is_sampled
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
@@ -246,6 +271,16 @@ class Observer:
         self._has_checked = False
         self._takes_norms = takes_norms
         self._begin_gradients()
+
+    @property
+    def can_be_thin(self) -> bool:
+        """Whether nothing depends on seeing every forward. A scaler's skipped steps do, and parts, and the first one."""
+        return self._calls.was_called and not self._has_scaler and not self._outline.parts
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether phases and modes are not measured in this step."""
+        return self._is_thin
 
     def _begin_gradients(self) -> None:
         takes_norms = self._takes_norms and not self._is_mid_step
@@ -308,13 +343,16 @@ class Observer:
 
     def _read_optimizer(self, number: int) -> Callable[[], None]:
         def read() -> None:
+            self._state.note_learning_rates()
+            if self._is_thin:
+                self._clipping.totals.note_step()
+                return
             self._clock.mark("optimizer")
             self._num_steps_taken += 1
             self._check_parameters()
             if not self._has_checked_untrained:
                 self._has_checked_untrained = True
                 self._has_news |= self.table.note_untrained()
-            self._state.note_learning_rates()
             self._state.note_fused_skip(number)
             self._gradients.before_step(number)
             self._clipping.totals.note_step()
@@ -364,12 +402,34 @@ class Observer:
                 vector.add("part_loss", value.reshape(1), [number])
         return tuple(plain)
 
+    def take_plain(self, loss: Any) -> PlainStep | None:
+        """The values of the step that ends now, if there are no others and they are on the host; else None."""
+        if self._is_sampled or self._clipping.has_seen or not (self._vector.is_empty and self._calls.was_called):
+            return None
+        if self._is_mid_step or self._has_scaler or not self._is_on_host or self._outline.parts:
+            return None
+        place: float | Place | None = None
+        if isinstance(loss, torch.Tensor):
+            if not loss.is_cpu:
+                return None
+            place = self._losses.put(loss)
+        elif loss is not None:
+            place = as_number(_mean(loss), "a loss")
+        self._num_steps_taken = 0
+        self._step += 1
+        if self._gradients.sparse_rows:
+            self._note_sparse_gradients()
+        return place, self._state.learning_rates(), self._mode
+
     def take(self, loss: Any) -> ObservedStep:
         """The values of the step that ends now."""
         vector = self._vector
+        num_clippings = self._clipping.totals.num
         clipped = self._clipping.take()
         if self._outline.parts:  # see `blind`
             clipped = Clipped()
+        elif self._is_thin and num_clippings > 1:
+            clipped.total_norms = []  # without the forwards in between, nobody knows which of them was used
         for total in clipped.total_norms:
             vector.add_scalar("clip_total_norm", total)
         losses: tuple[float | None, ...] = ()

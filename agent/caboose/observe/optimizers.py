@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import is_
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ class OptimizerState:
         self._num_fused_skipped: torch.Tensor | None = None
         self._has_noted_skip = False
         self._rates: tuple[float, ...] | None = None
+        self._values: list[Any] = []
+        """The groups' values at the last reading, if all are numbers, which do not change in place."""
+        self._read: tuple[float, ...] = ()
+        """What they were read as."""
+
+    @property
+    def has_scaler(self) -> bool:
+        """Whether a gradient scaler is in use."""
+        return self._scaler is not None
 
     def note_learning_rates(self) -> None:
         """An optimizer's step begins: records its learning rates, before a scheduler changes them."""
@@ -40,8 +50,14 @@ class OptimizerState:
 
     def _learning_rates(self) -> tuple[float, ...]:
         """Empty if no group has a number, as with an optimizer that finds its own."""
+        values = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
+        known = self._values
+        if known and len(values) == len(known) and all(map(is_, values, known)):
+            return self._read  # the same objects: on most steps no rate has changed
         rates = tuple(_number(group.get("lr")) for group in reported_groups(self._optimizers))
-        return () if all(map(math.isnan, rates)) else rates
+        self._read = () if all(map(math.isnan, rates)) else rates
+        self._values = values if all(type(value) in (float, int) for value in values) else []
+        return self._read
 
     def is_scaled(self, number: int) -> bool:
         """Whether this optimizer's gradients, about to be read, are still multiplied by the scaler's scale.

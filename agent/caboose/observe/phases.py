@@ -9,11 +9,13 @@ the backward begins; in a step whose backward was not seen, all of it counts as 
 
 An accelerator runs behind the host, so its own clock is marked as well (`device_phases`), and the sender replaces the
 host's times by the device's once they can be read; nothing waits for them.
+
+On a step whose phases are not measured (`is_on`) nobody marks, so that it costs nothing: it has only its total.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from caboose_wire import Phases
 
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
     from caboose.tensors.readback import DevicePhases
 
 Phase = Literal["other", "data", "forward", "loss", "backward", "optimizer"]
+NAN = float("nan")
 WAIT = "+wait"
 """Ends the name under which a device's clock marks waiting in a phase."""
+
+
+NOTHING: Mapping[str, float] = {}
 
 
 class PhaseClock:
@@ -35,7 +41,9 @@ class PhaseClock:
         self._seconds: dict[str, float] = {}
         self._depth = 0
         self._wait_began = 0.0
-        self._waits: dict[Phase, float] = {}
+        self._waits: dict[str, float] = {}
+        self.is_on = True
+        """Whether this step's phases are measured."""
         self.device_phases: DevicePhases | None = None
         """The device's clock, if it has one."""
 
@@ -74,22 +82,41 @@ class PhaseClock:
                 self.device_phases.mark(self._current)
 
     def take(self) -> Phases:
-        """The phases of the step that ends now; the next step begins."""
+        """As `take_times`, in the form in which they are reported."""
+        return self.take_times().phases()
+
+    def take_times(self) -> "Times":
+        """The times of the step that ends now; the next step begins."""
+        if not self.is_on and self.device_phases is None:
+            now = self._clock()
+            total, self._since = now - self._since, now
+            return Times(total, NOTHING, NOTHING)
         self.mark("other")
         seconds, self._seconds = self._seconds, {}
         waits, self._waits = self._waits, {}
-        nan = float("nan")
-        none = 0.0 if waits else nan
-        times = folded(seconds)
+        return Times(sum(seconds.values()), seconds, waits)
+
+
+class Times(NamedTuple):
+    """Seconds of one step: in all, by phase, and of each the waiting for other ranks."""
+
+    total: float
+    by_phase: Mapping[str, float]
+    waits: Mapping[str, float]
+
+    def phases(self) -> Phases:
+        """As they are reported; called on the sender's thread."""
+        times, waits = folded(self.by_phase), self.waits
+        none = 0.0 if waits else NAN
         return Phases(
-            total=sum(times.values()),
-            data=times.get("data", nan),
-            forward=times.get("forward", nan),
-            backward=times.get("backward", nan),
-            optimizer=times.get("optimizer", nan),
-            loss=times.get("loss", nan),
-            forward_wait=waits.get("forward", none),
-            backward_wait=waits.get("backward", none),
+            self.total,
+            times.get("data", NAN),
+            times.get("forward", NAN),
+            times.get("backward", NAN),
+            times.get("optimizer", NAN),
+            times.get("loss", NAN),
+            waits.get("forward", none),
+            waits.get("backward", none),
         )
 
 

@@ -27,7 +27,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def site_of(frame: FrameType | None) -> Site:
     """The place in the user's code that leads to this frame."""
-    found = []
+    found: list[tuple[CodeType, int]] = []
     at = user_frame(frame)
     while at is not None and len(found) < DEPTH:
         found.append((at.f_code, at.f_lasti))

@@ -34,6 +34,11 @@ class StepVector:
         self._values: list[torch.Tensor] = []
         self._parts: list[Stretch] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no values."""
+        return not self._values
+
     def add_scalar(self, name: str, value: torch.Tensor) -> None:
         """A tensor of one element."""
         self._values.append(value.reshape(1))

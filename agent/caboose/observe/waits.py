@@ -50,8 +50,21 @@ class WaitObserver:
         self._computed = protect("backward", self._note_computed)
         self._queue = protect("backward", self._queue_callback)
         self._is_waiting = False
+        self._is_on = True
+        self._is_closed = False
         _watching.append(self)
+        _observers.append(self)
         _install()
+
+    def turn(self, *, on: bool) -> None:
+        """Whether anything is marked from now on; called between two steps."""
+        if on is self._is_on or self._is_closed:
+            return
+        self._is_on = on
+        if on:
+            _watching.append(self)
+        else:
+            _watching.remove(self)
 
     def _begin_backward(self, roots: Any) -> None:
         self._clock.mark("backward")
@@ -78,9 +91,11 @@ class WaitObserver:
 
     def close(self) -> None:
         """Stops; the replacements are removed with the last observer."""
-        if self in _watching:
-            _watching.remove(self)
-        if not _watching:
+        self._is_closed = True
+        for watching in (_watching, _observers):
+            if self in watching:
+                watching.remove(self)
+        if not _observers:
             _patches.undo()
 
 
@@ -89,13 +104,16 @@ def in_fsdp2(model: torch.nn.Module) -> bool:
     return any(base.__name__ == "FSDPModule" for module in model.modules() for base in type(module).__mro__)
 
 
+_observers: list[WaitObserver] = []
 _watching: list[WaitObserver] = []
+"""Those that are turned on."""
 _patches = Patches()
 _is_inside = False
 
 
 def _forget() -> None:
     _watching.clear()
+    _observers.clear()
     _patches.undo()
 
 

@@ -79,12 +79,31 @@ class Waker:
         """The descriptor to poll."""
         with self._lock:
             self._ends = os.pipe()
+            for end in self._ends:
+                os.set_blocking(end, False)
             return self._ends[0]
+
+    def drain(self) -> None:
+        """Forgets what woke it; called by the thread that waits."""
+        if self._ends is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ends[0], 4096)
 
     def wake(self) -> None:
         with self._lock:  # the descriptor must not become another file's between the two
             if self._ends is not None:
-                os.write(self._ends[1], b"!")
+                with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+                    os.write(self._ends[1], b"!")
+
+    def nudge(self) -> None:
+        """As `wake`, but never waits: for the training thread. Where that would take a wait, nothing is done."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._ends is not None:
+                    with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+                        os.write(self._ends[1], b"!")
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         with self._lock:
@@ -106,6 +125,8 @@ class Connection:
         self._waker = waker
         self._count: ReceivedBytes | None = None
         self._is_connected = False
+        self.num_connects = 0
+        """Times that it has connected: each time another daemon may answer."""
         self._heard = time.monotonic()
         """When the last message of the daemon came."""
         self._mark, self._marked_at = 0, time.monotonic()
@@ -138,6 +159,8 @@ class Connection:
                 time.sleep(min(CHECK_SECONDS, left))  # libzmq takes a moment to read what has come
                 del ready[count.descriptor]
             if ready and not self._note_connections():
+                if self._waker is not None:
+                    self._waker.drain()
                 return  # woken
 
     @property
@@ -172,6 +195,7 @@ class Connection:
             if self._count is not None:
                 self._forget(self._count.descriptor)
             if kind == zmq.EVENT_CONNECTED:
+                self.num_connects += 1
                 self._count = ReceivedBytes(descriptor)
                 self._mark, self._marked_at = 0, time.monotonic()
                 if self._count.read() is not None:

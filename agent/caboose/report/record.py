@@ -1,16 +1,22 @@
-"""One step's record: filled on the training thread, turned into a report by the sender."""
+"""One step's record: filled on the training thread, turned into a report by the sender.
+
+Design
+------
+There are two records. Most steps of a run of short ones have nothing but a loss on the host, and little time: a
+`PlainRecord` is one tuple of what is known, and the sender does everything else. A `StepRecord` can have anything.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from caboose.observe.phases import WAIT, folded
+from caboose.observe.phases import WAIT, Times, folded
 from caboose.tensors.scalars import whole
-from caboose_wire import Batch, Clipping, Hello, Message, Phases, Scaler, StepReport
+from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport
 from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
@@ -20,7 +26,82 @@ MISSING = np.float32(-1.0)
 OF_ALL_LAYERS = ("local_grad_norm", "layer_fingerprint")
 """Arrays that differ between ranks, so each rank reports them for every layer."""
 
+SHORT_SECONDS = 0.02
+"""Steps below this travel several to a message."""
+
 Values = dict[str, tuple[Sequence[int], Float32]]
+
+
+OnBadNumber = Callable[[StepReport, Any], StepReport]
+"""Called on the sender's thread with a report that has a loss or norm that is not finite, and a reference to its batch.
+"""
+
+
+class PlainRecord(NamedTuple):
+    """One step with nothing but a loss, rates and times."""
+
+    attempt: int
+    seq: int
+    step: int
+    model_step: int
+    time: float
+    loss: float | tuple[Float32, int] | None
+    """A number, or an array and the place in it."""
+    lr: tuple[float, ...]
+    mode: Mode | None
+    times: Times
+    agent_seconds: float
+    cadences: tuple[int, int, int]
+    """Steps between samples, norms and phases."""
+    num_scheduler_steps: int | None
+    batch: Any
+    """A batches.BatchPlace, or None."""
+    held: Any
+    num_samples: Any
+    num_tokens: Any
+    on_bad_number: OnBadNumber
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a message for each such step would be too many."""
+        return self.times.total < SHORT_SECONDS
+
+    def is_ready(self) -> bool:
+        """Always: its values are on the host."""
+        return True
+
+    def message(self, num_dropped: int) -> StepReport:
+        """The report; called on the sender's thread."""
+        loss = float(self.loss[0][self.loss[1]]) if isinstance(self.loss, tuple) else self.loss
+        sample_every, norm_every, phase_every = self.cadences
+        report = StepReport(
+            attempt=self.attempt,
+            seq=self.seq,
+            step=self.step,
+            model_step=self.model_step,
+            time=self.time,
+            loss=loss,
+            num_samples=None if self.num_samples is None else whole(self.num_samples),
+            num_tokens=None if self.num_tokens is None else whole(self.num_tokens),
+            lr=self.lr,
+            phases=self.times.phases(),
+            agent_seconds=self.agent_seconds,
+            num_dropped=num_dropped,
+            sample_every=sample_every,
+            norm_every=norm_every,
+            phase_every=phase_every,
+            num_scheduler_steps=self.num_scheduler_steps,
+            batch=None if self.batch is None else _batch(self.batch),
+            mode=self.mode,
+        )
+        is_bad = loss is not None and not math.isfinite(loss)
+        return self.on_bad_number(report, self.held) if is_bad else report
+
+
+def _batch(place: Any) -> Batch | None:
+    from caboose.observe.batches import describe
+
+    return describe(place)
 
 
 @dataclass(slots=True)
@@ -32,17 +113,24 @@ class StepRecord:
     num_samples: Any
     num_tokens: Any
     """Counts, or tensors on a device that hold them."""
-    phases: Phases
+    times: Times
     num_layers: int
     num_modules: int
     part: tuple[int, int]
     """This rank's rows of the layer table."""
-    batch: Batch | None
+    batch: Any
+    """A batches.BatchPlace, or None."""
+    held: Any
+    """A weak reference to its batch."""
     device_phases: Any
     """The device's marks of the phases (`readback.Marks`), if it has a clock."""
     seen: Any  # an observer.ObservedStep; naming its type here would import torch
-    on_bad_number: Callable[[StepReport], StepReport]
-    """Called on the sender's thread with a report that has a loss or norm that is not finite."""
+    on_bad_number: OnBadNumber
+
+    @property
+    def is_short(self) -> bool:
+        """As of a PlainRecord."""
+        return self.times.total < SHORT_SECONDS
 
     def is_ready(self) -> bool:
         """Whether the values have arrived; the marks of the phases were recorded before them."""
@@ -78,7 +166,7 @@ class StepRecord:
         )
         judged = (report.loss, _total(values, "grad_norm"), *part_losses)
         is_bad = any(v is not None and not math.isfinite(v) for v in judged)
-        return self.on_bad_number(report) if is_bad else report
+        return self.on_bad_number(report, self.held) if is_bad else report
 
     def _arrays(self, values: Values) -> tuple[dict[str, Float32], dict[str, tuple[int, int]]]:
         arrays: dict[str, Float32] = {}
@@ -98,7 +186,7 @@ class StepRecord:
     def _phases(self) -> Phases:
         """The host's times; or the device's, if it has a clock, since the host runs ahead of it."""
         if not self.device_phases:
-            return self.phases
+            return self.times.phases()
         from caboose.tensors.readback import seconds_by_phase
 
         times = seconds_by_phase(self.device_phases)
@@ -111,7 +199,7 @@ class StepRecord:
         for phase in ("forward", "backward"):
             if waits:
                 known[f"{phase}_wait"] = waits.get(phase + WAIT, 0.0)
-        return msgspec.structs.replace(self.phases, **known)
+        return msgspec.structs.replace(self.times.phases(), **known)
 
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped
@@ -123,10 +211,11 @@ class StepRecord:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
 
     def _batch(self, values: Values) -> Batch | None:
-        if self.batch is None or "batch_bad" not in values:
-            return self.batch
+        batch = None if self.batch is None else _batch(self.batch)
+        if batch is None or "batch_bad" not in values:
+            return batch
         low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))
-        return msgspec.structs.replace(self.batch, num_bad=int(bad), lowest=low, highest=high)
+        return msgspec.structs.replace(batch, num_bad=int(bad), lowest=low, highest=high)
 
 
 @dataclass(slots=True)
@@ -134,6 +223,11 @@ class Note:
     """A complete message, in the same queue so that it keeps its place among the steps."""
 
     content: Message
+
+    @property
+    def is_short(self) -> bool:
+        """It is no step."""
+        return False
 
     @property
     def hello(self) -> Hello | None:

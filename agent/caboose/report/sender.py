@@ -4,7 +4,9 @@ Design
 ------
 The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread wakes every
 `POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
-interpreter from the training thread) and an idle one costs almost nothing.
+interpreter from the training thread) and an idle one costs almost nothing. Where steps are short it wakes every
+`SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not finite or far out of
+range, and an event, wake it at once.
 
 Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The connection
 holds few, so that drops are decided here, and the last messages at `close` get a fraction of a second. A daemon that
@@ -19,15 +21,17 @@ not, and after any error, the thread waits and tries again; the newest reports a
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import zmq
 
 from caboose.report import resources, threads
+from caboose.report.batching import Outbox, Outgoing
 from caboose.report.connection import Connection, CurveKeys, Flooded, Waker
 from caboose.report.daemon_log import daemon_log
 from caboose_wire import (
@@ -40,6 +44,7 @@ from caboose_wire import (
     Refused,
     Terms,
     Verdict,
+    Welcome,
     WireError,
     decode,
     encode,
@@ -48,22 +53,18 @@ from caboose_wire import (
 logger = logging.getLogger("caboose")
 
 POLL_SECONDS = 0.5
+SHORT_POLL_SECONDS = 0.09
+"""While steps are short: a report is sent within 100 ms."""
+IDLE_SECONDS = 2.0
+"""Without a report for so long, short steps are over for now."""
+FAR_OUT = 10.0
+"""A loss of more than this many times the largest since the turn before last is sent at once."""
 HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4
 MAX_QUEUED = 1000
 UNANSWERED_SECONDS = 5.0
 """Time without a connection after which the user is warned."""
-
-
-class Outgoing(Protocol):
-    """Something to send: complete once its values have come off the device."""
-
-    def is_ready(self) -> bool:
-        """Whether `message` may be called."""
-
-    def message(self, num_dropped: int) -> Message:
-        """The message itself; built on the sender's thread."""
 
 
 class Sender:
@@ -93,7 +94,18 @@ class Sender:
         self._curve = curve
         self._max_queued = max_queued
         self._queue: deque[Outgoing] = deque()
-        self._unsent: list[bytes] | None = None
+        self._outbox = Outbox(self._queue, self._log_once)
+        self._poll_seconds = SHORT_POLL_SECONDS
+        self._last_report = time.monotonic()
+        self._is_dozing = False
+        """Whether the next report of a short step is to wake it."""
+        self._is_woken = False
+        """Set by the training thread; until it is reset, nothing wakes it again."""
+        self._woken_at: float | None = None
+        self._num_connects = 0
+        self._loss_limit = math.inf
+        self._largest = [0.0, 0.0]
+        """Largest loss, as a magnitude, of the turn before and of this one."""
         self._is_hello_due = True
         self._next_hello: Callable[[], Hello] | None = None
         self._quiet_until = 0.0
@@ -102,7 +114,7 @@ class Sender:
         self._closing = threading.Event()
         self._waker = Waker()
         self._logged: set[str] = set()
-        self.num_dropped = 0
+        self._num_dropped = 0
         self.cpu_seconds = 0.0
         """CPU time of the sender's thread so far; part of the agent's cost."""
         self._thread = threading.Thread(target=self._run, name="caboose-sender", daemon=True)
@@ -110,6 +122,11 @@ class Sender:
     def start(self) -> None:
         """Starts to connect; returns at once, whether or not there is a daemon."""
         threads.start(self._thread)
+
+    @property
+    def num_dropped(self) -> int:
+        """Reports that were dropped so far."""
+        return self._num_dropped + self._outbox.num_failed
 
     @property
     def num_queued(self) -> int:
@@ -125,11 +142,28 @@ class Sender:
             except IndexError:  # the sender emptied it in between
                 pass
             else:
-                self.num_dropped += 1
+                self._num_dropped += 1
                 hello = getattr(dropped, "hello", None)
                 if hello is not None:  # out of order then, but never lost
                     self.introduce_again(lambda: hello)
         queue.append(item)
+        if self._is_dozing:
+            self._is_dozing = False
+            self._waker.nudge()
+
+    def note_loss(self, loss: "float | tuple[Any, int] | None") -> None:
+        """The loss of the report that was put last, where it is on the host: trouble is not to wait."""
+        if loss is None or self._is_woken:
+            return
+        value = abs(loss[0][loss[1]] if isinstance(loss, tuple) else loss)
+        if not value <= self._loss_limit:  # also if it is NaN
+            self.hurry()
+
+    def hurry(self) -> None:
+        """What is queued is sent at once. Called on the training thread: never waits for a lock."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._waker.nudge()
 
     def introduce_again(self, hello: Callable[[], Hello]) -> None:
         """Sends a new Hello before anything else; it is built on the sender's thread."""
@@ -180,11 +214,12 @@ class Sender:
     def _report(self, connection: Connection) -> None:
         """Until the run closes, or the connection is lost for good."""
         while not self._closing.is_set():
-            connection.wait(POLL_SECONDS)
+            connection.wait(min(self._poll_seconds, POLL_SECONDS))
             if not self._closing.is_set():
                 if connection.is_lost:
                     return
                 self._turn(connection)
+                self._pace(time.monotonic())
                 self.cpu_seconds = time.thread_time()
         self._check_answered(connection, is_due=True)
         deadline = time.monotonic() + FLUSH_SECONDS
@@ -194,6 +229,9 @@ class Sender:
             connection.send(encode(self._bye))
 
     def _turn(self, connection: Connection) -> None:
+        if connection.num_connects != self._num_connects:
+            self._num_connects = connection.num_connects
+            self._outbox.max_reports = 1  # another daemon may answer now
         self._listen(connection)
         now = time.monotonic()
         self._check_answered(connection, is_due=now >= self._warns_after)
@@ -202,6 +240,26 @@ class Sender:
         if self._flush(connection) and now >= self._next_heartbeat and connection.send(encode(self._heartbeat())):
             self._next_heartbeat = now + HEARTBEAT_SECONDS
             self._send_with_heartbeat(connection)
+
+    def _pace(self, now: float) -> None:
+        """After a turn: how long it sleeps, and what wakes it."""
+        outbox = self._outbox
+        if self._is_woken and self._woken_at is None:
+            self._woken_at = now
+        elif self._woken_at is not None and now - self._woken_at >= POLL_SECONDS:
+            self._woken_at, self._is_woken = None, False
+        if outbox.num_short:
+            self._largest = [self._largest[1], outbox.largest_loss]
+            self._loss_limit = FAR_OUT * max(self._largest) or math.inf
+            outbox.largest_loss = 0.0
+        if outbox.num_short or outbox.num_long:
+            self._poll_seconds = SHORT_POLL_SECONDS if outbox.num_short else POLL_SECONDS
+            outbox.num_short = outbox.num_long = 0
+            self._last_report = now
+            self._is_dozing = False
+        elif self._poll_seconds < POLL_SECONDS and now - self._last_report > IDLE_SECONDS:
+            self._poll_seconds = POLL_SECONDS
+            self._is_dozing = True
 
     def _check_answered(self, connection: Connection, *, is_due: bool) -> None:
         """Once: warns if nothing answers at the endpoint."""
@@ -226,30 +284,14 @@ class Sender:
                 return False
             self._is_hello_due = False
             self._is_fresh = True
-        while True:
-            if self._unsent is None:
-                self._unsent = self._next_frames()
-            if self._unsent is None:
-                return True
-            if not connection.send(self._unsent):
+            self._outbox.max_reports = 1  # until the daemon announces it again
+        while (frames := self._outbox.frames(self._num_dropped)) is not None:
+            if not connection.send(frames):
                 return False
-            self._unsent = None
-
-    def _next_frames(self) -> list[bytes] | None:
-        while self._queue and self._queue[0].is_ready():
-            try:
-                item = self._queue.popleft()
-            except IndexError:  # the training thread dropped it in between
-                return None
-            try:
-                frames = encode(item.message(self.num_dropped))
-                if getattr(item, "hello", None) is not None:
-                    self._hello_frames, self._is_fresh = frames, True
-                return frames
-            except (WireError, ValueError, RuntimeError) as error:
-                self.num_dropped += 1
-                self._log_once(f"a report could not be encoded and was dropped: {error}")
-        return None
+            if self._outbox.sent() is not None:
+                self._hello_frames, self._is_fresh = frames, True
+                self._outbox.max_reports = 1
+        return True
 
     def _listen(self, connection: Connection) -> None:
         for _ in range(100):  # many messages of the daemon must not keep us from sending
@@ -263,11 +305,16 @@ class Sender:
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
+                self._outbox.max_reports = 1
+            elif isinstance(message, Welcome):
+                self._outbox.max_reports = message.max_reports
             elif isinstance(message, Command | Terms | Verdict):
                 if self._on_message is not None:
                     self._on_message(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
+                if message.reason == "type":  # an older daemon than the one that announced batches
+                    self._outbox.max_reports = 1
                 if message.reason in ("version", "duplicate_job", "identity", "capacity"):
                     self._quiet_until = time.monotonic() + REFUSED_SECONDS
                     self._is_hello_due = True

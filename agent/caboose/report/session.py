@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from caboose.report.batching import Outgoing
 from caboose.report.connection import CurveKeys
 from caboose.report.identity import Identity
 from caboose.report.record import Note
-from caboose.report.sender import Outgoing, Sender
+from caboose.report.sender import Sender
 from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
 from caboose.report.words import Words
@@ -88,6 +89,8 @@ class Session:
                 fields={str(name)[:256]: _read(value) for name, value in fields.items()},
             )
         )
+        if self.sender is not None:
+            self.sender.hurry()
 
     def update_hello(self, **changes: Any) -> None:
         """Sends the Hello again with these fields changed, before anything else that is queued."""
@@ -163,6 +166,7 @@ def build_hello(
         config=dict(config),
         facts=observer.facts,
         rollback=rollback,
+        is_batching=True,
     )
 
 

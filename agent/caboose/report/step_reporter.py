@@ -16,8 +16,8 @@ import msgspec
 
 from caboose.governor import Governor
 from caboose.guard import Guard, left_out
-from caboose.observe.phases import PhaseClock
-from caboose.report.record import StepRecord
+from caboose.observe.phases import PhaseClock, Times
+from caboose.report.record import PlainRecord, StepRecord
 from caboose.report.session import Session
 from caboose.tensors.scalars import as_number, kept_count
 from caboose_wire import Heartbeat, StepReport
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     import torch
 
     from caboose.observe.batches import BatchCounter
-    from caboose.observe.observer import ObservedStep, Observer
+    from caboose.observe.observer import ObservedStep, Observer, PlainStep
 
 Loss: TypeAlias = "torch.Tensor | float | None"
 OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
 """Called with the step, what was observed of it, its loss and the batch counter."""
+
+
+THIN_STEPS = 16
+"""Thin steps whose costs are added up before the governor gets them."""
 
 
 class UpdateSkipper(Protocol):
@@ -74,6 +78,11 @@ class StepReporter:
         self._sender_seconds = 0.0
         self._boundary = time.monotonic()
         self._had_bad_number = False
+        self._takes_norms = True
+        self._num_thin = 0
+        self._thin_seconds = self._thin_total = 0.0
+        self._on_bad_number = self._after_bad_number  # bound once
+        self._can_be_plain = skipper is None and on_observed is None and not other_guards
         observer.begin(is_sampled=True)
 
     def change_observer(self, observer: "Observer") -> None:
@@ -85,9 +94,12 @@ class StepReporter:
         """The next step: sampled if the governor's cadence asks for it, or after a number that was not finite."""
         self._num_boundaries += 1
         had_bad_number, self._had_bad_number = self._had_bad_number, False
+        governor, number = self._governor, self._num_boundaries
+        takes_norms = self._takes_norms = had_bad_number or governor.takes_norms(number)
         self._observer.begin(
-            is_sampled=had_bad_number or self._governor.is_sampled(self._num_boundaries),
-            takes_norms=had_bad_number or self._governor.takes_norms(self._num_boundaries),
+            is_sampled=had_bad_number or (takes_norms and governor.is_sampled(number)),
+            takes_norms=takes_norms,
+            takes_phases=takes_norms or governor.takes_phases(number),
         )
 
     def report(
@@ -101,10 +113,22 @@ class StepReporter:
         session, observer, count = self._session, self._observer, self._session.count
         self._seq += 1
         self._boundary = time.monotonic()
-        phases = self._clock.take()
+        times = self._clock.take_times()
         agent_seconds = self._guard.take_seconds()
+        had_phases = not observer.is_thin
+        plain = observer.take_plain(loss) if self._can_be_plain and not metrics else None
+        if plain is not None:
+            self._put_plain(plain, times, agent_seconds, num_samples, num_tokens)
+            if had_phases:
+                self._account(agent_seconds, times.total, was_sampled=False, had_norms=False, had_phases=True)
+            else:
+                self._num_thin += 1
+                self._thin_seconds += agent_seconds
+                self._thin_total += times.total
+                if self._num_thin >= THIN_STEPS:
+                    self._account_thin()
+            return
         other_seconds = sum([guard.take_seconds() for guard in self._other_guards])
-        held = observer.batches.held
         seen = observer.take(loss)
         if self._on_observed is not None:
             first = next(iter(loss.values()), None) if isinstance(loss, Mapping) else loss
@@ -121,19 +145,21 @@ class StepReporter:
                 "agent_seconds": agent_seconds + other_seconds,
                 "sample_every": self._governor.sample_every,
                 "norm_every": self._governor.norm_every,
+                "phase_every": self._governor.phase_every,
                 "num_skipped": self._skipper.num_skipped if self._skipper is not None else 0,
                 **(self._sampled_fields() if seen.is_sampled else {}),
             },
             num_samples=kept_count(num_samples),
             num_tokens=kept_count(num_tokens),
-            phases=phases,
+            times=times,
             num_layers=len(observer.table),
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
-            batch=observer.batches.describe(),
+            batch=observer.batches.place(),
+            held=observer.batches.held,
             device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
             seen=seen,
-            on_bad_number=lambda report: self._after_bad_number(report, held),
+            on_bad_number=self._on_bad_number,
         )
         if self._skipper is not None:
             self._skipper.end_step()
@@ -147,9 +173,76 @@ class StepReporter:
                 parts=observer.parts,
             )
         session.put(record)
-        total = session.sender.cpu_seconds if session.sender is not None else 0.0
+        self._account(
+            agent_seconds,
+            times.total,
+            was_sampled=seen.is_sampled,
+            had_norms=self._takes_norms,
+            had_phases=had_phases,
+        )
+
+    def _put_plain(
+        self,
+        plain: "PlainStep",
+        times: Times,
+        agent_seconds: float,
+        num_samples: int | None,
+        num_tokens: int | None,
+    ) -> None:
+        """Queues the report of a step that has nothing but a loss: on a short step, every microsecond counts."""
+        session, count, batches = self._session, self._session.count, self._observer.batches
+        governor = self._governor
+        session.put(
+            PlainRecord(
+                session.attempt,
+                self._seq,
+                count.step,
+                count.model_step,
+                time.time(),
+                *plain,
+                times,
+                agent_seconds,
+                (governor.sample_every, governor.norm_every, governor.phase_every),
+                getattr(self._scheduler, "last_epoch", None),
+                batches.place(),
+                batches.held,
+                None if num_samples is None else kept_count(num_samples),
+                None if num_tokens is None else kept_count(num_tokens),
+                self._on_bad_number,
+            )
+        )
+        if session.sender is not None:
+            session.sender.note_loss(plain[0])
+
+    def _account_thin(self) -> None:
+        """What thin steps cost, several at once."""
+        num, self._num_thin = self._num_thin, 0
+        seconds, self._thin_seconds = self._thin_seconds, 0.0
+        total, self._thin_total = self._thin_total, 0.0
+        self._account(seconds, total, was_sampled=False, had_norms=False, had_phases=False, num_steps=num)
+
+    def _account(
+        self,
+        agent_seconds: float,
+        step_seconds: float,
+        *,
+        was_sampled: bool,
+        had_norms: bool,
+        had_phases: bool,
+        num_steps: int = 1,
+    ) -> None:
+        sender = self._session.sender
+        total = sender.cpu_seconds if sender is not None else 0.0
         sender_seconds, self._sender_seconds = total - self._sender_seconds, total
-        self._governor.account(agent_seconds + sender_seconds, phases.total, was_sampled=seen.is_sampled)
+        self._governor.account(
+            agent_seconds,
+            step_seconds,
+            was_sampled=was_sampled,
+            had_norms=had_norms,
+            had_phases=had_phases,
+            background_seconds=sender_seconds,
+            num_steps=num_steps,
+        )
 
     def _sampled_fields(self) -> dict[str, Any]:
         """Fields that only the report of a sampled step has."""
@@ -176,7 +269,7 @@ class StepReporter:
             num_failures=self._guard.num_failures,
             utilization=self._observer.utilization.read(),
             state="disabled" if self._guard.is_tripped else "training",
-            phase=self._clock.current,
+            phase="" if self._observer.is_thin else self._clock.current,
         )
 
 

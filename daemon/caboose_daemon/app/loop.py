@@ -43,6 +43,7 @@ logger = logging.getLogger("caboose.daemon")
 
 POLL_MS = 100
 MAX_PER_TURN = 500
+"""Messages, each report of a message counted."""
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
 
@@ -235,7 +236,10 @@ class Loop:
             self._receiver.unreachable(peer)
 
     def _take(self, now: float) -> None:
+        last = self._receiver.num_applied + MAX_PER_TURN
         for _ in range(MAX_PER_TURN):
+            if self._receiver.num_applied >= last:
+                return
             try:
                 received = self._connections.receive()
             except zmq.Again:

@@ -41,11 +41,14 @@ from caboose_wire import (
     PlanRequest,
     Refused,
     StepReport,
+    StepReports,
     Terms,
+    Welcome,
     WireError,
     decode,
 )
 from caboose_wire.codec import HELLO_START
+from caboose_wire.messages import MAX_REPORTS
 from caboose_wire.shapes import check_shapes
 
 logger = logging.getLogger("caboose.daemon")
@@ -112,6 +115,8 @@ class Receiver:
         self._held_bytes = 0
         self._next_sweep = 0.0
         self._next_probe = 0.0
+        self.num_applied = 0
+        """Messages so far, each report of a message counted."""
 
     def handle(self, peer: bytes, frames: Sequence[bytes], now: float, key: str = "") -> list[Reply]:
         """Applies one message; returns the replies. `key` is the key of its connection, where keys are used."""
@@ -121,11 +126,28 @@ class Receiver:
             if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
                 raise WireError("rate", "too many Hellos from one connection; wait a second before the next")
             message = decode(frames)
+            if isinstance(message, StepReports):
+                return self._apply_each(peer, message.reports, size, now, key)
+            self.num_applied += 1
             return self._apply(peer, message, size, now, key)
         except WireError as error:
             return self._refuse(peer, error)
         except Exception as error:  # noqa: BLE001 - see jobs/job_guard: no message may end the loop
             return self._failed(peer, error, now)
+
+    def _apply_each(self, peer: bytes, reports: Sequence[StepReport], size: int, now: float, key: str) -> list[Reply]:
+        """Several reports in one message: each is applied, held or refused as if it had come alone."""
+        replies: list[Reply] = []
+        for report in reports:
+            self.num_applied += 1
+            try:
+                found = self._apply(peer, report, -(-size // len(reports)), now, key)
+            except WireError as error:
+                found = self._refuse(peer, error)
+            except Exception as error:  # noqa: BLE001 - as in `handle`
+                found = self._failed(peer, error, now)
+            replies += [reply for reply in found if reply not in replies]  # one refusal for all
+        return replies
 
     def _failed(self, peer: bytes, error: Exception, now: float) -> list[Reply]:
         """A message could not be applied, by a fault of ours: it is dropped and counted."""
@@ -227,7 +249,10 @@ class Receiver:
         self._state.num_peers = len(self._peers)
         self._release(peer, now)
         terms = self._policy.welcome(job, hello)
-        return [] if terms is None else [(peer, terms)]
+        replies: list[Reply] = [] if terms is None else [(peer, terms)]
+        if hello.is_batching:  # an agent of an earlier version does not know the message
+            replies.append((peer, Welcome(max_reports=MAX_REPORTS)))
+        return replies
 
     def knows(self, peer: bytes) -> bool:
         """Whether a connection has introduced itself as a rank."""

@@ -83,6 +83,7 @@ REPORT: dict[str, tuple[Any, ...]] = {
     "is_sampled": (True, False),
     "sample_every": COUNTS,
     "norm_every": COUNTS,
+    "phase_every": COUNTS,
     "num_scheduler_steps": (*COUNTS, None),
     "clipping": (*CLIPPINGS, None),
     "scaler": (*SCALERS, None),
@@ -307,6 +308,14 @@ def frames_of(kind: str, header: Fields, arrays: Arrays = []) -> list[bytes]:  #
     header = {**header, "arrays": described} if arrays else header
     bodies = [_filled(described[name], value) for name, _, value in arrays]
     return [bytes((VERSION, CODES[kind])), msgspec.msgpack.encode(header), *bodies]
+
+
+def frames_of_several(parts: list[tuple[Fields, Arrays]]) -> list[bytes]:
+    """The frames of a message of several reports."""
+    made = [frames_of("StepReport", header, arrays) for header, arrays in parts]
+    header = {"reports": [msgspec.msgpack.decode(frames[1]) for frames in made]}
+    bodies = [body for frames in made for body in frames[2:]]
+    return [bytes((VERSION, CODES["StepReports"])), msgspec.msgpack.encode(header), *bodies]
 
 
 def _filled(shape: list[int], value: Any) -> bytes:

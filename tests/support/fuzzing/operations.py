@@ -135,6 +135,15 @@ def report(choose: Chooser, world: World) -> list[Operation]:
     return [["report", choose.pick(RANKS), number, _changes(choose, REPORT), _arrays(choose)]]
 
 
+def together(choose: Chooser, world: World) -> list[Operation]:
+    """All ranks report some steps in one message each, not all of which are in order or right."""
+    numbers = [world.latest + offset for offset in choose.pick(((1, 2), (1, 2, 3), (1, 3), (2, 1), (1, 1), (1, 1025)))]
+    parts = [[number, _changes(choose, STEADY, 2), _good_arrays(choose)] for number in numbers]
+    if choose.pick((False, True)):
+        parts[-1] = [numbers[-1], _changes(choose, REPORT), _arrays(choose)]
+    return [*(["reports", rank, parts] for rank in RANKS), ["turn", choose.pick(PAUSES[:4])]]
+
+
 def healthy(choose: Chooser, world: World) -> list[Operation]:
     return [["healthy", choose.pick((1, 1, 1, 2, 2, 5, 5, 12))]]
 
@@ -207,6 +216,6 @@ def restart(choose: Chooser, world: World) -> list[Operation]:
 
 Generator = Callable[[Chooser, World], list[Operation]]
 GENERATORS: tuple[Generator, ...] = (
-    *(step, healthy, extreme, spike, answer, report, event, message, holdings, hello),
+    *(step, together, healthy, extreme, spike, answer, report, event, message, holdings, hello),
     *(post, get, turn, malformed, raw, scrape, restart),
 )

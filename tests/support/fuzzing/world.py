@@ -42,7 +42,7 @@ from caboose_wire import decode
 from support.fuzzing import hostile
 from support.fuzzing.client import Client
 from support.fuzzing.errors import LoggedErrors, Wrong
-from support.fuzzing.hostile import NUM_RANKS, Arrays, Fields, frames_of
+from support.fuzzing.hostile import NUM_RANKS, Arrays, Fields, frames_of, frames_of_several
 from support.witness import kept
 
 Operation = list[Any]
@@ -200,11 +200,18 @@ class World:
 
     def report(self, rank: int, step: int, changes: Fields, arrays: Arrays) -> None:
         """A rank reports a step."""
+        self._say(rank, frames_of("StepReport", self._header(step, changes), arrays))
+
+    def reports(self, rank: int, parts: list[tuple[int, Fields, Arrays]]) -> None:
+        """A rank reports several steps in one message."""
+        self._say(rank, frames_of_several([(self._header(step, changes), arrays) for step, changes, arrays in parts]))
+
+    def _header(self, step: int, changes: Fields) -> Fields:
         job = self.job()
         attempt = job.attempt.agent_attempt if job is not None and job.attempt is not None else 0
         own = {"attempt": attempt, "seq": step, "step": step, "model_step": step, "time": self.now}
         usual = {"loss": 2.0, "lr": [1e-3], "phases": hostile.PHASES[0]}
-        self._say(rank, frames_of("StepReport", {**own, **usual, **changes}, arrays))
+        return {**own, **usual, **changes}
 
     def event(self, rank: int, kind: str, fields: Fields) -> None:
         """A rank declares an event."""
@@ -318,7 +325,7 @@ class World:
 
 
 OPERATIONS = (
-    *("hello", "report", "event", "message", "raw", "healthy", "steps", "turn"),
+    *("hello", "report", "reports", "event", "message", "raw", "healthy", "steps", "turn"),
     *("scrape", "get", "post", "status", "restart", "sweep"),
 )
 

@@ -397,6 +397,7 @@ def agent_facts(job: Job) -> Json | None:
         "started": first.started,
         "sample_every": max((report.sample_every for report in reports), default=0) or None,
         "norm_every": max((report.norm_every for report in reports), default=None),
+        "phase_every": max((report.phase_every for report in reports), default=None),
         "batch_shape": None if batch is None else list(batch.shape),
     }
 
