@@ -289,7 +289,8 @@ class Daemon:
             job = row["job"]
             blind = (blind or {}) | dict(self.get(f"/api/v1/jobs/{job}").get("blind") or {})
             for one in self.get(f"/api/v1/jobs/{job}/findings")["findings"]:
-                raised.append(f"{one['rule']} {one['severity']} @{one['onset_step']}: {one['summary']}")
+                first = one["first"]
+                raised.append(f"{one['rule']} {one['severity']} @{one['onset_step']}: {first['summary']}")
         return blind, raised
 
 

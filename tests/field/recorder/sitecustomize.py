@@ -77,9 +77,10 @@ def _prepare() -> None:
     if "FIELD_CUDA" in os.environ:
         _keep_on_cpu()
     if "FIELD_TORCHVISION" in os.environ:
-        # torchvision's wheel is built for CUDA: without its library one operator's declaration is missing on import.
+        # torchvision's wheel is built for CUDA: without its library two operators' declarations are missing on import.
         _KEPT.append(torch.library.Library("torchvision", "DEF"))
-        _KEPT[-1].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for name in ("nms", "qnms"):
+            _KEPT[-1].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 _KEPT: list[Any] = []
@@ -135,6 +136,7 @@ def _keep_on_cpu() -> None:
     torch.Tensor.to = staying(torch.Tensor.to)  # type: ignore[method-assign]
     torch.nn.Module.to = staying(torch.nn.Module.to)  # type: ignore[method-assign]
 
+    torch.Tensor.pin_memory = same  # type: ignore[method-assign,assignment]
     torch.Tensor.cuda = torch.nn.Module.cuda = same  # type: ignore[method-assign,assignment]
     for name in ("set_device", "synchronize", "manual_seed", "manual_seed_all", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)  # one function each: dynamo keeps a table of them
