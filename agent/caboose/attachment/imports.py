@@ -53,7 +53,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             original = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
+                if vars(loader).get("exec_module") is exec_module:
+                    del loader.exec_module  # else another tool's hook has put its own there, or restored the loader
                 original(module)
                 action = self.actions.pop(name, None)  # None: the import failed once, and this is another spec's
                 if not self.actions and self in sys.meta_path:
