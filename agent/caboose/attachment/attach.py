@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
+from caboose.attachment.unwrapping import refuse_for_engine, unwrapped
 from caboose.monitor import Monitor, Parts, Shell
 from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
@@ -55,6 +56,22 @@ class Attached:
 _attached: Attached | None = None
 _blind: dict[str, str] = {}
 """What the attach that is under way cannot see, and why."""
+
+
+_facts: dict[str, Scalar] = {}
+"""What is known of the run that is being attached to, beside its model."""
+
+
+@contextlib.contextmanager
+def with_loader(loader: Any) -> Iterator[None]:
+    """An attach in the block reports the size of this loader's batches and data."""
+    from caboose.observe import facts
+
+    _facts.update(facts.of_loader(loader))
+    try:
+        yield
+    finally:
+        _facts.clear()
 
 
 @contextlib.contextmanager
@@ -126,7 +143,9 @@ def attach(
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
 
-    optimizers = _optimizers(optimizer)
+    given = unwrapped(model, optimizer, scheduler, scaler)
+    model, scheduler, scaler = given.model, given.scheduler, given.scaler
+    optimizers = _optimizers(given.optimizers)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"attach(model=...): expected a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(start_step, int) or start_step < 0:
@@ -138,6 +157,8 @@ def attach(
         raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     aim = environment.objective(os.environ, objective)
     allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
+    if given.engine is not None:
+        _refuse_for_engine(allowed, written)
     cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
     sampled, record = as_sampling(sampling), _record(config, num_classes)
     if rank is None and world_size is None and _has_process_group():
@@ -174,7 +195,7 @@ def attach(
         logger.info("caboose: %s in this process; that monitor is closed", what)
         before.monitor.close()
 
-    shell, blind = Shell(start_step, start_model_step), dict(_blind)
+    shell, blind, facts = Shell(start_step, start_model_step), dict(_blind), dict(_facts)
 
     def build_parts() -> Parts:
         from caboose.attachment.build import Request, build
@@ -193,6 +214,7 @@ def attach(
                 checkpoints=written,
                 config=record,
                 blind=blind,
+                facts=facts,
                 objective=aim,
             ),
             shell,
@@ -259,6 +281,15 @@ def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":
                 f"attach(optimizer=...): element {number} is a {type(optimizer).__name__}, not a torch optimizer"
             )
     return list(optimizers)
+
+
+def _refuse_for_engine(rollback: Rollback, checkpoints: Checkpoints | None) -> None:
+    if rollback.mode == "auto":
+        refuse_for_engine('rollback="auto"')
+    if rollback.skip_step is not None:
+        refuse_for_engine(f"rollback=Rollback(skip_step={rollback.skip_step!r})")
+    if checkpoints is not None:
+        refuse_for_engine("checkpoints=...")
 
 
 def _has_process_group() -> bool:

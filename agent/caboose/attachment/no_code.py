@@ -59,10 +59,20 @@ def begin(env: Mapping[str, str]) -> Guard | None:
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
         return None
-    automatic = AutoAttach()
+    global _automatic
+    automatic = _automatic = AutoAttach()
     install = automatic.guard.protect("automatic attach", automatic.install)
     imports.when_imported("torch", lambda _: install())
     return automatic.guard
+
+
+_automatic: "AutoAttach | None" = None
+
+
+def report_event(kind: str, **fields: Any) -> None:
+    """An event of the run that is watched without code; nothing where the program has attached itself."""
+    if _automatic is not None:
+        _automatic.report(kind, **fields)
 
 
 class AutoAttach:
@@ -90,6 +100,7 @@ class AutoAttach:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         from caboose.attachment.discovery import CallWatcher
+        from caboose.attachment.engines import EngineWatch
         from caboose.observe.losses import BackwardLosses
 
         self._losses = BackwardLosses(self.guard.protect)
@@ -100,12 +111,14 @@ class AutoAttach:
         self._protect_with(self.guard)
 
         def before(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling():
+            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
                 self._before_step(optimizer)
 
         def after(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling():
+            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
                 self._after_step(optimizer)
+
+        self._engines = EngineWatch(self.guard.protect, before, after, self._engine_made)
 
         # These two stay in torch's lists: removing one while torch iterates over the list raises in the script.
         register_optimizer_step_pre_hook(before)
@@ -173,6 +186,11 @@ class AutoAttach:
         if self._is_on and not self._is_attaching:
             self._shut_down()
 
+    def report(self, kind: str, **fields: Any) -> None:
+        """Reports an event, if this has attached."""
+        if self._is_on and self._monitor is not None:
+            self._monitor.event(kind, step=self._monitor.current_step, **fields)
+
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -187,6 +205,11 @@ class AutoAttach:
         self._losses.watch_scalers()
         if self._monitor is None:
             self._watcher.expect(optimizer)
+
+    def _engine_made(self, optimizer: "torch.optim.Optimizer") -> None:
+        """A DeepSpeed engine exists, which steps with this optimizer."""
+        self._num_made += 1
+        self._losses.watch_engines()
 
     def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -254,14 +277,14 @@ class AutoAttach:
     def _attach_to(self, optimizer: "torch.optim.Optimizer") -> None:
         from caboose.attachment.discovery import trained_with
 
-        model = self._watcher.model_of(optimizer)
+        model = self._engines.model_of(optimizer) or self._watcher.model_of(optimizer)
         if model is None:
             self._without_model.add(optimizer)
             logger.info("caboose: no module holds what this %s updates; it is not watched", type(optimizer).__name__)
             return
         self._watcher.stop()
         optimizers = trained_with(model, optimizer, self._known)
-        self._num_steps = max(self._num_steps, _steps_taken(optimizer))
+        self._num_steps = max(self._num_steps, self._engines.steps_taken(optimizer) or _steps_taken(optimizer))
         try:
             self._is_attaching = True
             with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):

@@ -34,6 +34,7 @@ class Clipped:
     where one is not known.
     """
     max_norm: float | None = None
+    """None if the gradients were not clipped; an engine computes their norm all the same."""
 
 
 class ClipTotals:
@@ -122,6 +123,11 @@ class ClippingObserver:
     def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
         if self._owns(parameters):
             self._before_clip(parameters)
+
+    def engine_stepped(self, max_norm: float | None, total: torch.Tensor | None) -> None:
+        """An engine has clipped its gradients itself, or has only computed their norm."""
+        self._seen.max_norm = max_norm
+        self.totals.add((), total)
 
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
         return any(id(parameter) in self.owned for parameter in parameters)

@@ -17,6 +17,7 @@ from collections.abc import Sequence, Set
 import msgspec
 import torch
 
+from caboose.tensors.engines import num_elements
 from caboose.tensors.placement import Placements
 from caboose.tensors.scalars import plain
 from caboose_wire import Group, Layer
@@ -105,7 +106,9 @@ class LayerTable:
             reasons.append(
                 f"{num_ignored} parameters are ignored by DDP or outside of it, so that each rank has its own"
             )
-        if num_unknown:
+        if placements.why_hidden:
+            reasons.append(placements.why_hidden)
+        elif num_unknown:
             reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
         if num_partial:
             reasons.append(f"the gradients of {num_partial} parameters are sums that the optimizer completes (Partial)")
@@ -156,7 +159,7 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Group, ...
                     name=(f"{o}.{name}" if len(optimizers) > 1 else name)[:256],
                     optimizer=type(optimizer).__name__[:256],
                     settings=dict(list(settings.items())[:256]),
-                    num_parameters=sum(parameter.numel() for parameter in group["params"]),
+                    num_parameters=sum(map(num_elements, group["params"])),
                 )
             )
     return tuple(rows[:MAX_GROUPS])

@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
+from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table
@@ -129,6 +130,8 @@ class Observer:
         self._watch = CallWatch(model, before_forward, after_forward)
         self._handles: list[RemovableHandle] = []
         for number, optimizer in enumerate(self.optimizers):
+            if isinstance(optimizer, EngineOptimizer):
+                optimizer.watch()
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
             after = protect("optimizer hook", self._after_optimizer_step(number))
@@ -195,9 +198,9 @@ class Observer:
     @property
     def visible(self) -> tuple[str, ...]:
         """What the Hello lists as visible."""
-        seen = ["loss", "lr", "phases", "weights"]
+        seen = ["loss", "lr", "phases"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
-            seen.append("gradients")
+            seen += ["gradients", "weights"]
         parts = {
             "modes": self._modes,
             "local_gradients": self._samples.local,
@@ -296,7 +299,11 @@ class Observer:
         return read
 
     def _after_optimizer_step(self, number: int) -> Callable[..., None]:
+        optimizer = self.optimizers[number]
+
         def after(*_: Any) -> None:
+            if isinstance(optimizer, EngineOptimizer):
+                self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
             if self._is_sampled:
                 self._samples.after_update(number, self._gradients, self._vector)
             self._clock.mark("other")
@@ -375,6 +382,9 @@ class Observer:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, EngineOptimizer):
+                optimizer.release()
 
 
 def _place(layer: Layer) -> tuple[Any, ...]:
