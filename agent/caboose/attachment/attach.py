@@ -67,7 +67,8 @@ def with_loader(loader: Any) -> Iterator[None]:
     """An attach in the block reports the size of this loader's batches and data."""
     from caboose.observe import facts
 
-    _facts.update(facts.of_loader(loader))
+    with contextlib.suppress(Exception):  # a loader's length is the program's own code
+        _facts.update(facts.of_loader(loader))
     try:
         yield
     finally:

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("caboose")
 
 ENVIRONMENTS = ("gymnasium", "gym", "pettingzoo", "dm_env", "envpool")
+UNSEEN = {
+    "data_wait": "python -m caboose does not see the loader; monitor.watch(loader) times it",
+    "validation": "python -m caboose does not see it; monitor.validation(loss) reports it",
+}
 TURNS = 3
 """Times that another model's optimizer steps between two steps of the watched one, after which it is no accident."""
 PATIENCE = 20
@@ -287,7 +291,7 @@ class AutoAttach:
         self._num_steps = max(self._num_steps, self._engines.steps_taken(optimizer) or _steps_taken(optimizer))
         try:
             self._is_attaching = True
-            with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):
+            with attach.blind_to(**UNSEEN):
                 monitor = attach.attach(
                     model,
                     optimizers,

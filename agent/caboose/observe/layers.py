@@ -108,6 +108,7 @@ class LayerTable:
             )
         if placements.why_hidden:
             reasons.append(placements.why_hidden)
+            self.blind["weights"] = "no optimizer updates them where they can be read; see gradients"
         elif num_unknown:
             reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
         if num_partial:

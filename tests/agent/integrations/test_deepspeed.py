@@ -10,6 +10,7 @@ import pytest
 
 from caboose_wire import Bye, Event, Hello
 from support.collector import Collector
+from support.norms import grad_norm
 from support.processes import clean_environment
 
 pytest.importorskip("deepspeed", reason="its engine is the subject; it is no development dependency")
@@ -50,10 +51,12 @@ for step in range(4):
         engine.backward(loss)
         lr = engine.get_lr()
         is_boundary = engine.is_gradient_accumulation_boundary()
+        plain = [p.grad for p in net.parameters() if p.grad is not None]
+        total = float(torch.nn.utils.get_total_norm(plain)) if plain else None
         engine.step()
         if attach and is_boundary:
             monitor.step(sum(losses) / 2)
-    norm = engine.get_global_grad_norm()
+    norm = engine.get_global_grad_norm() if stage else total
     truth.append({"loss": sum(losses) / 2, "norm": None if norm is None else float(norm), "lr": lr})
 engine.save_checkpoint("saved")
 json.dump(truth, open(f"truth.{rank}.json", "w"))
@@ -114,3 +117,12 @@ def test_the_norm_is_known_where_nothing_is_clipped(tmp_path: Path, listening: C
     norms = [report.clipping.total_norm for report in reports if report.clipping]
     assert norms == pytest.approx([row["norm"] for row in truths[0]], rel=1e-4)
     assert {report.clipping.max_norm for report in listening.reports if report.clipping} == {None}
+
+
+def test_without_zero_every_layer_is_seen_before_the_engine_clips(tmp_path: Path, listening: Collector) -> None:
+    truths = run(listening, tmp_path, "0", "--attach")
+    assert "gradients" in listening.hellos[0].visible
+    for number in range(4):
+        reports = [report for report in listening.reports if report.step == number + 1]
+        assert [grad_norm(report) for report in reports] == pytest.approx([truths[0][number]["norm"]] * 2, rel=1e-4)
+        assert [report.clipping.max_norm for report in reports if report.clipping] == [0.5, 0.5]
