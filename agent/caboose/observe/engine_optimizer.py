@@ -42,7 +42,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._optimizer_step_post_hooks = OrderedDict()
         self._patches = Patches()
         # Everything that names an optimizer names the one that the program chose.
-        self.__class__ = type(type(inner).__name__, (EngineOptimizer,), {})  # type: ignore[assignment]
+        self.__class__ = type(type(inner).__name__, (EngineOptimizer,), {})
 
     @property
     def engine(self) -> Any:
@@ -55,13 +55,13 @@ class EngineOptimizer(torch.optim.Optimizer):
         return int(getattr(self.engine, "global_steps", 0))
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # nobody writes it
         """The inner optimizer's settings, with the model's parameters."""
         groups = zip(self.inner.param_groups, self._members, strict=False)
         return [{**group, "params": members} for group, members in groups]
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]  # as above
         """The inner optimizer's; its tensors are those of partitions."""
         return self.inner.state
 
