@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from caboose_wire import Bye, Event, Hello
 from support.collector import Collector
 from support.norms import grad_norm
-from support.processes import clean_environment
+from support.processes import clean_environment, torchrun
 
 pytest.importorskip("deepspeed", reason="its engine is the subject; it is no development dependency")
 
@@ -69,8 +68,8 @@ NUM_PARAMETERS = 8 * 16 + 16 + 16 * 4 + 4
 def run(listening: Collector, directory: Path, *arguments: str) -> list[list[dict[str, Any]]]:
     """Two ranks; returns what each of them measured."""
     (directory / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [*([] if "--attach" in arguments else ["-m", "caboose"]), "train.py", *arguments]
+    is_attached = "--attach" in arguments
+    command = torchrun(Path("train.py"), *arguments) if is_attached else torchrun("caboose", "train.py", *arguments)
     env = clean_environment(CABOOSE_ENDPOINT=listening.endpoint, DS_ACCELERATOR="cpu")
     done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -126,3 +125,53 @@ def test_without_zero_every_layer_is_seen_before_the_engine_clips(tmp_path: Path
         reports = [report for report in listening.reports if report.step == number + 1]
         assert [grad_norm(report) for report in reports] == pytest.approx([truths[0][number]["norm"]] * 2, rel=1e-4)
         assert [report.clipping.max_norm for report in reports if report.clipping] == [0.5, 0.5]
+
+
+TRAINER = """
+import json
+import deepspeed, torch, transformers
+
+deepspeed.ops.__compatible_ops__.clear()  # no C++ is compiled for gloo
+
+class Texts(torch.utils.data.Dataset):
+    ids = torch.randint(1, 50, (22, 6), generator=torch.Generator().manual_seed(0))
+    def __len__(self):
+        return len(self.ids)
+    def __getitem__(self, index):
+        return {"input_ids": self.ids[index], "labels": self.ids[index]}
+
+torch.manual_seed(0)
+sizes = dict(vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+auto = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+arguments = transformers.TrainingArguments(
+    output_dir="out", per_device_train_batch_size=2, gradient_accumulation_steps=4, num_train_epochs=2, logging_steps=1,
+    save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=0.01,
+    deepspeed={**dict.fromkeys(auto, "auto"), "zero_optimization": {"stage": 2}, **settings},
+)
+trainer = transformers.Trainer(
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), arguments, train_dataset=Texts()
+)
+trainer.train()
+if trainer.is_world_process_zero():
+    json.dump([entry for entry in trainer.state.log_history if "loss" in entry], open("log.json", "w"))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_under_the_hugging_face_trainer_the_numbers_are_those_of_its_log(tmp_path: Path, listening: Collector) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    env = clean_environment(CABOOSE_ENDPOINT=listening.endpoint, DS_ACCELERATOR="cpu")
+    command = torchrun("caboose", "train.py")
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    listening.wait_for(Bye, 2)
+    entries = json.loads((tmp_path / "log.json").read_text())
+    assert len(entries) == 4
+    for entry in entries:
+        reports = [report for report in listening.reports if report.step == entry["step"]]
+        assert sum(report.loss or 0.0 for report in reports) / 2 == pytest.approx(entry["loss"], rel=1e-3)
+        for report in reports:
+            assert report.clipping is not None
+            assert report.clipping.total_norm == pytest.approx(entry["grad_norm"], rel=1e-3)
+            assert report.lr[0] == pytest.approx(entry["learning_rate"])
