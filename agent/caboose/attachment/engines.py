@@ -41,15 +41,18 @@ class EngineWatch:
         self._after = after
         self._on_made = on_made
         self._patches = Patches()
-        self._inner: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inner: list[weakref.ref[Any]] = []
+        self.owns = protect("automatic attach", self._owns)
+        """Whether this optimizer's steps are no steps of the run."""
         self._note_engine = protect("automatic attach", self._engine_made)
         imports.when_imported(ENGINE_MODULE, protect("automatic attach", self._imported))
 
-    def owns(self, optimizer: Any) -> bool:
-        """Whether this optimizer's steps are no steps of the run: an engine makes as many of them as it likes, and a
-        container's step is that of the optimizers in it.
+    def _owns(self, optimizer: Any) -> bool:
+        """An engine makes as many of them as it likes, and a container's step is that of the optimizers in it.
+
+        By identity: an optimizer need not be hashable.
         """
-        return optimizer in self._inner or bool(contained_in(optimizer))
+        return any(inner() is optimizer for inner in self._inner) or bool(contained_in(optimizer))
 
     def model_of(self, optimizer: Any) -> "torch.nn.Module | None":
         """The engine, if this is an engine's optimizer."""
@@ -79,6 +82,6 @@ class EngineWatch:
 
         optimizer = of_engine(engine)
         if optimizer is not None:
-            self._inner.add(optimizer.inner)
+            self._inner.append(weakref.ref(optimizer.inner))
             optimizer.listen(self._before, self._after)
             self._on_made(optimizer)

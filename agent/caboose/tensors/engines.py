@@ -1,12 +1,14 @@
 """DeepSpeed's engines: how one is recognised, and how many elements a partitioned parameter has.
 
-DeepSpeed is never imported here: an engine exists only where the program has imported it.
+DeepSpeed is never imported here: an engine exists only where the program has imported it. Nor is torch before there is
+an engine: `python -m caboose` reads this in processes that never import it.
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 ENGINE_MODULE = "deepspeed.runtime.engine"
 
@@ -19,12 +21,14 @@ def engine_of(model: Any) -> Any:
 
 def own_optimizer(engine: Any) -> Any:
     """DeepSpeed's own optimizer (ZeRO, BF16, FP16), which is no torch optimizer; None if the engine uses none."""
+    import torch
+
     optimizer = getattr(engine, "optimizer", None)
     has_step = hasattr(optimizer, "step") and hasattr(optimizer, "optimizer")
     return optimizer if has_step and not isinstance(optimizer, torch.optim.Optimizer) else None
 
 
-def why_gradients_are_hidden(model: torch.nn.Module) -> str:
+def why_gradients_are_hidden(model: "torch.nn.Module") -> str:
     """Why no gradient of this model can be read at the step; empty if they can."""
     engine = engine_of(model)
     if engine is None or own_optimizer(engine) is None:
@@ -35,7 +39,7 @@ def why_gradients_are_hidden(model: torch.nn.Module) -> str:
     )
 
 
-def num_elements(parameter: torch.Tensor) -> int:
+def num_elements(parameter: "torch.Tensor") -> int:
     """Elements of the whole parameter, also where ZeRO-3 has partitioned it: its own tensor is then empty."""
     whole = getattr(parameter, "ds_numel", None)
     return parameter.numel() if whole is None else int(whole)
