@@ -66,7 +66,8 @@ if __name__ == "__main__":
         callbacks.append(CabooseCallback())
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=os.environ["STRATEGY"], callbacks=callbacks, max_epochs=2,
-        accumulate_grad_batches=2, logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+        accumulate_grad_batches=2, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+        enable_model_summary=False,
     )
     trainer.fit(Net(), loader(), loader())
 """
