@@ -10,8 +10,8 @@ A checkpoint is reported when it is written, with its file. No hook has that: th
 and the attributes of ModelCheckpoint name only its own best or last one. So `trainer.save_checkpoint`, through which
 every save goes, is wrapped while the Trainer trains.
 
-No hook is called around the wait for data either. The fetcher of the fit loop has two functions for a profiler, which
-it calls around each fetch and Lightning does not use there: they are wrapped.
+No hook is called around the wait for data either. The loop of an epoch has two functions for the profiler, which are
+called around each fetch: they are wrapped.
 
 If both packages are installed, the callback belongs to the one that the program imported first.
 """
@@ -87,23 +87,21 @@ class CabooseCallback(Callback):
         rollback = options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
         if rollback.mode == "auto" and schedulers:
             options.setdefault("scheduler", schedulers)
-        blind = {} if hasattr(_fetcher(trainer), "_start_profiler") else {"data_wait": NO_PLACE}
+        blind = {} if _has_place(trainer) else {"data_wait": NO_PLACE}
         with attach.with_loader(trainer.train_dataloader), attach.blind_to(**blind):
             self.monitor = attach.attach(model, list(trainer.optimizers), **options)
         self._patches.put(trainer, "save_checkpoint", lambda save: self._reporting(trainer, save))
         if self.monitor.is_active:
-            self._fetches = self.monitor.watch_fetches()
+            fetches = self._fetches = self.monitor.watch_fetches()
+            if _has_place(trainer):
+                loop = trainer.fit_loop.epoch_loop
+                self._patches.put(loop, "_on_before_fetch", lambda original: _both(original, fetches.begin))
+                self._patches.put(loop, "_on_after_fetch", lambda original: _both(fetches.end, original))
 
     def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Counts the epochs, and times the fetches: an epoch may have a new fetcher."""
-        fetches = self._fetches
-        if fetches is None:
-            return
-        fetches.begin_epoch(trainer.current_epoch)
-        fetcher = _fetcher(trainer)
-        if hasattr(fetcher, "_start_profiler") and not self._patches.has(fetcher, "_start_profiler"):
-            self._patches.put(fetcher, "_start_profiler", lambda original: _both(original, fetches.begin))
-            self._patches.put(fetcher, "_stop_profiler", lambda original: _both(fetches.end, original))
+        """Counts the epochs; those before a resumed run too."""
+        if self._fetches is not None:
+            self._fetches.begin_epoch(trainer.current_epoch)
 
     def on_train_batch_start(
         self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
@@ -179,9 +177,9 @@ class CabooseCallback(Callback):
             self.monitor = None
 
 
-def _fetcher(trainer: "Trainer") -> Any:
-    """What fetches the batches that are trained on."""
-    return getattr(trainer.fit_loop, "_data_fetcher", None)
+def _has_place(trainer: "Trainer") -> bool:
+    """Whether this Lightning calls something around each fetch of a batch to train on."""
+    return hasattr(trainer.fit_loop.epoch_loop, "_on_before_fetch")
 
 
 def _both(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], None]:
