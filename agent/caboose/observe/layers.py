@@ -64,6 +64,7 @@ class LayerTable:
         """The rows that DDP does not ignore."""
         self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
         self._partial: set[int] = set()
+        self._why_hidden = placements.why_hidden
         self._state_blind_gradients()
 
     def note_partial(self, rows: Set[int]) -> bool:
@@ -99,6 +100,10 @@ class LayerTable:
         return {id(p) for layer, p in zip(self.layers, self.parameters, strict=True) if layer.held}
 
     def _state_blind_gradients(self) -> None:
+        if self._why_hidden:  # of every layer; an engine computes the norm of them all
+            self.blind["gradients"] = self._why_hidden
+            self.blind["weights"] = "no optimizer updates them where they can be read; see gradients"
+            return
         num_ignored, num_partial = len(self.layers) - len(self.common), len(self._partial)
         num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored - num_partial
         reasons = []
@@ -106,10 +111,7 @@ class LayerTable:
             reasons.append(
                 f"{num_ignored} parameters are ignored by DDP or outside of it, so that each rank has its own"
             )
-        if placements.why_hidden:
-            reasons.append(placements.why_hidden)
-            self.blind["weights"] = "no optimizer updates them where they can be read; see gradients"
-        elif num_unknown:
+        if num_unknown:
             reasons.append(f"{num_unknown} parameters are placed across ranks in an unknown way")
         if num_partial:
             reasons.append(f"the gradients of {num_partial} parameters are sums that the optimizer completes (Partial)")
