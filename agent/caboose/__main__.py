@@ -49,7 +49,12 @@ WATCHING_FILES = frozenset(
     for name in (
         ("attachment", "no_code.py"),
         ("attachment", "discovery.py"),
+        ("attachment", "engines.py"),
         ("integrations", "frameworks.py"),
+        ("integrations", "huggingface.py"),
+        ("integrations", "lightning.py"),
+        ("observe", "engine_optimizer.py"),
+        ("observe", "loader.py"),
         ("observe", "losses.py"),
         ("observe", "model_calls.py"),
         ("observe", "waits.py"),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from caboose.governor import Governor
 from caboose.guard import Guard, is_from_signal_handler
-from caboose.observe.loader import BatchSkip, WatchedLoader
+from caboose.observe.loader import BatchSkip, FetchWatch, WatchedLoader
 from caboose.observe.phases import PhaseClock
 from caboose.report import live_monitors, resources
 from caboose.report.identity import Identity
@@ -235,9 +235,18 @@ class Monitor:
             on_batch=protect("watch", self._see_batch),
         )
 
-    def _begin_epoch(self) -> None:
+    def watch_fetches(self) -> FetchWatch:
+        """For a framework, which fetches the batches of its loader itself: what it calls around each fetch."""
+        protect = self.guard.protect
+        return FetchWatch(
+            mark=protect("watch", self.clock.mark),
+            on_epoch=protect("watch", self._begin_epoch),
+            on_batch=protect("watch", self._see_batch),
+        )
+
+    def _begin_epoch(self, number: int | None = None) -> None:
         if self._observer is not None:
-            self._observer.batches.begin_epoch()
+            self._observer.batches.begin_epoch(number)
 
     def _see_batch(self, batch: Any) -> None:
         if self._observer is not None:

@@ -203,6 +203,7 @@ class Clipping(msgspec.Struct, frozen=True, array_like=True):
     """Gradient clipping in this step; None if not used."""
 
     max_norm: float | None = None
+    """The limit; None where nothing was clipped, and an engine (DeepSpeed) has only computed the norm."""
     total_norm: float | None = None
     """Global norm before clipping, computed by the clipper, without the scaler's scale."""
     is_scaled: bool = False

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
+from caboose.attachment.unwrapping import refuse_for_engine, unwrapped, unwrapped_parts
 from caboose.monitor import Components, Monitor, Shell
 from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
@@ -61,6 +62,23 @@ class Attached:
 _attached: Attached | None = None
 _blind: dict[str, str] = {}
 """What the attach that is under way cannot see, and why."""
+
+
+_facts: dict[str, Scalar] = {}
+"""What is known of the run that is being attached to, beside its model."""
+
+
+@contextlib.contextmanager
+def with_loader(loader: Any) -> Iterator[None]:
+    """An attach in the block reports the size of this loader's batches and data."""
+    from caboose.observe import facts
+
+    with contextlib.suppress(Exception):  # a loader's length is the program's own code
+        _facts.update(facts.of_loader(loader))
+    try:
+        yield
+    finally:
+        _facts.clear()
 
 
 @contextlib.contextmanager
@@ -135,7 +153,7 @@ def attach(
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
 
-    outline = _outline(model, optimizer)
+    outline, scheduler, scaler, engine = _outline(model, optimizer, scheduler, scaler)
     if not isinstance(start_step, int) or start_step < 0:
         raise ValueError(f"attach(start_step={start_step!r}): give the step to continue from, 0 for a new run")
     schedulers = as_schedulers(scheduler, "attach")
@@ -145,6 +163,8 @@ def attach(
         raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     aim = environment.objective(os.environ, objective)
     allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
+    if engine is not None:
+        _refuse_for_engine(allowed, written)
     cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
     sampled, record = as_sampling(sampling), _record(config, num_classes)
     if rank is None and world_size is None and _has_process_group():
@@ -181,7 +201,7 @@ def attach(
         logger.info("caboose: %s in this process; that monitor is closed", what)
         before.monitor.close()
 
-    shell, blind = Shell(start_step, start_model_step), dict(_blind)
+    shell, blind, facts = Shell(start_step, start_model_step), dict(_blind), dict(_facts)
 
     def build_components() -> Components:
         from caboose.attachment.build import Request, build
@@ -199,6 +219,7 @@ def attach(
                 checkpoints=written,
                 config=record,
                 blind=blind,
+                facts=facts,
                 objective=aim,
             ),
             shell,
@@ -251,25 +272,31 @@ def _check_wait(error: Exception, *, cannot_wait: bool) -> None:
         ) from error
 
 
-def _outline(model: Any, optimizer: Any) -> "Outline":
-    """What is trained, by what `attach` was given; raises where that is wrong."""
+def _outline(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> "tuple[Outline, Any, Any, Any]":
+    """What is trained, without the wrappers of frameworks; then the scheduler, the scaler, and the engine or None.
+
+    Raises where `attach` was given something else.
+    """
     import torch
 
     from caboose.observe import parts
 
-    if isinstance(model, parts.Outline):
-        return model
+    if isinstance(model, parts.Outline):  # of the automatic attach
+        if len(model.called) > 1:
+            return model, scheduler, scaler, None
+        model, optimizer = model.called[0], model.optimizers
     if isinstance(model, Mapping):
-        return parts.given(model, optimizer)
+        return parts.given(*unwrapped_parts(model, optimizer)), scheduler, scaler, None
     if isinstance(optimizer, Mapping):
         raise TypeError(
             "attach(models, optimizers): with a mapping of optimizers, give a mapping of models with the same keys, "
             f"not a {type(model).__name__}"
         )
-    optimizers = _optimizers(optimizer)
-    if not isinstance(model, torch.nn.Module):
+    given = unwrapped(model, optimizer, scheduler, scaler)
+    optimizers = _optimizers(given.optimizers)
+    if not isinstance(given.model, torch.nn.Module):
         raise TypeError(f"attach(model=...): expected a torch.nn.Module, got {type(model).__name__}")
-    return parts.Outline.of_model(model, optimizers)
+    return parts.Outline.of_model(given.model, optimizers), given.scheduler, given.scaler, given.engine
 
 
 def _models(outline: "Outline") -> "Iterator[tuple[str, torch.nn.Module]]":
@@ -293,6 +320,15 @@ def _optimizers(given: Any) -> "list[torch.optim.Optimizer]":
                 f"attach(optimizer=...): element {number} is a {type(optimizer).__name__}, not a torch optimizer"
             )
     return list(optimizers)
+
+
+def _refuse_for_engine(rollback: Rollback, checkpoints: Checkpoints | None) -> None:
+    if rollback.mode == "auto":
+        refuse_for_engine('rollback="auto"')
+    if rollback.skip_step is not None:
+        refuse_for_engine(f"rollback=Rollback(skip_step={rollback.skip_step!r})")
+    if checkpoints is not None:
+        refuse_for_engine("checkpoints=...")
 
 
 def _has_process_group() -> bool:

@@ -51,6 +51,8 @@ class Request:
     config: Mapping[str, Scalar]
     blind: Mapping[str, str]
     """What this way to attach cannot see, and why."""
+    facts: Mapping[str, Scalar]
+    """What it knows of the run."""
     objective: str
 
 
@@ -74,6 +76,7 @@ def build(request: Request, shell: Shell) -> Components:
                 samples_compiled=request.settings.samples_compiled,
             )
             observer.blind.update(request.blind)
+            observer.facts.update(request.facts)
             observer.facts["objective"] = request.objective
             guard.on_trip = observer.retire
             return observer

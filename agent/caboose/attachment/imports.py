@@ -26,14 +26,14 @@ def when_imported(name: str, action: Action) -> None:
     if name in sys.modules:
         action(sys.modules[name])
         return
-    _finder.actions[name] = action
+    _finder.actions.setdefault(name, []).append(action)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
-        self.actions: dict[str, Action] = {}
+        self.actions: dict[str, list[Action]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -56,10 +56,10 @@ class _Finder(importlib.abc.MetaPathFinder):
                 if vars(loader).get("exec_module") is exec_module:
                     del loader.exec_module  # else another tool's hook has put its own there, or restored the loader
                 original(module)
-                action = self.actions.pop(name, None)  # None: the import failed once, and this is another spec's
+                actions = self.actions.pop(name, [])  # none: the import failed once, and this is another spec's
                 if not self.actions and self in sys.meta_path:
                     sys.meta_path.remove(self)
-                if action is not None:
+                for action in actions:
                     action(module)
 
             loader.exec_module = exec_module

@@ -52,6 +52,10 @@ logger = logging.getLogger("caboose")
 ENVIRONMENTS = ("gymnasium", "gym", "pettingzoo", "dm_env", "envpool")
 NOBODY = -1
 """The part that losses of optimizers belong to that are not watched."""
+UNSEEN = {
+    "data_wait": "python -m caboose does not see the loader; monitor.watch(loader) times it",
+    "validation": "python -m caboose does not see it; monitor.validation(loss) reports it",
+}
 TURNS = 3
 """Steps in which several models had losses of their own, after which it is no accident."""
 
@@ -65,10 +69,20 @@ def begin(env: Mapping[str, str]) -> Guard | None:
     except ValueError as error:
         logger.warning("caboose: this run is not watched: %s", error)
         return None
-    automatic = AutoAttach()
+    global _automatic
+    automatic = _automatic = AutoAttach()
     install = automatic.guard.protect("automatic attach", automatic.install)
     imports.when_imported("torch", lambda _: install())
     return automatic.guard
+
+
+_automatic: "AutoAttach | None" = None
+
+
+def report_event(kind: str, **fields: Any) -> None:
+    """An event of the run that is watched without code; nothing where the program has attached itself."""
+    if _automatic is not None:
+        _automatic.report(kind, **fields)
 
 
 class AutoAttach:
@@ -107,6 +121,7 @@ class AutoAttach:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         from caboose.attachment.discovery import CallWatcher
+        from caboose.attachment.engines import EngineWatch
         from caboose.observe.losses import BackwardLosses
 
         self._losses = BackwardLosses(self.guard.protect)
@@ -117,12 +132,14 @@ class AutoAttach:
         self._protect_with(self.guard)
 
         def before(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling():
+            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
                 self._before_step(optimizer)
 
         def after(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling():
+            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
                 self._after_step(optimizer)
+
+        self._engines = EngineWatch(self.guard.protect, before, after, self._engine_made)
 
         # These two stay in torch's lists: removing one while torch iterates over the list raises in the script.
         register_optimizer_step_pre_hook(before)
@@ -196,6 +213,11 @@ class AutoAttach:
         if self._is_on and not self._is_attaching:
             self._shut_down()
 
+    def report(self, kind: str, **fields: Any) -> None:
+        """Reports an event, if this has attached."""
+        if self._is_on and self._monitor is not None:
+            self._monitor.event(kind, step=self._monitor.current_step, **fields)
+
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -210,7 +232,7 @@ class AutoAttach:
         from caboose.attachment.discovery import parameter_ids
 
         self._num_made += 1
-        if any(not parameter_ids(other) & parameter_ids(optimizer) for other in self._known):
+        if any(not parameter_ids(other) & parameter_ids(optimizer) for other in self._own()):
             self._tell_losses_apart()
         self._known.add(optimizer)
         self._losses.watch_scalers()
@@ -230,10 +252,15 @@ class AutoAttach:
         from caboose.attachment.discovery import parameter_ids
 
         found: dict[int, frozenset[int]] = {}
-        for optimizer in self._known:
+        for optimizer in self._own():
             for parameter in parameter_ids(optimizer):
                 found[parameter] = found.get(parameter, frozenset()) | {id(optimizer)}
         return found
+
+    def _engine_made(self, optimizer: "torch.optim.Optimizer") -> None:
+        """A DeepSpeed engine exists, which steps with this optimizer."""
+        self._num_made += 1
+        self._losses.watch_engines()
 
     def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -342,17 +369,18 @@ class AutoAttach:
         from caboose.attachment.discovery import trained_with
         from caboose.observe.parts import Outline, TrainedPart
 
-        models = self._watcher.models_of(optimizer)
+        engine = self._engines.model_of(optimizer)
+        models = [engine] if engine is not None else self._watcher.models_of(optimizer)
         if not models:
             self._without_model.add(optimizer)
             logger.info("caboose: no module holds what this %s updates; it is not watched", type(optimizer).__name__)
             return
-        optimizers = trained_with(models[0], optimizer, self._known)
-        self._num_steps = max(self._num_steps, _steps_taken(optimizer))
+        optimizers = trained_with(models[0], optimizer, self._own())
+        self._num_steps = max(self._num_steps, self._engines.steps_taken(optimizer) or _steps_taken(optimizer))
         outline = Outline.of_parts([TrainedPart("", tuple(models), tuple(optimizers))])
         try:
             self._is_attaching = True
-            with attach.blind_to(validation="python -m caboose does not see it; monitor.validation(loss) reports it"):
+            with attach.blind_to(**UNSEEN):
                 monitor = attach.attach(
                     outline,  # type: ignore[arg-type]  # what attach itself makes of a model
                     optimizers,
@@ -389,7 +417,11 @@ class AutoAttach:
         from caboose.attachment.discovery import parameter_ids
 
         held = {parameter for optimizer in optimizers for parameter in parameter_ids(optimizer)}
-        return [o for o in self._known if o not in optimizers and held.isdisjoint(parameter_ids(o))]
+        return [o for o in self._own() if o not in optimizers and held.isdisjoint(parameter_ids(o))]
+
+    def _own(self) -> "list[torch.optim.Optimizer]":
+        """The optimizers of the program: not those inside an engine, nor those that only step others."""
+        return [optimizer for optimizer in self._known if not self._engines.owns(optimizer)]
 
     def _join_if_partner(self, optimizer: "torch.optim.Optimizer") -> None:
         """Before a step: one that steps in turn with those that are watched joins them."""
@@ -403,7 +435,7 @@ class AutoAttach:
         if self._members.is_full:
             return
         models = self._watcher.models_of(optimizer)
-        free = [o for o in self._known if id(o) not in self._members]
+        free = [o for o in self._own() if id(o) not in self._members]
         optimizers = trained_with(models[0], optimizer, free) if models else [optimizer]
         if not parameter_ids(optimizer) or any(self._is_inner(o) for o in optimizers):
             return

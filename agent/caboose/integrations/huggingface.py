@@ -8,16 +8,21 @@ over `logging_steps`, and `logging_nan_inf_filter` (on by default) replaces a Na
 * the loss is taken where `backward` is called on it (`losses`). The Trainer scales each micro-batch's loss such that
   their sum is the loss of the step, however the model or a `compute_loss_func` normalises; that sum is reported;
 * the model is the one that the Trainer calls, `model_wrapped`. The Trainer is found on the call stack of
-  `on_train_begin`.
+  `on_train_begin`;
+* no callback is called around the wait for data. `get_batch_samples` fetches all micro-batches of a step, so it is
+  replaced on this Trainer while it trains: the iterator that it is given is timed.
 """
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from caboose.attachment import attach
+from caboose.guard import Guard
 from caboose.monitor import Monitor
+from caboose.observe.loader import FetchWatch
+from caboose.observe.patches import Patches
 from caboose.settings.options import as_rollback
 
 try:
@@ -41,6 +46,8 @@ RECORDED = (
 )
 """The Trainer's settings that are recorded with the job."""
 
+NO_PLACE = "this version of the Trainer shows no place for it"
+
 
 class CabooseCallback(TrainerCallback):
     """Reports every optimizer step, evaluation and checkpoint of a Trainer.
@@ -52,12 +59,20 @@ class CabooseCallback(TrainerCallback):
         self.monitor: Monitor | None = None
         self._options = options
         self._losses: BackwardLosses | None = None
+        self._patches = Patches()
+        self._fetches: FetchWatch | None = None
         self._last_step = 0
+        self.is_automatic = False
+        """Whether nobody asked for it: a setting that attach refuses is then logged, and does not end the run."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Attaches: model and optimizer are final now."""
+        begin = Guard().protect("automatic attach", self._begin) if self.is_automatic else self._begin
+        begin(args, state, kwargs)
+
+    def _begin(self, args: TrainingArguments, state: TrainerState, kwargs: Mapping[str, Any]) -> None:
         self._close()
         self._last_step = state.global_step
         trainer = _calling_trainer()
@@ -71,11 +86,33 @@ class CabooseCallback(TrainerCallback):
         recorded = {name: getattr(args, name, None) for name in RECORDED}
         options["config"] = {**recorded, **(self._options.get("config") or {})}
         options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
-        self.monitor = attach.attach(model, _unwrapped(kwargs["optimizer"]), **options)
+        blind = {} if hasattr(trainer, "get_batch_samples") else {"data_wait": NO_PLACE}
+        with attach.with_loader(kwargs.get("train_dataloader")), attach.blind_to(**blind):
+            self.monitor = attach.attach(model, kwargs["optimizer"], **options)
         if self.monitor.is_active:
             self._losses = BackwardLosses(self.monitor.guard.protect)
             self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)
             self._losses.start()
+            self._watch_data(trainer, self.monitor.watch_fetches())
+
+    def _watch_data(self, trainer: Any, fetches: FetchWatch) -> None:
+        self._fetches = fetches
+
+        def timing(original: Callable[..., Any]) -> Callable[..., Any]:
+            def get_batch_samples(epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
+                return original(fetches.timed(epoch_iterator), *args, **kwargs)
+
+            return get_batch_samples
+
+        if hasattr(trainer, "get_batch_samples"):
+            self._patches.put(trainer, "get_batch_samples", timing)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Counts the epochs; those before a resumed run too."""
+        if self._fetches is not None:
+            self._fetches.begin_epoch(None if state.epoch is None else int(state.epoch))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -119,16 +156,13 @@ class CabooseCallback(TrainerCallback):
         self._close()
 
     def _close(self) -> None:
+        self._patches.undo()
+        self._fetches = None
         if self._losses is not None:
             self._losses.stop()
         if self.monitor is not None:
             self.monitor.close()
         self.monitor = self._losses = None
-
-
-def _unwrapped(optimizer: Any) -> Any:
-    """The torch optimizer inside accelerate's wrapper."""
-    return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
 
 
 def _calling_trainer() -> Any:

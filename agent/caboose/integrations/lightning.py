@@ -10,16 +10,21 @@ A checkpoint is reported when it is written, with its file. No hook has that: th
 and the attributes of ModelCheckpoint name only its own best or last one. So `trainer.save_checkpoint`, through which
 every save goes, is wrapped while the Trainer trains.
 
+No hook is called around the wait for data either. The loop of an epoch has two functions for the profiler, which are
+called around each fetch: they are wrapped.
+
 If both packages are installed, the callback belongs to the one that the program imported first.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from caboose.attachment import attach
+from caboose.guard import Guard
+from caboose.integrations.places import place_of
 from caboose.monitor import Monitor
+from caboose.observe.loader import FetchWatch
 from caboose.observe.patches import Patches
 from caboose.settings.options import as_rollback
 
@@ -42,6 +47,8 @@ import torch
 VALIDATION_LOSS = ("val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss")
 """Names under which programs log the validation loss; the first that is found is the event's `loss`."""
 
+NO_PLACE = "this version of Lightning shows no place for it"
+
 
 class CabooseCallback(Callback):
     """Reports every optimizer step, validation and checkpoint of a Trainer.
@@ -56,10 +63,17 @@ class CabooseCallback(Callback):
         self._losses: list[torch.Tensor] = []
         self._last_step = 0
         self._patches = Patches()
+        self._fetches: FetchWatch | None = None
         self._is_whole = False
+        self.is_automatic = False
+        """Whether nobody asked for it: a setting that attach refuses is then logged, and does not end the run."""
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Attaches: the strategy has wrapped the model by now."""
+        begin = Guard().protect("automatic attach", self._begin) if self.is_automatic else self._begin
+        begin(trainer, pl_module)
+
+    def _begin(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         self._close()
         self._losses = []
         self._last_step = trainer.global_step
@@ -73,8 +87,28 @@ class CabooseCallback(Callback):
         rollback = options["rollback"] = as_rollback(options.get("rollback", "advise")).without_rewind()
         if rollback.mode == "auto" and schedulers:
             options.setdefault("scheduler", schedulers)
-        self.monitor = attach.attach(model, list(trainer.optimizers), **options)
+        blind = {} if _has_place(trainer) else {"data_wait": NO_PLACE}
+        with attach.with_loader(trainer.train_dataloader), attach.blind_to(**blind):
+            self.monitor = attach.attach(model, list(trainer.optimizers), **options)
         self._patches.put(trainer, "save_checkpoint", lambda save: self._reporting(trainer, save))
+        if self.monitor.is_active:
+            fetches = self._fetches = self.monitor.watch_fetches()
+            if _has_place(trainer):
+                loop = trainer.fit_loop.epoch_loop
+                self._patches.put(loop, "_on_before_fetch", lambda original: _both(original, fetches.begin))
+                self._patches.put(loop, "_on_after_fetch", lambda original: _both(fetches.end, original))
+
+    def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Counts the epochs; those before a resumed run too."""
+        if self._fetches is not None:
+            self._fetches.begin_epoch(trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
+    ) -> None:
+        """Counts the batches."""
+        if self._fetches is not None:
+            self._fetches.saw(batch)
 
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
@@ -114,7 +148,7 @@ class CabooseCallback(Callback):
             self._is_whole = False
             result = save(filepath, *args, **kwargs)
             if self.monitor is not None and self._is_whole and trainer.is_global_zero:
-                self.monitor.event("checkpoint", step=trainer.global_step, path=_place(filepath))
+                self.monitor.event("checkpoint", step=trainer.global_step, path=place_of(filepath))
             return result
 
         return save_checkpoint
@@ -137,15 +171,23 @@ class CabooseCallback(Callback):
 
     def _close(self) -> None:
         self._patches.undo()
+        self._fetches = None
         if self.monitor is not None:
             self.monitor.close()
             self.monitor = None
 
 
-def _place(filepath: Any) -> str:
-    """The absolute path of a file, since a resumed process may start elsewhere; a URL stays as it is."""
-    text = str(filepath)
-    return text if "://" in text else os.path.abspath(text)
+def _has_place(trainer: "Trainer") -> bool:
+    """Whether this Lightning calls something around each fetch of a batch to train on."""
+    return hasattr(trainer.fit_loop.epoch_loop, "_on_before_fetch")
+
+
+def _both(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:

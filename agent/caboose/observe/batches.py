@@ -36,9 +36,9 @@ class BatchCounter:
         """The last batch's first tensor, while something else keeps it alive."""
         self._shape: Sequence[int] = ()
 
-    def begin_epoch(self) -> None:
-        """The loader starts over."""
-        self.epoch += 1
+    def begin_epoch(self, number: int | None = None) -> None:
+        """The loader starts over; `number` is that of the epoch, if it is known."""
+        self.epoch = self.epoch + 1 if number is None else number
 
     def see(self, batch: Any) -> None:
         """The loader returned a batch."""

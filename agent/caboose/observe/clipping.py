@@ -5,7 +5,8 @@ Design
 torch's clippers are thin wrappers around an inner function that they hold in a closure. That cell is replaced: so a
 clipper is seen however it was imported, by name too, and its work, result and errors stay the same. Gradients are
 read when a clipper is entered, before it changes them; the total norm that it computed is reused, not computed again.
-FSDP's own `clip_grad_norm_` is a method and is wrapped on its class.
+FSDP's own `clip_grad_norm_` is a method and is wrapped on its class. So is that of a DeepSpeed engine without ZeRO,
+which does not pass on the norm that it computes.
 
 The wraps are process-wide: installed by the first observer, removed by the last; each observer handles only its own
 parameters. If this torch builds its clippers differently, that is reported as blind.
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.utils.clip_grad as clippers
 
+from caboose.tensors.engines import ENGINE_MODULE
 from caboose.tensors.placement import own
 
 FSDP_MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
@@ -34,6 +36,7 @@ class Clipped:
     where one is not known.
     """
     max_norm: float | None = None
+    """None if the gradients were not clipped; an engine computes their norm all the same."""
 
 
 NOT_CLIPPED = Clipped()
@@ -128,6 +131,11 @@ class ClippingObserver:
         if self._owns(parameters):
             self._before_clip(parameters)
 
+    def engine_stepped(self, max_norm: float | None, total: torch.Tensor | None) -> None:
+        """An engine has clipped its gradients itself, or has only computed their norm."""
+        self._seen.max_norm = max_norm
+        self.totals.add((), total)
+
     def _owns(self, parameters: Sequence[torch.Tensor]) -> bool:
         return any(id(parameter) in self.owned for parameter in parameters)
 
@@ -168,6 +176,8 @@ def _watch(observer: ClippingObserver) -> bool:
         _wrap_functions()
     if FSDP_MODULE in sys.modules:
         _wrap_fsdp(sys.modules[FSDP_MODULE].FullyShardedDataParallel)
+    if ENGINE_MODULE in sys.modules:
+        _wrap_engine(sys.modules[ENGINE_MODULE].DeepSpeedEngine)
     return bool(_undo)
 
 
@@ -244,3 +254,19 @@ def _wrap_fsdp(fsdp: Any) -> None:
     clip_grad_norm_.caboose_original = original  # type: ignore[attr-defined]
     fsdp.clip_grad_norm_ = clip_grad_norm_
     _undo.append(lambda: setattr(fsdp, "clip_grad_norm_", original))
+
+
+def _wrap_engine(engine: Any) -> None:
+    original = getattr(engine, "clip_fp32_gradients", None)
+    if original is None or getattr(original, "caboose_original", None) is not None:
+        return
+
+    def clip_fp32_gradients(self: Any) -> Any:
+        parameters = list(self.module.parameters())
+        for observer in _watching:
+            observer.norm_clips(parameters, self.gradient_clipping(), None)
+        return original(self)
+
+    clip_fp32_gradients.caboose_original = original  # type: ignore[attr-defined]
+    engine.clip_fp32_gradients = clip_fp32_gradients
+    _undo.append(lambda: setattr(engine, "clip_fp32_gradients", original))

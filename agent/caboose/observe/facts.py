@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
+from caboose.tensors.engines import num_elements
 from caboose.tensors.placement import own
 from caboose_wire.fields import Scalar
 
@@ -40,8 +41,8 @@ def gather(
     kinds = Counter(type(module).__name__ for module in model.modules())
     dropouts = sorted({m.p for m in model.modules() if isinstance(m, _DropoutNd)})
     facts: dict[str, Scalar] = {
-        "num_parameters": sum(p.numel() for p in parameters),
-        "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "num_parameters": sum(map(num_elements, parameters)),
+        "num_trainable": sum(num_elements(p) for p in parameters if p.requires_grad),
         "precision": _most_common(str(p.dtype).removeprefix("torch.") for p in parameters),
         "device": _most_common(p.device.type for p in parameters),
         "activations": _listed(kind for kind in kinds if kind in ACTIVATIONS),

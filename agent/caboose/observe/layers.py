@@ -18,6 +18,7 @@ import msgspec
 import torch
 
 from caboose.observe.parts import TrainedPart, parameters_by_part
+from caboose.tensors.engines import num_elements
 from caboose.tensors.placement import Placements
 from caboose.tensors.scalars import plain
 from caboose_wire import Group, Layer
@@ -74,6 +75,7 @@ class LayerTable:
         """The rows that DDP does not ignore."""
         self.is_replicated = all(self.layers[row].placement == "replicated" for row in self.common)
         self._partial: set[int] = set()
+        self._why_hidden = placements.why_hidden
         self._state_blind_gradients()
 
     def note_partial(self, rows: Set[int]) -> bool:
@@ -109,6 +111,10 @@ class LayerTable:
         return {id(p) for layer, p in zip(self.layers, self.parameters, strict=True) if layer.held}
 
     def _state_blind_gradients(self) -> None:
+        if self._why_hidden:  # of every layer; an engine computes the norm of them all
+            self.blind["gradients"] = self._why_hidden
+            self.blind["weights"] = "no optimizer updates them where they can be read; see gradients"
+            return
         num_ignored, num_partial = len(self.layers) - len(self.common), len(self._partial)
         num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored - num_partial
         reasons = []
@@ -174,7 +180,7 @@ def group_table(optimizers: Sequence[torch.optim.Optimizer], parts: Sequence[Tra
                     name=f"{prefix}{name}"[:256],
                     optimizer=type(optimizer).__name__[:256],
                     settings=dict(list(settings.items())[:256]),
-                    num_parameters=sum(parameter.numel() for parameter in group["params"]),
+                    num_parameters=sum(map(num_elements, group["params"])),
                 )
             )
     return tuple(rows[:MAX_GROUPS])

@@ -1,5 +1,7 @@
 """A watched loader: its waits are timed, its batches counted and, after a rollback, some of them dropped.
 
+A framework iterates over its own loader: there, `FetchWatch` times the waits and counts the batches, and drops none.
+
 Design
 ------
 Everything here runs on the training thread. A rollback takes back the weights and never the data, so the batches before
@@ -145,3 +147,51 @@ class WatchedLoader(Generic[Batch]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class FetchWatch:
+    """The waits for batches that a framework fetches itself. None of the callables may raise."""
+
+    def __init__(
+        self, *, mark: Callable[[str], Any], on_epoch: Callable[[int | None], Any], on_batch: Callable[[Any], Any]
+    ) -> None:
+        self._mark = mark
+        self.begin_epoch = on_epoch
+        """Called with the number of the epoch, or None if it is not known."""
+        self.saw = on_batch
+        """Called with each batch that has arrived."""
+
+    def begin(self) -> None:
+        """A batch is being fetched."""
+        self._mark("data")
+
+    def end(self) -> None:
+        """It has arrived, or there are no more."""
+        self._mark("other")
+
+    def timed(self, batches: Iterator[Batch]) -> "TimedBatches[Batch]":
+        """The same iterator, with the wait for each batch timed."""
+        return TimedBatches(batches, self)
+
+
+class TimedBatches(Generic[Batch]):
+    """An iterator whose waits are timed; every other attribute is the iterator's own."""
+
+    def __init__(self, batches: Iterator[Batch], watch: FetchWatch) -> None:
+        self._batches = batches
+        self._watch = watch
+
+    def __iter__(self) -> "TimedBatches[Batch]":
+        return self
+
+    def __next__(self) -> Batch:
+        self._watch.begin()
+        try:
+            batch = next(self._batches)
+        finally:
+            self._watch.end()
+        self._watch.saw(batch)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)

@@ -17,7 +17,8 @@ A loss is often scaled before `backward`:
 
 * by a `GradScaler`: its `scale` is replaced too, and its input is taken instead of its output;
 * by the number of micro-batches: the graph's last nodes show a division by a plain number. If that number is the
-  number of micro-batches that the step had, it is undone, also in a later, shorter step.
+  number of micro-batches that the step had, it is undone, also in a later, shorter step;
+* by a DeepSpeed engine, whose `backward` is replaced on its class: it divides by its number of micro-batches.
 """
 
 import sys
@@ -32,6 +33,7 @@ import torch
 from caboose.observe.loss_owners import LossOwners
 from caboose.observe.patches import Patches
 from caboose.observe.sites import Site, site_of
+from caboose.tensors.engines import ENGINE_MODULE
 from caboose.tensors.readable import whole
 
 Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
@@ -79,12 +81,20 @@ class BackwardLosses:
         """From now on this guard handles failures."""
         self._note_backward = protect("loss", self._began)
         self._note_scaled = protect("loss", self._were_scaled)
+        self._note_engine = protect("loss", self._engine_began)
 
     def start(self) -> None:
         """Replaces the functions."""
         self._is_on = True
         self._patches.put(torch.autograd, "backward", self._watch_backward)
         self.watch_scalers()
+        self.watch_engines()
+
+    def watch_engines(self) -> None:
+        """Wraps `backward` of DeepSpeed's engines, if the program has imported them by now."""
+        kind = getattr(sys.modules.get(ENGINE_MODULE), "DeepSpeedEngine", None)
+        if kind is not None and not self._patches.has(kind, "backward"):
+            self._patches.put(kind, "backward", self._watch_engine_backward)
 
     def watch_scalers(self) -> None:
         """Wraps the scalers that exist by now; some define their own `scale` and are imported late."""
@@ -161,6 +171,19 @@ class BackwardLosses:
 
         return backward
 
+    def _watch_engine_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or not self._is_on or torch.compiler.is_compiling():
+                return original(engine, loss, *args, **kwargs)
+            self._note_engine(engine, loss, kwargs.get("scale_wrt_gas", True))
+            self._is_inside = True
+            try:
+                return original(engine, loss, *args, **kwargs)
+            finally:
+                self._is_inside = False
+
+        return backward
+
     def _watch_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
@@ -187,6 +210,15 @@ class BackwardLosses:
         if self.owners is not None:
             one.site = site_of(sys._getframe(1))
             one.reach = self.owners.reach(listed, one.site)
+        self._seen.append(one)
+
+    def _engine_began(self, engine: Any, loss: Any, is_divided: bool | None) -> None:
+        one = _micro_batch(loss)
+        if one is None:
+            return
+        if is_divided is not False:  # what the engine minimises is the sum of these
+            number = max(1, int(engine.gradient_accumulation_steps()))
+            one = MicroBatch(one.loss / number, one.divisor * number)
         self._seen.append(one)
 
     def _were_scaled(self, before: Any, after: Any) -> None:

@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
+from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
@@ -157,6 +158,8 @@ class Observer:
         self._handles: list[RemovableHandle] = []
         self._after_steps: list[Any] = []
         for number, optimizer in enumerate(self.optimizers):
+            if isinstance(optimizer, EngineOptimizer):
+                optimizer.watch()
             read = self._read_optimizer(number)
             before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
             after = protect("optimizer hook", self._after_optimizer_step(number))
@@ -234,9 +237,9 @@ class Observer:
     @property
     def visible(self) -> tuple[str, ...]:
         """What the Hello lists as visible."""
-        seen = ["loss", "lr", "phases", "weights"]
+        seen = ["loss", "lr", "phases"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
-            seen.append("gradients")
+            seen += ["gradients", "weights"]
         parts = {
             "modes": self._modes,
             "local_gradients": self._samples.local,
@@ -274,7 +277,7 @@ class Observer:
 
     @property
     def can_be_thin(self) -> bool:
-        """Whether nothing depends on seeing every forward. A scaler's skipped steps do, and parts, and the first one."""
+        """Whether nothing depends on seeing every forward: a scaler's skipped steps, parts and the first one do."""
         return self._calls.was_called and not self._has_scaler and not self._outline.parts
 
     @property
@@ -363,7 +366,11 @@ class Observer:
         return read
 
     def _after_optimizer_step(self, number: int) -> Callable[..., None]:
+        optimizer = self.optimizers[number]
+
         def after(*_: Any) -> None:
+            if isinstance(optimizer, EngineOptimizer):
+                self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
             if self._is_sampled:
                 self._samples.after_update(number, self._gradients, self._vector)
             self._clock.mark("other")
@@ -503,6 +510,9 @@ class Observer:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, EngineOptimizer):
+                optimizer.release()
 
 
 def _modes(outline: Outline) -> dict[int, Modes]:

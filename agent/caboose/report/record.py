@@ -203,9 +203,10 @@ class StepRecord:
 
     def _clipping(self, values: Values) -> Clipping | None:
         clipped = self.seen.clipped
-        if clipped.max_norm is None:
+        total = _total(values, "clip_total_norm")
+        if clipped.max_norm is None and total is None:
             return None
-        return Clipping(clipped.max_norm, _total(values, "clip_total_norm"), self.seen.is_clip_scaled)
+        return Clipping(clipped.max_norm, total, self.seen.is_clip_scaled)
 
     def _num_skipped(self, values: Values) -> int:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)

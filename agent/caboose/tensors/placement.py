@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from caboose.tensors.engines import num_elements, why_gradients_are_hidden
 from caboose_wire.fields import Placement
 
 SHARDS = ("Shard", "_StridedShard")
@@ -42,11 +43,13 @@ class Placements:
         self._world = world
         self._ignored = _ignored_by_ddp(model)
         self._flat = _fsdp1_parameters(model, world)
+        self.why_hidden = why_gradients_are_hidden(model)
+        """Why no gradient can be read, where an engine keeps them all; else empty."""
         self._is_sharded = bool(self._flat) or any(_mesh(p) is not None for p in model.parameters())
 
     def of(self, parameter: torch.Tensor) -> ParameterPlacement:
-        if id(parameter) in self._ignored:
-            return ParameterPlacement("unknown", 1, parameter.numel())
+        if id(parameter) in self._ignored or self.why_hidden:
+            return ParameterPlacement("unknown", 1, num_elements(parameter))
         flat = self._flat.get(id(parameter))
         if flat is not None:
             return flat

@@ -44,7 +44,8 @@ def is_clipped(case: Case) -> bool | None:
     """Whether gradients were clipped at the last sampled step."""
     if not case.sees("clipping") or case.sampled is None or not case.sampled.reports:
         return None
-    return any(report.clipping is not None for report in case.sampled.reports.values())
+    clippings = [report.clipping for report in case.sampled.reports.values()]
+    return any(clipping is not None and clipping.max_norm is not None for clipping in clippings)
 
 
 def init_ratio(case: Case) -> tuple[float, float] | None:

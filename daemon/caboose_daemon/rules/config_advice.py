@@ -83,7 +83,8 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             self._is_from_start = "resume" not in view.regime.active and step.step <= 1
         self._highest_lr = max(self._highest_lr, lr)
         if not self._was_clipped and step.reports:  # all ranks clip alike
-            self._was_clipped = next(iter(step.reports.values())).clipping is not None
+            clipping = next(iter(step.reports.values())).clipping
+            self._was_clipped = clipping is not None and clipping.max_norm is not None
 
     def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
         known = self._last.values if self._last is not None else {}

@@ -23,8 +23,8 @@ MEMORY = 60
 """Ticks, about a second apart, over which reports are counted."""
 CALM_TICKS = 60
 MAX_NAMED = 64
-UNREPORTED = frozenset({"validation"})
-"""What the page lists as not visible and nobody expects to be: many runs have no validation."""
+UNREPORTED = frozenset({"data_wait", "validation"})
+"""What the page lists as not visible and nobody expects to be: many runs have no validation, and no watched loader."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ json.dump([entry for entry in trainer.state.log_history if "loss" in entry], ope
 """
 
 LIGHTNING = """
+import os, sys
 import torch
 import lightning.pytorch as lightning
 
@@ -59,9 +60,14 @@ def loader():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4)), batch_size=4)
 
 if __name__ == "__main__":
+    callbacks = []
+    if "--callback" in sys.argv:
+        from caboose.lightning import CabooseCallback
+        callbacks.append(CabooseCallback())
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, accumulate_grad_batches=2, logger=False,
-        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+        accelerator="cpu", devices=2, strategy=os.environ["STRATEGY"], callbacks=callbacks, max_epochs=2,
+        accumulate_grad_batches=2, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+        enable_model_summary=False,
     )
     trainer.fit(Net(), loader(), loader())
 """
@@ -108,9 +114,14 @@ def test_a_callback_that_the_script_gives_is_the_only_one(tmp_path: Path, listen
 
 
 @pytest.mark.long
-def test_the_ranks_of_lightnings_own_launcher_are_all_watched(tmp_path: Path, listening: Collector) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_notebook"])
+@pytest.mark.parametrize("arguments", [(), ("--callback",)])
+def test_the_ranks_of_lightnings_own_launcher_are_all_watched(
+    strategy: str, arguments: tuple[str, ...], tmp_path: Path, listening: Collector
+) -> None:
     pytest.importorskip("lightning")
-    run(LIGHTNING, tmp_path, CABOOSE_ENDPOINT=listening.endpoint)
+    env = {"CABOOSE_ENDPOINT": listening.endpoint, "STRATEGY": strategy}
+    run(LIGHTNING, tmp_path, *arguments, watched=not arguments, **env)
     listening.wait_for(Bye, 2)
     assert sorted((hello.rank, hello.world, hello.wrapper) for hello in listening.hellos) == [
         (0, 2, "DistributedDataParallel"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import caboose
+from caboose.observe.loader import FetchWatch
 
 
 def a_monitor() -> caboose.Monitor:
@@ -163,3 +164,27 @@ def test_a_length_is_known_or_not() -> None:
     assert monitor._skip.length() == 7
     next(iter(monitor.watch(Endless())))
     assert monitor._skip.length() == -1
+
+
+def test_the_fetches_of_a_framework_are_timed_and_counted_and_none_is_dropped() -> None:
+    calls: list[object] = []
+    watch = FetchWatch(
+        mark=calls.append, on_epoch=lambda number: calls.append(("epoch", number)), on_batch=calls.append
+    )
+    watch.begin_epoch(3)
+    assert list(watch.timed(iter("ab"))) == ["a", "b"]
+    assert calls == [("epoch", 3), "data", "other", "a", "data", "other", "b", "data", "other"]
+
+
+def test_an_iterator_that_is_timed_is_otherwise_itself() -> None:
+    class Counting(Iterator[int]):
+        num = 0
+
+        def __next__(self) -> int:
+            self.num += 1
+            return self.num
+
+    inner = Counting()
+    timed = a_monitor().watch_fetches().timed(inner)
+    assert next(timed) == 1
+    assert timed.num == inner.num == 1

@@ -76,6 +76,12 @@ def test_a_transformer_with_both_gets_no_advice() -> None:
     assert not story.meanwhile(lr=(1e-3,)).healthy(300).of("config_advice")
 
 
+def test_a_norm_that_an_engine_only_computed_is_no_clipping() -> None:
+    story = a_run(facts=TRANSFORMER).meanwhile(clipping=Clipping(None, 2.0)).healthy(200)
+
+    assert advice(story) == {"no_clipping", "no_warmup"}
+
+
 def test_a_run_that_was_resumed_has_had_its_warm_up() -> None:
     groups = (Group("0", "AdamW", {"lr": 1e-3}),)
     story = scenario(ranks=1, visible=EVERYTHING, groups=groups, facts=TRANSFORMER, start_step=500)
