@@ -18,7 +18,8 @@ from caboose_daemon.out.api.steps_around import steps_around
 from caboose_daemon.store.history import HistoryReader, read_jobs, restore
 from caboose_daemon.store.rows import ROWS
 from caboose_daemon.store.sample_history import SampleReader
-from caboose_wire import Event
+from caboose_wire import Event, Hello
+from caboose_wire.messages import Part
 from support.journals import NUM_STEPS, started_on, write_journal
 from support.processes import running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -85,6 +86,7 @@ POISON = {
     "members.incarnation": ("UPDATE members SET incarnation = CAST(? AS TEXT)", b"\xff\xfe incarnation"),
     "descriptions": ("UPDATE descriptions SET body = ?", b"\x81\xa3job\x07"),
     "steps": ("UPDATE steps SET loss = ? WHERE step = 7", "x"),
+    "part_steps": ("UPDATE part_steps SET loss = ? WHERE step = 7", "x"),
     "episodes": ("UPDATE episodes SET first = ?", b"\xc1"),
     "episodes.severity": ("UPDATE episodes SET severity = ?", "dreadful"),
     "incidents": ("UPDATE incidents SET body = ?", msgspec.msgpack.encode({"job": 1})),
@@ -100,7 +102,14 @@ POISON = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_journal(tmp_path_factory.mktemp("original"))
+    directory = write_journal(tmp_path_factory.mktemp("original"))
+    parts = (Part("actor", (0, 1), (0, 1)), Part("critic", (1, 2), (0, 1)))
+    for (body,) in execute(directory, "SELECT body FROM descriptions"):
+        hello = msgspec.structs.replace(msgspec.msgpack.decode(body, type=Hello), parts=parts)
+        execute(directory, "UPDATE descriptions SET body = ? WHERE body = ?", msgspec.msgpack.encode(hello), body)
+    columns = "job, attempt, step, part, loss, bad"
+    execute(directory, f"INSERT INTO part_steps ({columns}) SELECT job, attempt, step, 'actor', loss, 0 FROM steps")
+    return directory
 
 
 @pytest.fixture
