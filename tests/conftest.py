@@ -97,7 +97,6 @@ SMOKE = (
 FIRST_CASE = (
     "test_the_timelines_of_promtool_pass",
     "test_commands_print_what_a_rank_sent_without_its_escapes",
-    "test_a_script_exits_as_it_would_and_within_a_second",
     "test_common_schedules_are_silent",
     "test_nobody_is_told_of_a_healthy_run",
     "test_a_job_whose_name_could_not_stand_in_a_path_or_a_label_is_refused",
@@ -129,9 +128,21 @@ FIRST_CASE = (
     "test_a_daemon_that_kills_itself_at_a_commit_loses_nothing_and_repeats_nothing",
     "test_sparse_embeddings_are_learned_too",
     "test_single_outliers_of_very_heavy_tails_never_page",
-    "test_a_long_noisy_healthy_run_is_silent",
 )
 """Tests whose cases take seconds each: `make test` runs the first case, `make test-long` the others."""
+
+
+ALL_CASES = (
+    "test_a_long_noisy_healthy_run_is_silent",
+    "test_a_script_exits_as_it_would_and_within_a_second",
+    "test_an_actor_critics_and_a_temperature_are_parts_and_targets_are_not",
+    "test_an_objective_that_the_user_set_stays",
+    "test_a_process_with_environments_to_act_in_learns_by_reinforcement",
+    "test_that_validation_is_not_seen_is_stated",
+    "test_a_script_that_fails_before_its_first_step_shows_its_own_error_alone",
+    "test_an_exit_code_other_than_0_is_a_failure_of_the_rank",
+)
+"""Tests that take seconds, of which `make test` runs others of the same kind."""
 
 
 FIRST = (
@@ -165,7 +176,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
             has_some = re.search(r"^pytestmark = .*mark\.slow", text, re.MULTILINE) is None
         case "long":
             has_some = collection_path.name in LONG or any(
-                name in text for name in ("mark.long", "support.seeds", *FIRST_CASE)
+                name in text for name in ("mark.long", "support.seeds", *FIRST_CASE, *ALL_CASES)
             )
         case "alone":
             has_some = collection_path.name in ALONE or "mark.alone" in text
@@ -185,6 +196,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.long)
             seen.add((item.path, name))
+        if name in ALL_CASES:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.long)
         if item.path.name in LONG and name not in SMOKE and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.long)
         if item.path.name in ALONE and item.get_closest_marker("slow"):
