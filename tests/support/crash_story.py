@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 from caboose_wire import Command, Event, Held, Message
+from caboose_wire.messages import Part
 from support.obedient import Obedient
 from support.processes import DaemonProcess
 from support.ranks import SimulatedRank, a_report, simulated_ranks
@@ -80,7 +81,16 @@ class Bursts(Obedient):
         for rank in self.ranks:
             loss = 9.0 if is_high else 2.0 + 0.02 * ((self.step * 7919) % 11 - 5)
             is_sampled = self.step % 20 == 0
-            rank.send(a_report(self.step, attempt=self.attempt, time=shown, loss=loss, is_sampled=is_sampled))
+            rank.send(
+                a_report(
+                    self.step,
+                    attempt=self.attempt,
+                    time=shown,
+                    loss=loss,
+                    part_losses=(loss, 1.0),
+                    is_sampled=is_sampled,
+                )
+            )
         if not self.step % self.every and not (self.terms and self.terms[-1].is_holding):
             self.snapshots = [*self.snapshots[-5:], Held(self.step, self.step, shown)]
             self._tell_holdings()
@@ -206,7 +216,8 @@ class Story:
 @contextlib.contextmanager
 def a_story(daemon: DaemonProcess) -> Iterator[Story]:
     """The ranks go on until the block ends, whatever becomes of the daemon."""
-    with simulated_ranks(daemon.endpoint, 2, {"rollback": "auto"}) as simulated:
+    parts = (Part("actor", (0, 1), (0, 1)), Part("critic", (1, 2), (0, 1)))
+    with simulated_ranks(daemon.endpoint, 2, {"rollback": "auto", "parts": parts}) as simulated:
         story = Story(daemon, Bursts(simulated))
         try:
             yield story

@@ -153,7 +153,15 @@ def attach(
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
 
-    outline, scheduler, scaler, engine = _outline(model, optimizer, scheduler, scaler)
+    allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
+    cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
+    given = (model, optimizer, scheduler, scaler)
+    outline: Outline | None
+    try:
+        outline, scheduler, scaler, engine = _outline(*given)
+    except OSError as error:  # without a descriptor to open them with, our own modules cannot be imported
+        _check_wait(error, cannot_wait=cannot_wait)
+        outline = engine = None
     if not isinstance(start_step, int) or start_step < 0:
         raise ValueError(f"attach(start_step={start_step!r}): give the step to continue from, 0 for a new run")
     schedulers = as_schedulers(scheduler, "attach")
@@ -162,10 +170,8 @@ def attach(
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(f"attach(scaler=...): expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     aim = environment.objective(os.environ, objective)
-    allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
     if engine is not None:
         _refuse_for_engine(allowed, written)
-    cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None
     sampled, record = as_sampling(sampling), _record(config, num_classes)
     if rank is None and world_size is None and _has_process_group():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -178,6 +184,7 @@ def attach(
             from caboose.rollback import support
 
             chosen = environment.with_secret(chosen, os.environ)
+            assert outline is not None, "auto cannot wait"
             support.check(outline.model, outline.optimizers, chosen, who.world)
         return chosen, who
 
@@ -187,7 +194,7 @@ def attach(
     except (ValueError, OSError, ImportError) as error:
         _check_wait(error, cannot_wait=cannot_wait)
     before = _attached
-    if before is not None and before.monitor.is_active:
+    if before is not None and before.monitor.is_active and outline is not None:
         is_same_model = before.has_models_of(outline)
         if is_same_model and list(map(id, before.outline.optimizers)) == list(map(id, outline.optimizers)):
             if allowed.mode == "auto" and not before.is_auto:
@@ -211,7 +218,7 @@ def attach(
             Request(
                 identity=who,
                 settings=chosen,
-                outline=outline,
+                outline=outline or _outline(*given)[0],
                 schedulers=schedulers,
                 scaler=scaler,
                 extra=extra,
@@ -226,8 +233,11 @@ def attach(
         )
 
     monitor = _started(build_components, shell, cannot_wait=cannot_wait)
-    live_monitors.register(monitor, outline.model)
-    _attached = Attached(outline, monitor, is_auto=allowed.mode == "auto")
+    if outline is None:
+        live_monitors.register(monitor, model if isinstance(model, torch.nn.Module) else monitor)
+    else:
+        live_monitors.register(monitor, outline.model)
+        _attached = Attached(outline, monitor, is_auto=allowed.mode == "auto")
     if settled is not None:
         _warn_uncommanded(settled[0])
     return monitor
