@@ -1,5 +1,6 @@
 """A key is authorised and revoked while the daemon runs; only the connections of that key are closed."""
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -32,7 +33,8 @@ class Reporter:
         self.step = 0
 
     def send(self, message: Hello | StepReport) -> None:
-        self._socket.send_multipart(encode(message))
+        with contextlib.suppress(zmq.Again):  # a connection that is closed for good takes nothing, for ever
+            self._socket.send_multipart(encode(message), zmq.NOBLOCK)
 
     def report(self, num_steps: int = 1) -> None:
         for _ in range(num_steps):
