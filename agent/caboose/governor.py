@@ -9,8 +9,9 @@ share that any cadences would have is known without trying them, and the right o
 steps of 2 ms is within its budget after a second, or as near to it as it gets.
 
 Above the budget, the more expensive of two things is halved in frequency until the share fits: samples
-(`sample_every`) or norms (`norm_every`). If that is not enough, what is neither is thin (`phase_every`). Well below the
-budget for several judgements, one thing is done twice as often again, never beyond what was asked for.
+(`sample_every`) or norms (`norm_every`). If that is not enough, what is neither is thin (`phase_every`), if the steps
+are short. Well below the budget for several judgements, one thing is done twice as often again, never beyond what was
+asked for.
 
 The agent cannot time everything it costs (caches, the interpreter lock), so it aims at `AIM` of the budget. A budget of
 1, the whole step, means no limit.
@@ -27,6 +28,10 @@ CALM_AIM = 0.5
 """Of the budget: what must not be exceeded after measuring more often again."""
 MAX_STRETCH = 64
 MAX_NORM_EVERY = 64
+MAX_PHASE_EVERY = 16
+"""A slow rank is found from phases: after about 40 steps that have them."""
+THIN_BELOW = 0.02
+"""Steps of this many seconds always have phases: they cost a part of the budget there, and tell which rank is slow."""
 CALM_PERIODS = 4
 JUDGE_STEPS = 8
 JUDGE_SECONDS = 0.25
@@ -75,7 +80,7 @@ class Governor:
         """Steps between two samples."""
         self.norm_every = now.norm_every
         """Steps between two readings of all gradient norms."""
-        self.phase_every = now.norm_every if now.is_thin else 1
+        self.phase_every = min(now.norm_every, MAX_PHASE_EVERY) if now.is_thin else 1
         """Steps between two measurements of phases and modes."""
 
     def is_sampled(self, step: int) -> bool:
@@ -156,7 +161,7 @@ class Governor:
                 cadences = replace(cadences, norm_every=2 * cadences.norm_every)
             elif can_stretch:
                 cadences = replace(cadences, stretch=2 * cadences.stretch)
-            elif base > 0 and cadences.norm_every > 1 and not cadences.is_thin:
+            elif base > 0 and cadences.norm_every > 1 and not cadences.is_thin and self._usual < THIN_BELOW:
                 cadences = replace(cadences, is_thin=True)
             else:
                 break
