@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
+.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,14 @@ bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=
 bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; ARGS=--check)
 	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-detection CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/detection.py $(CORPUS) $(ARGS)
+
+bench-power: setup ## how small a fault the rules find: faults spliced into healthy logs (CORPUS=DIR; about six minutes)
+	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-power CORPUS=DIR"; exit 2; }
+	@$(BIN)/python bench/power.py $(CORPUS) $(ARGS)
+
+bench-metamorphic: setup ## verdicts that must not change with units, step numbers and cadence (CORPUS=DIR; about five minutes)
+	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-metamorphic CORPUS=DIR"; exit 2; }
+	@$(BIN)/python bench/metamorphic.py $(CORPUS) $(ARGS)
 
 bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)
 	@$(BIN)/python bench/rules.py $(ARGS)

@@ -15,6 +15,9 @@ or a shrinking one, is a warning. The first steps have no level to leave: initia
 before it falls, and the loss of a model that makes its own targets rises with them from the start. So where little was
 gained, it is critical only at twice the best level for `critical_steps`, after the run was near its best for as long.
 
+A rise can also be too slow for that, or have no level before it: a loss that has been above its best by `slow_ratio`
+for a third of the run, and is not coming back (see `long_rise`). Above where the run began that is critical.
+
 The best level is never forgotten within an attempt, so a diverged level is not learned as normal. A run that recovered
 several times before, as in adversarial training, is reported only when the rise is higher or longer than those (see
 `past_spikes`).
@@ -29,6 +32,7 @@ from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.long_rise import LongRise, Risen
 from caboose_daemon.rules.parts.past_spikes import PastSpikes
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -55,6 +59,12 @@ class DivergenceConfig(RuleConfig):
     """Share of the run's improvement that must be lost, while the loss still rises, to be critical."""
     critical_steps: int = 100
     """Steps after which a loss that is back at its start, and not recovering, is critical."""
+    slow_ratio: float = 1.1
+    """Loss over its best level that is reported where it lasted for a third of the run, in the measure of `ratio`."""
+    slow_steps: int = 500
+    """Steps of a live run before that is judged."""
+    slow_points: int = 16
+    """Points of a log before that is judged; most logs have one per many steps, or one per epoch."""
     errors: float = 8.0
     """Standard errors of the recent median above the best level that are needed; guards noisy losses."""
     persist_steps: int = 20
@@ -92,6 +102,9 @@ class Divergence(Rule[DivergenceConfig]):
         self._lasting = Lasting(config.persist_steps, config.calm_steps)
         self._left_at = 0
         self._past = PastSpikes()
+        self._rise = LongRise()
+        self._rise_onset: int | None = None
+        self._first_step: int | None = None
         self._is_reported = False
         self._worst = Severity.WARNING
 
@@ -100,7 +113,16 @@ class Divergence(Rule[DivergenceConfig]):
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
             return None
+        if self._first_step is None:
+            self._first_step = step.step
         self._progress.observe(loss, view)
+        self._rise.add(loss, self.config.slow_steps if step.reports else self.config.slow_points)
+        slow = None if self._is_reported else self._follow_rise(step.step)
+        quick = self._follow_level(step.step, loss)
+        return slow or quick
+
+    def _follow_level(self, step: int, loss: float) -> Finding | None:
+        """By the level of the last few losses."""
         self._recent.append(loss)
         baseline = self._baseline
         # Learning a diverged level does no harm: only the best one counts, and it never rises.
@@ -115,7 +137,25 @@ class Divergence(Rule[DivergenceConfig]):
         self._num_near += is_near
         if self._num_near_in_a_row > RECENT // 2 and self._lasting.onset is None:
             return None  # more than half of the recent values are near, and so is their median: most steps end here
-        return self._judge(step.step, median(self._recent))
+        return self._judge(step, median(self._recent))
+
+    def _follow_rise(self, step: int) -> Finding | None:
+        """By the curve of the whole run."""
+        risen = self._rise.found
+        if risen is not None and self._is_long_rise(risen):
+            if self._rise_onset is None:
+                assert self._first_step is not None, "there was a loss"
+                share = risen.num_since / self._progress.num
+                self._rise_onset = step - round(share * (step - self._first_step))
+            severity = Severity.CRITICAL if risen.level > self._progress.first else Severity.WARNING
+            summary = f"loss rising: {risen.level:.4g} against {risen.best:.4g} before step {self._rise_onset:,}"
+            return self._slow_finding(step, risen, severity, "diverging", summary)
+        if self._rise_onset is None:
+            return None
+        summary = f"loss no longer rising: {self._recent[-1]:.4g}"
+        finding = self._slow_finding(step, risen, Severity.INFO, "resolved", summary)
+        self._rise_onset = None
+        return finding
 
     def resume(self, finding: Finding) -> None:
         """The best level is in the finding."""
@@ -180,6 +220,24 @@ class Divergence(Rule[DivergenceConfig]):
         was_reported, self._is_reported = self._is_reported, False
         self._worst, self._peak = Severity.WARNING, -math.inf
         return finding if was_reported else None
+
+    def _is_long_rise(self, risen: Risen) -> bool:
+        height = risen.level - risen.best
+        is_high = height >= (self.config.slow_ratio - 1.0) * self._progress.size(risen.best)
+        return is_high and not self._past.is_usual_height(height)
+
+    def _slow_finding(self, step: int, risen: Risen | None, severity: Severity, state: str, summary: str) -> Finding:
+        level = self._recent[-1] if risen is None else risen.level
+        best = self._best if risen is None else risen.best
+        return Finding(
+            rule=self.name,
+            severity=self.capped(severity),
+            step=step,
+            onset_step=self._rise_onset if self._rise_onset is not None else step,
+            summary=summary,
+            state=state,
+            values={"level": level, "best": best, "scale": self._scale, "peak": level, "first": self._progress.first},
+        )
 
     def _finding(self, step: int, middle: float, severity: Severity, state: str, summary: str) -> Finding:
         return Finding(

@@ -11,9 +11,10 @@ from several such rises is reported only when a rise is higher or longer than th
 
 One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level. It is a warning at a
 second high step, or when the gradient norm jumped with it or just before. It is critical with that jump and a second
-high step, or after `persist_steps` high steps, if it undoes more than `critical_share` of the run's improvement. The
-state compares the excess with its peak: recovering, lingering, diverging. For a loss that has been negative a ratio
-means nothing; its height is measured by the run's improvement so far (see `progress`).
+high step, at a second row of a log that is above the run's start, or after `persist_steps` high steps, if it undoes
+more than `critical_share` of the run's improvement. The state compares the excess with its peak: recovering, lingering,
+diverging. For a loss that has been negative a ratio means nothing; its height is measured by the run's improvement so
+far (see `progress`).
 
 The mean over a short batch, the last of an epoch, scatters more: by the root of how much shorter it is. It is judged by
 that scale, and not learned.
@@ -76,6 +77,8 @@ class _Episode:
     num_high: int = 0
     num_calm: int = 0
     has_norm_jump: bool = False
+    is_lost: bool = False
+    """Whether a row of a log, which stands for many steps, is above the run's start: all that was learned is lost."""
     worst: Severity = Severity.INFO
 
 
@@ -107,6 +110,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._watch_norm(step.step, step.finite_grad_norm)
         self._progress.observe(loss, view)
         if self._episode is not None:
+            self._episode.is_lost = not step.reports and loss > self._progress.first
             return self._follow(self._episode, step.step, loss)
         baseline, spread = self._loss, self._spread(step.num_samples)
         if not baseline.is_ready or not self._is_high(loss, baseline.level, spread * baseline.scale, baseline.tail):
@@ -186,7 +190,7 @@ class LossSpike(Rule[LossSpikeConfig]):
 
     def _severity(self, episode: _Episode) -> Severity:
         num, height = episode.num_high, episode.peak - episode.level
-        stays = num >= self.config.persist_steps or (episode.has_norm_jump and num >= 2)
+        stays = num >= self.config.persist_steps or (num >= 2 and (episode.has_norm_jump or episode.is_lost))
         if stays and height >= self.config.critical_share * self._progress.gained(episode.level):
             return Severity.CRITICAL
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)

@@ -10,11 +10,12 @@ steps, which hides the next ones. So the loss decides then: it must not have imp
 in a model that was only initialised with tiny weights.
 
 Two come from the curve. Soon after the start, and not in a warm-up, the loss is well above its *first* value for many
-steps: an untrained model is at chance already, and only steps that are too large make it worse. The reference is the
-very first loss, because the second may already be broken; a first batch that was only easy has similar ones among the
-next. Or the loss or the gradient norm jumped soon after the start, and the run has been stuck near its first loss since
-(see `blown_up_start`). Large updates with a loss above its start are critical. A later divergence has many possible
-causes, and is `divergence`'s.
+steps, or it is at twice its first three for ten of the first forty, which no warm-up explains: an untrained model is at
+chance already, and only steps that are too large make it worse. The reference is the very first loss, because the
+second may already be broken; a first batch that was only easy has similar ones among the next. Or the loss or the
+gradient norm jumped soon after the start, and the run has been stuck near its first loss since (see `blown_up_start`).
+Large updates with a loss above its start are critical. A later divergence has many possible causes, and is
+`divergence`'s.
 """
 
 import math
@@ -34,6 +35,11 @@ from caboose_daemon.steps.view import JobView
 
 LEVEL_MEMORY = 8.0
 JUMPS = 15
+FIRST_LOSSES = 3
+FIRST_LOSSES_JUDGED = 40
+MANY = 10
+"""So many of those, far above the first ones, are no warm-up."""
+RECENT = 9
 TO_SIGMA = 1.05
 """Median absolute difference of two independent values to the standard deviation of one, if they are normal."""
 NOISE = 2.5
@@ -50,6 +56,8 @@ class LrTooHighConfig(RuleConfig):
     """Sampled steps in a row above it before it is reported."""
     worse_than_start: float = 1.5
     """Loss over the run's first loss that is reported, for its level or for a jump after which the run is stuck."""
+    far_worse: float = 2.0
+    """Loss over the highest of its first three that is reported, for ten of the first forty; pages for twenty."""
     start_steps: int = 300
     """Steps that count as soon after the start."""
     persist_steps: int = 30
@@ -82,6 +90,9 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         self._jumps: deque[float] = deque(maxlen=JUMPS)
         self._update = math.nan
         self._num_large = 0
+        self._losses: list[float] = []
+        """The first ones, as many as are judged."""
+        self._is_far = False
         self._above = Lasting(config.persist_steps, 2 * config.persist_steps)
         self._rewritten = 0.0
         self._rewritten_step = 0
@@ -128,7 +139,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             parts.append(self._describe_blow_up())
         if is_above:
             parts.append(f"loss {self._level:.4g} against {self._first:.4g} at the start")
-        severity = Severity.CRITICAL if is_above and is_large else Severity.WARNING
+        severity = Severity.CRITICAL if is_above and (is_large or self._is_far) else Severity.WARNING
         return self._finding(step.step, severity, "open", "; ".join(parts) + lr)
 
     def resume(self, finding: Finding) -> None:
@@ -164,6 +175,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             chance = known(view)
             if chance is not None and chance / 2 < loss < chance:
                 self._first = chance  # an untrained model is better only by luck; a fine-tuned one is far better
+        if self._is_blowing_up(step, loss):
+            return True
         if not self._above.is_open and (self._num > self.config.start_steps or "warmup" in view.regime.active):
             return False
         if self._above.is_open:  # once reported, it lasts until the loss is back at its first value
@@ -173,6 +186,29 @@ class LrTooHigh(Rule[LrTooHighConfig]):
             is_worse = 0 < self._first < loss and self._level > ratio * self._first
             is_worse = is_worse and self._level - self._first > NOISE * TO_SIGMA * median(self._jumps)
         return self._above.judge(step.step, is_worse) == "open"
+
+    def _is_blowing_up(self, step: AlignedStep, loss: float) -> bool:
+        """Whether many of the first losses are far above the first ones; also in a warm-up, which raises no loss so.
+
+        The highest of the first three is the reference: of losses that scatter as those of single samples do, the first
+        one alone may be a hundredth of the usual. A log's row stands for many steps, so fewer rows page.
+        """
+        losses = self._losses
+        if len(losses) >= FIRST_LOSSES_JUDGED:
+            return False
+        losses.append(loss)
+        first, limit = max(losses[:FIRST_LOSSES]), self.config.far_worse
+        recent = median(losses[-RECENT:])
+        num_far = sum(value > limit * first for value in losses)
+        is_log = not step.reports
+        if first <= 0 or num_far < MANY or recent <= limit * first:
+            return False
+        if not is_log and recent - first <= NOISE * TO_SIGMA * median(self._jumps):
+            return False
+        self._is_far = is_log or num_far >= 2 * MANY
+        if not self._above.is_open:
+            self._above.restore(step.step)
+        return True
 
     def _is_blown_up(self, view: JobView, step: AlignedStep) -> bool:
         """Whether the run blew up soon after its start, and has been stuck near its first loss since."""

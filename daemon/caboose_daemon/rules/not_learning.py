@@ -36,8 +36,10 @@ from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
-MIN_BUCKETS = 24
+MIN_BUCKETS = 16
 MIN_EVALUATIONS = 3
+MEMORISING_POINTS = 80
+"""Points before a significant fall can be memorisation: a slow start at chance level looks the same for a while."""
 KNOWING_EVALUATIONS = 8
 START_POINTS = 5
 START_ERROR = 1.7
@@ -55,7 +57,7 @@ class NotLearningConfig(RuleConfig):
 
     min_steps: int = 500
     """Steps of a live run before the first judgement."""
-    min_points: int = 80
+    min_points: int = 20
     """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
     """Fall of the loss along its trend, as a share of its level, below which the run is flat."""
@@ -63,6 +65,9 @@ class NotLearningConfig(RuleConfig):
     """Relative distance from ln(num_classes) that counts as chance level."""
     fallen: float = 0.03
     """Fall from the start (first losses, or chance), as a share, that shows that something was learned."""
+    at_once: float = 0.6
+    """Share of its start above which a loss that fell only within the first sixteenth has learned no more than the
+    frequencies of its targets."""
     chance_steps: int = 2000
     """Steps within that share of chance that are reported, where batch and dataset size are unknown."""
 
@@ -141,11 +146,18 @@ class NotLearning(Rule[NotLearningConfig]):
             return None if line.falls(2.5) and line.relative <= -limit else line
         is_flat = line.relative > -limit and (not line.falls(2.5) or self._is_memorising())
         is_flat = is_flat and (line.relative_error < 1.5 * limit or self._is_known_from_evaluations(line))
-        return line if is_flat and not self._has_fallen(chance) else None
+        return line if is_flat and not self._has_fallen(view, line, chance) else None
 
-    def _has_fallen(self, chance: float | None) -> bool:
+    def _has_fallen(self, view: JobView, line: Trend, chance: float | None) -> bool:
         """Whether a part of the run's later half is significantly below the start."""
         start, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
+        if view.step is not None and not view.step.reports and self._start[0] > start:
+            start, error = (
+                self._start[0],
+                3.0 * TO_SIGMA * self._jitter,
+            )  # the next rows of a log are far from the start
+        if self._is_start_seen and self._fell_at_once(view, line):
+            return False
         if not self._is_start_seen and chance is None:
             return True  # it may have, before this rule saw the run
         if chance is not None and (chance < start or not self._is_start_seen):
@@ -154,6 +166,21 @@ class NotLearning(Rule[NotLearningConfig]):
         means = self._curve.means[len(self._curve.means) // 2 :]
         lowest = min(fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
         return start - lowest > max(self.config.fallen * abs(start), error)
+
+    def _fell_at_once(self, view: JobView, line: Trend) -> bool:
+        """Whether the loss fell from its first value to a level not far below, and not at all since.
+
+        A model learns the frequencies of its targets within a few steps (a language model is then at the unigram
+        entropy). Learning anything else takes longer than a row of a log. A row of a live run is one step, and a small
+        model may be at its noise floor as fast.
+        """
+        if view.step is None or view.step.reports:
+            return False
+        first = self._start[0]
+        limit = self.config.min_improvement / 2
+        return (
+            line.level > self.config.at_once * first > 0 and abs(line.relative) < limit and line.relative_error < limit
+        )
 
     def _stays_at_chance(self, view: JobView) -> bool:
         """Whether the run has been near chance for so long that any small fall is memorisation."""
@@ -181,7 +208,7 @@ class NotLearning(Rule[NotLearningConfig]):
     def _is_memorising(self) -> bool:
         """Whether the evaluations have not fallen below the first one."""
         losses = self._evaluations.means
-        if len(losses) < MIN_EVALUATIONS:
+        if len(losses) < MIN_EVALUATIONS or self._curve.num_points < MEMORISING_POINTS:
             return False
         later = losses[len(losses) // 2 :]
         return min(later) > (1.0 - self.config.min_improvement / 2) * losses[0]

@@ -11,12 +11,14 @@ noise; a training loss that rises too has another cause.
 After many evaluations their medians over three are used instead: the best of many noisy ones is luck.
 
 The rise is a share of the best value; for losses that have been negative, of the improvement so far (see `progress`).
-The scatter is that of the changes between evaluations, without the general fall. Where the validation loss came down
-again after an earlier rise (double descent), the finding mentions it.
+The scatter is that of the changes between evaluations around their own median, which neither the first fall of a run
+(evaluated before its first step) nor a steady trend changes. An open rise is no scatter. Where the validation loss came
+down again after an earlier rise (double descent), the finding mentions it.
 """
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,9 +29,13 @@ from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
 TRAIN_MEMORY = 50.0
-SCATTER_MEMORY = 16
+SCATTER_MEMORY = 32
 MANY = 8
 MEDIAN_OF = 3
+TO_MEAN = 1.18
+"""Median absolute deviation to mean absolute deviation, for a normal distribution."""
+FEW = 4.0
+"""A scatter known from n changes is taken to be 1 + FEW / n times as large."""
 LUCK = 0.6
 """The best of n normal values is about sqrt(2 ln n) standard deviations below their mean; in usual changes, this."""
 
@@ -46,8 +52,8 @@ class OverfittingConfig(RuleConfig):
     """Evaluations in a row above both before it is reported."""
     rises: int = 3
     """Evaluations in a row, each worse than the one before, that are enough instead."""
-    min_evaluations: int = 3
-    """Evaluations before the first judgement."""
+    min_evaluations: int = 6
+    """Evaluations before the first judgement, unless it has risen on so many in a row."""
 
 
 class Overfitting(Rule[OverfittingConfig]):
@@ -70,8 +76,10 @@ class Overfitting(Rule[OverfittingConfig]):
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self._last = math.nan
         self._num_rises = 0
-        self._changes: deque[float] = deque(maxlen=MANY)
-        self._num_changes = 0
+        self._changes: deque[float] = deque(maxlen=SCATTER_MEMORY)
+        """Changes between evaluations, from which the scatter is learned."""
+        self._held: list[float] = []
+        """Changes since the loss was above its best: they count once it is back, because a rise is no scatter."""
         self._scatter = 0.0
         self._num = 0
         self._num_above = 0
@@ -103,7 +111,7 @@ class Overfitting(Rule[OverfittingConfig]):
         self._best, self._best_step = finding.values["best"], finding.onset_step
         self._progress.restore(finding.values.get("first", self._best), self._best)
         self._train_at_best = finding.values["train_at_best"]
-        self._scatter, self._num_changes = finding.values["scatter"], SCATTER_MEMORY
+        self._scatter = finding.values["scatter"]
         self._num, self._num_above, self._is_open = self.config.min_evaluations, self.config.persist, True
         self._finding = finding
 
@@ -111,7 +119,7 @@ class Overfitting(Rule[OverfittingConfig]):
         self._num += 1
         self._progress.observe(loss, view)
         if self._recent:  # changes of single evaluations: medians over three scatter less
-            self._changes.append(abs(loss - self._recent[-1]))
+            self._held = [*self._held[-SCATTER_MEMORY:], loss - self._recent[-1]]
         self._recent.append(loss)
         if self._num > MANY:
             loss = median(self._recent)
@@ -123,8 +131,12 @@ class Overfitting(Rule[OverfittingConfig]):
         if not is_above and not self._is_above(self._recent[-1]):
             self._learn_scatter()
         self._num_above = self._num_above + 1 if is_above else 0
-        is_lasting = self._num_above >= self.config.persist or (is_above and self._num_rises >= self.config.rises)
-        is_found = is_lasting and self._num >= self.config.min_evaluations
+        chances = max(
+            0, int(math.log2(self._num / MANY))
+        )  # the more evaluations, the more often several are bad in a row
+        persist = self.config.persist + chances
+        is_rising = is_above and self._num_rises >= self.config.rises
+        is_found = is_rising or (self._num_above >= persist and self._num >= self.config.min_evaluations)
         if self._is_open and not is_above:
             self._is_open, self._has_come_back = False, True
             summary = f"validation loss back at {loss:.4g}, near its best {self._best:.4g}"
@@ -141,11 +153,11 @@ class Overfitting(Rule[OverfittingConfig]):
             self._finding = self._make_finding(step, loss, "open", summary)
 
     def _learn_scatter(self) -> None:
-        """From the changes so far, including those of a rise that has ended; an open rise is not scatter."""
-        for change in self._changes:
-            self._num_changes += 1
-            self._scatter += (change - self._scatter) / min(self._num_changes, SCATTER_MEMORY)
-        self._changes.clear()
+        self._changes.extend(self._held)
+        self._held = []
+        if len(self._changes) >= MEDIAN_OF:
+            few = 1.0 + FEW / len(self._changes)
+            self._scatter = few * _scatter(self._changes)
 
     def _is_above(self, loss: float) -> bool:
         rise = loss - self._best
@@ -171,3 +183,9 @@ class Overfitting(Rule[OverfittingConfig]):
                 "first": self._progress.first,
             },
         )
+
+
+def _scatter(changes: Sequence[float]) -> float:
+    """The usual change between two evaluations, apart from a common trend."""
+    middle = median(changes)
+    return TO_MEAN * median(abs(change - middle) for change in changes)

@@ -1,5 +1,6 @@
 """lr_too_high: updates that write the weights anew, and a loss that lies above where the run began."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -97,9 +98,31 @@ def test_a_loss_that_soon_lies_half_above_its_beginning_is_told() -> None:
 
 
 def test_a_loss_that_is_above_for_less_than_thirty_steps_is_not_told() -> None:
-    losses = np.concatenate([flat(10, 2.3), flat(20, 5.0), falling(400, 2.3, 0.5)])
+    losses = np.concatenate([flat(10, 2.3), flat(20, 4.2), falling(400, 2.3, 0.5)])
 
     assert watch(noisy(losses, 0.02)).is_silent
+
+
+def test_ten_of_the_first_forty_losses_at_twice_the_first_are_a_warning_and_twenty_are_critical() -> None:
+    """Also in a warm-up, which raises no loss so far."""
+
+    def bump(num: int, height: float = 2.4) -> Float64:
+        return noisy(np.concatenate([flat(5, 2.3), flat(num, 2.3 * height), falling(STEPS - 5 - num, 2.3, 0.5)]), 0.02)
+
+    warm_up = cosine(STEPS, 1e-3, 130)
+    assert watch(bump(9), lr=warm_up).is_silent
+    assert watch(bump(30, 1.8), lr=warm_up).is_silent
+    assert watch(bump(12), lr=warm_up).only().severity == "warning"
+    assert watch(bump(25), lr=warm_up).only().severity == "critical"
+    assert watch(bump(12), lr=warm_up).only().last.state == "resolved"
+
+
+def test_ten_rows_of_a_log_at_twice_its_first_are_critical() -> None:
+    """A row of a log stands for many steps."""
+    losses = noisy(np.concatenate([flat(4, 7.0), flat(26, 20.0)]), 0.2)
+    rows = (msgspec.structs.replace(v, step=msgspec.structs.replace(v.step, reports={})) for v in views(losses))
+
+    assert Watch("lr_too_high").over(rows).only().severity == "critical"
 
 
 def test_a_later_divergence_has_other_causes() -> None:
@@ -170,13 +193,13 @@ def test_a_norm_that_was_thrown_up_and_is_gone_is_told_where_nothing_was_learned
 
 
 def test_a_rough_start_of_a_run_that_learns_is_not_told() -> None:
-    losses = np.concatenate([flat(10, 2.3), flat(10, 6.0), falling(STEPS - 20, 2.3, 1.2, 150)])
+    losses = np.concatenate([flat(10, 2.3), flat(9, 6.0), falling(STEPS - 19, 2.3, 1.2, 150)])
 
     assert watch(noisy(losses, 0.02)).is_silent
 
 
 def test_a_jump_in_the_warm_up_or_late_in_the_run_does_not_count() -> None:
-    assert watch(thrown(3.0), lr=cosine(STEPS, 1e-3, 60)).is_silent
+    assert watch(thrown(1.9), lr=cosine(STEPS, 1e-3, 60)).is_silent
     assert watch(thrown(3.0, at=320, steps=900)).is_silent
 
 
@@ -271,7 +294,7 @@ def test_is_over_when_the_loss_has_been_back_for_a_while() -> None:
 
 
 def test_a_bump_in_the_warm_up_is_waited_for() -> None:
-    losses = noisy(np.concatenate([flat(10, 2.3), flat(100, 5.0), falling(390, 5.0, 0.5, 10)]), 0.02)
+    losses = noisy(np.concatenate([flat(10, 2.3), flat(100, 4.2), falling(390, 4.2, 0.5, 10)]), 0.02)
 
     assert watch(losses, lr=cosine(STEPS, 1e-3, 130)).is_silent
     assert not watch(losses, lr=flat(STEPS, 1e-3)).is_silent

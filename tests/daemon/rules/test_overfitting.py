@@ -38,7 +38,7 @@ def test_validation_below_zero_is_measured_by_the_way_it_came() -> None:
     down = tuple(2.0 * np.exp(-np.arange(30) / 5) - 0.01)
     assert watch(*down, 0.13, 0.14, 0.14).is_silent
 
-    summary = watch(*down, 0.3, 0.3, 0.3).only().first.summary
+    summary = watch(*down, *[0.3] * 5).only().first.summary
     assert lacks(summary, "15 % of its improvement", "best -0.0026") == []
 
 

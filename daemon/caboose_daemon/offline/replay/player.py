@@ -32,6 +32,8 @@ from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_wire import Event, Hello
 
 PROGRESS_ROWS = 5000
+MAX_CARRIED = 8
+"""Rows in a row that may repeat a validation loss before they count as evaluations."""
 _ONE = np.ones(1)
 _NONE = np.zeros(1)
 _YES, _NO = np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
@@ -105,6 +107,7 @@ def play(
     job = Job(log.file, created=0.0, gap=gap, is_live=False, visible=_visible(log))
     hello = Hello(job=log.file, rank=0, world=1, host="", pid=0, incarnation="log")
     last_step = -1
+    carried = Carried()
     for number, row in enumerate(rows(log)):
         now = float(number)
         if row.step < last_step or number in log.restarts or not job.num_attempts:
@@ -112,7 +115,7 @@ def play(
             assert job.attempt is not None, "it has just begun"
             job.attempt.regimes = RegimeTracker(is_resumed=job.num_attempts > 1 or row.step > max(1, 2 * gap))
         last_step = row.step
-        events = _events(row, now, log.events.get(number, ()))
+        events = _events(row, now, log.events.get(number, ()), is_carried=carried.judge(row.val_loss))
         job.events.extend(events)
         attempt = job.num_attempts
         pipeline.judge(job, _aligned(row, attempt, now), _summary(row, attempt, now), events, now)
@@ -214,8 +217,32 @@ def _phases(total: float, data: float | None) -> tuple[NDArray[np.float64], NDAr
     return phases, seen
 
 
-def _events(row: Row, now: float, declared: tuple[Event, ...]) -> tuple[Event, ...]:
-    if row.val_loss is None:
+class Carried:
+    """Whether a row's validation loss is the one before, carried forward.
+
+    Some loggers write the last validation loss into every row. Such a row is no evaluation. A value that is repeated
+    far longer than any before is one: it does not move although the weights do. With gaps between them, all are
+    evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._num = 0
+        self._longest = 0
+        """The most repetitions that ended with another value."""
+
+    def judge(self, value: float | None) -> bool:
+        """Takes the next row's value."""
+        is_same = value is not None and value == self._last
+        if not is_same:
+            self._longest = max(self._longest, self._num)
+        self._num = self._num + 1 if is_same else 0
+        self._last = value
+        return is_same and self._num <= max(MAX_CARRIED, 2 * self._longest)
+
+
+def _events(row: Row, now: float, declared: tuple[Event, ...], *, is_carried: bool) -> tuple[Event, ...]:
+    if row.val_loss is None or is_carried:
         return declared
     validation = Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields={"loss": row.val_loss})
     return (*declared, validation)

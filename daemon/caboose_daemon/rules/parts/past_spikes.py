@@ -35,6 +35,11 @@ class PastSpikes:
     def add(self, at: int, height: float, length: int) -> None:
         self._past.append(PastSpike(at, height, length))
 
+    def is_usual_height(self, height: float) -> bool:
+        """Whether the run recovered several times from rises of about this height."""
+        heights = sorted(past.height for past in self._past)
+        return len(heights) >= SEVERAL and height <= BEYOND * heights[-2]
+
     def is_usual(self, start: int, height: float, length: int) -> bool:
         """Whether an open rise is no higher and no longer than those the run recovered from."""
         recent = [past for past in self._past if past.at >= OLD * start]
