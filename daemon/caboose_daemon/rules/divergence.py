@@ -116,7 +116,7 @@ class Divergence(Rule[DivergenceConfig]):
         if self._first_step is None:
             self._first_step = step.step
         self._progress.observe(loss, view)
-        self._rise.add(loss, self.config.slow_steps if step.reports else self.config.slow_points)
+        self._rise.add(loss, self.config.slow_points if step.stands_for_many else self.config.slow_steps)
         slow = None if self._is_reported else self._follow_rise(step.step)
         quick = self._follow_level(step.step, loss)
         return slow or quick

@@ -110,7 +110,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._watch_norm(step.step, step.finite_grad_norm)
         self._progress.observe(loss, view)
         if self._episode is not None:
-            self._episode.is_lost = not step.reports and loss > self._progress.first
+            self._episode.is_lost = step.stands_for_many and loss > self._progress.first
             return self._follow(self._episode, step.step, loss)
         baseline, spread = self._loss, self._spread(step.num_samples)
         if not baseline.is_ready or not self._is_high(loss, baseline.level, spread * baseline.scale, baseline.tail):

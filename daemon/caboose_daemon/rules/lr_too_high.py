@@ -200,7 +200,7 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         first, limit = max(losses[:FIRST_LOSSES]), self.config.far_worse
         recent = median(losses[-RECENT:])
         num_far = sum(value > limit * first for value in losses)
-        is_log = not step.reports
+        is_log = step.stands_for_many
         if first <= 0 or num_far < MANY or recent <= limit * first:
             return False
         if not is_log and recent - first <= NOISE * TO_SIGMA * median(self._jumps):

@@ -111,7 +111,7 @@ class NotLearning(Rule[NotLearningConfig]):
             self._first_step = step.step
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
-        enough = self.config.min_steps if step.reports else self.config.min_points
+        enough = self.config.min_points if step.stands_for_many else self.config.min_steps
         if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
             was_flat, self._trend = self._trend is not None, self._judge(view)
             if was_flat and self._trend is None:
@@ -151,7 +151,7 @@ class NotLearning(Rule[NotLearningConfig]):
     def _has_fallen(self, view: JobView, line: Trend, chance: float | None) -> bool:
         """Whether a part of the run's later half is significantly below the start."""
         start, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
-        if view.step is not None and not view.step.reports and self._start[0] > start:
+        if view.step is not None and view.step.stands_for_many and self._start[0] > start:
             start, error = (
                 self._start[0],
                 3.0 * TO_SIGMA * self._jitter,
@@ -174,7 +174,7 @@ class NotLearning(Rule[NotLearningConfig]):
         entropy). Learning anything else takes longer than a row of a log. A row of a live run is one step, and a small
         model may be at its noise floor as fast.
         """
-        if view.step is None or view.step.reports:
+        if view.step is None or not view.step.stands_for_many:
             return False
         first = self._start[0]
         limit = self.config.min_improvement / 2

@@ -71,6 +71,8 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     """Whether any rank sampled this step."""
     reports: Mapping[int, StepReport] = {}
     """The ranks' reports, by rank, for what is read more rarely than at every step."""
+    is_from_journal: bool = False
+    """Whether it is replayed from a journal: it has no reports, and is one step all the same."""
     scaler: Scaler | None = None
     """Of the rank with the lowest scale; None where no rank uses a scaler."""
     has_mode: bool = False
@@ -150,6 +152,11 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     @cached_property
     def _of_modules(self) -> dict[str, ModuleValues | None]:
         return {}
+
+    @property
+    def stands_for_many(self) -> bool:
+        """Whether it is a row of somebody's log, which is usually a mean over many steps, or over an epoch."""
+        return not self.reports and not self.is_from_journal
 
     @property
     def num_unseen_layers(self) -> int:

@@ -118,7 +118,9 @@ def play(
         events = _events(row, now, log.events.get(number, ()), is_carried=carried.judge(row.val_loss))
         job.events.extend(events)
         attempt = job.num_attempts
-        pipeline.judge(job, _aligned(row, attempt, now), _summary(row, attempt, now), events, now)
+        pipeline.judge(
+            job, _aligned(row, attempt, now, is_from_journal=log.is_stepwise), _summary(row, attempt, now), events, now
+        )
         if on_progress is not None and not number % PROGRESS_ROWS:
             on_progress(number)
     pipeline.review(job)
@@ -162,7 +164,7 @@ def _plain(log: Log, name: str) -> list[float | None]:
     return [v if has else None for v, has in zip(values, column.is_logged.tolist(), strict=True)]
 
 
-def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
+def _aligned(row: Row, attempt: int, now: float, *, is_from_journal: bool) -> AlignedStep:
     has_loss = row.loss is not None
     phases, has_phases = _NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds)
     return AlignedStep(
@@ -186,6 +188,7 @@ def _aligned(row: Row, attempt: int, now: float) -> AlignedStep:
         grad_norm=row.grad_norm,
         layer_grad_norm=NO_LAYERS,
         metrics=row.metrics,
+        is_from_journal=is_from_journal,
     )
 
 

@@ -56,6 +56,7 @@ def _job(connection: sqlite3.Connection, path: Path, number: int, name: str) -> 
         steps=np.array(steps, dtype=np.int64),
         columns=table,
         restarts=frozenset(begins.tolist()),
+        is_stepwise=True,
         events=_events(connection, number, list(zip(attempts, steps, strict=True))),
     )
 

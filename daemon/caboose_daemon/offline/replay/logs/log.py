@@ -36,5 +36,7 @@ class Log:
     """`loss`, and where they were logged `grad_norm`, `lr` and `val_loss`; every other quantity by its own name."""
     restarts: frozenset[int] = frozenset()
     """Rows with which another launch of the run begins, where the log has that besides a step number that decreases."""
+    is_stepwise: bool = False
+    """Whether a row is one step, as in a journal; a row of any other log usually stands for many."""
     events: Mapping[int, tuple[Event, ...]] = field(default_factory=dict)
     """Events declared before a row, where the log has them."""
