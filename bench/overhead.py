@@ -1,7 +1,7 @@
 """The overhead of Caboose per training step, compared with no monitoring and with common ways to monitor gradients.
 
     python bench/overhead.py                        all models and variants (about half an hour)
-    python bench/overhead.py --quick                transformer (Caboose and the floor) and tiny (about two minutes)
+    python bench/overhead.py --quick                transformer (Caboose and the floor) and tiny (some minutes)
     python bench/overhead.py --models tiny          steps of 2 ms only, timed directly
     python bench/overhead.py --world 1,2,4          the agent's own time per rank, and bytes, under DDP
     python bench/overhead.py --check                exit code 1 if a goal for the transformer is missed
@@ -41,6 +41,8 @@ BLOCK_SECONDS = 2.0
 WORLD_PERIODS = 1
 """Sampling periods per rank; with more ranks than cores, a step takes 0.5 s."""
 JUDGED = "transformer"
+LONGEST_PERIOD = 200
+"""Steps of a block between two samples, at most. Where the governor samples less often, samples weigh too much."""
 OTHERS_SHARE = 3
 """The other models are compared in a third of the rounds: their stretched sampling periods make long blocks."""
 
@@ -60,7 +62,7 @@ def arguments() -> argparse.Namespace:
         "--block", type=int, default=0, help="steps per block, made up to whole periods; by default what takes 2 s"
     )
     parser.add_argument("--output", type=Path, help="write the Markdown there as well")
-    parser.add_argument("--quick", action="store_true", help="about two minutes: fewer variants and pairs")
+    parser.add_argument("--quick", action="store_true", help="some minutes: fewer variants and pairs")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
     parser.add_argument(
         "--compiled",
@@ -99,7 +101,8 @@ def measure(name: str, options: argparse.Namespace, daemon: DaemonProcess) -> Re
     block = options.block or max(20, round(BLOCK_SECONDS / seconds))
     progress(f"{name}: letting the agent's governor settle")
     governor = settled_governor(daemon.endpoint, twins[0])
-    chosen = [replace(v, period=governor.sample_every) if v.key == DEFAULTS else v for v in chosen]
+    period = min(governor.sample_every, LONGEST_PERIOD)
+    chosen = [replace(v, period=period) if v.key == DEFAULTS else v for v in chosen]
     counts = {}
     for variant in chosen:
         progress(f"{name}: counting {variant.key}")
