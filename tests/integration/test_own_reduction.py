@@ -21,7 +21,8 @@ CASES = [(2, 5), (2, 0), (4, 30)]
 def test_norms_of_gradients_that_are_each_ranks_own_are_not_shown(
     daemon: DaemonProcess, tmp_path: Path, ranks: int, num_equal: int
 ) -> None:
-    env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_JOB": "own"}
+    # Without a budget: four ranks on two cores would take norms on every second step.
+    env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_JOB": "own", "CABOOSE_OVERHEAD_BUDGET": "1"}
     script = JOBS / "own_reduction.py"
     with training(tmp_path, str(num_equal), "600", env=env, ranks=ranks, script=script):
         assert wait_until(lambda: daemon.step("own") == LAST, 90), (tmp_path / "job.log").read_text()
