@@ -344,10 +344,11 @@ class Job:
             return self.recent[-1].step
         return self.attempt.start_step if self.attempt else 0
 
-    def held(self, name: str) -> float | None:
+    def held(self, column: Column) -> float | None:
         """The last known value of a number. An agent over its budget takes the gradient norm only every few steps."""
-        recent = (getattr(summary, name) for summary in itertools.islice(reversed(self.recent), HELD_STEPS))
-        return next((value for value in recent if value is not None), None)
+        recent = itertools.islice(reversed(self.recent), self._num_held_steps(column))
+        values = (getattr(summary, column.name) for summary in recent)
+        return next((value for value in values if value is not None), None)
 
     @property
     def last_seen(self) -> float:
@@ -373,6 +374,12 @@ class Job:
 
     def held_of_part(self, part: JobPart, column: Column) -> float | None:
         """The last known value of a number of one part, which may step more rarely than others."""
-        recent = (summary.part(part.name) for summary in itertools.islice(reversed(self.recent), HELD_STEPS))
-        known = (value for each in recent if each is not None and (value := getattr(each, column.name)) is not None)
+        recent = itertools.islice(reversed(self.recent), self._num_held_steps(column))
+        of_part = (summary.part(part.name) for summary in recent)
+        known = (value for each in of_part if each is not None and (value := getattr(each, column.name)) is not None)
         return next(known, None)
+
+    def _num_held_steps(self, column: Column) -> int:
+        """How far back a value may lie; the newest step alone, where the job has become blind to the number."""
+        statistic = column.metric.removeprefix("caboose_").removeprefix("part_")
+        return 1 if statistic in self.blind else HELD_STEPS

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -492,6 +493,19 @@ def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_
         story.says(0, a_report(step, arrays={}))
     story.wait(3.0)
     assert "caboose_gradient_norm{" not in scrape(story.core.state)
+
+
+def test_the_norm_of_ranks_that_turn_out_to_reduce_gradients_themselves_does_not_stand() -> None:
+    story = scenario(ranks=2, parts=(Part("g", (0, 2), (0, 1)), Part("d", (2, 4), (0, 1)))).healthy(3)
+    for step in range(4, 8):
+        for rank in range(2):
+            norms = np.array([3.0, 4.0, 12.0, 84.0], dtype=np.float32) * np.float32(1 + rank)
+            story.says(rank, a_report(step, arrays={"grad_norm": norms}))
+    story.wait(3.0)
+    metrics = scrape(story.core.state)
+    assert "caboose_gradient_norm{" not in metrics
+    assert "caboose_part_gradient_norm{" not in metrics
+    assert "caboose_layer_gradient_norm{" not in metrics
 
 
 def test_an_incident_is_told_at_its_worst_for_two_minutes_and_then_as_it_is() -> None:

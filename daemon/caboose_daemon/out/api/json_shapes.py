@@ -337,6 +337,11 @@ def job_detail(job: Job, now: float, budget: int) -> Json:
     return {**job_facts(job, now, budget), "ranks": [rank(member, now) for _, member in members]}
 
 
+def _held(job: Job) -> Json:
+    """The last known values of the numbers that are not taken on every step."""
+    return {column.name: number(job.held(column)) for column in STEP_COLUMNS if column.is_held}
+
+
 def job_facts(job: Job, now: float, budget: int) -> Json:
     """Everything about one job except its curves and ranks."""
     attempt = job.attempt
@@ -346,7 +351,7 @@ def job_facts(job: Job, now: float, budget: int) -> Json:
     mean_agent = sum(agent) / len(agent) if agent else None
     return {
         **job_row(job, now),
-        "last": {**step(job.recent[-1]), "grad_norm": number(job.held("grad_norm"))} if job.recent else None,
+        "last": {**step(job.recent[-1]), **_held(job)} if job.recent else None,
         "num_steps": job.num_steps,
         "num_non_finite": job.num_non_finite,
         "num_layers": len(job.layers),

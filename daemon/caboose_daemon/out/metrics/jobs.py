@@ -60,7 +60,7 @@ def _add_step(job: Job, samples: JobSamples) -> None:
     summary = job.recent[-1]
     for column in STEP_COLUMNS:
         if column.metric:
-            value = job.held(column.name) if column.is_held else getattr(summary, column.name)
+            value = job.held(column) if column.is_held else getattr(summary, column.name)
             samples.add(column.metric, value, *((column.stat,) if column.stat else ()))
     _add_speed(job, samples)
     last = job.last
