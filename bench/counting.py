@@ -9,7 +9,8 @@ backward pass runs on it as well). Operations and syncs are differences against 
 
 *Host syncs* are what would make the host wait for a device, even if this machine has none: operations that torch tags
 as returning a host value or a data-dependent shape, and `.cpu()`, `.tolist()`, `.to("cpu")`
-without `non_blocking`. A copy whose target is only known at run time is not recognised.
+without `non_blocking`. A copy whose target is only known at run time is not recognised. Caboose reads the loss of a
+plain step at once where it is in the host's memory (`readable.on_host`), and only there: that waits for nothing.
 
 *Temporary bytes* are the peak of live tensor storages that were allocated while the variant's code was on the stack,
 including its buffers. Scratch memory inside a kernel and NumPy's memory are not counted; the latter favours TensorBoard
@@ -62,7 +63,7 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         self.num_operations += 1
-        if _waits(function, args):
+        if _waits(function, args) and not _is_on_host():
             self.num_syncs += 1
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if outputs and self._is_owned():
@@ -120,6 +121,12 @@ def _waits(function: Any, args: Any) -> bool:
     if function.overloadpacket is torch.ops.aten.index:  # tagged for masks; with numbers the shape is known
         return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     return True
+
+
+def _is_on_host() -> bool:
+    """Whether the caller of the operation is `readable.on_host`."""
+    frame = sys._getframe(3)
+    return frame.f_code.co_name == "on_host" and frame.f_code.co_filename.endswith("caboose/tensors/readable.py")
 
 
 def _has_storage(leaf: Any) -> bool:

@@ -16,6 +16,9 @@ asked for.
 The agent cannot time everything it costs (caches, the interpreter lock), so it aims at `AIM` of the budget. A budget of
 1, the whole step, means no limit.
 
+What is seen of a run of short steps is a matter of time, not of their number: norms are taken at least once in
+`NORM_SECONDS` and phases in `PHASE_SECONDS`, or on every 64th and 16th step where these take longer.
+
 All cadences only double and halve, so ranks with different cadences stay aligned: the coarser one's steps are among
 the finer one's.
 """
@@ -28,7 +31,9 @@ CALM_AIM = 0.5
 """Of the budget: what must not be exceeded after measuring more often again."""
 MAX_STRETCH = 64
 MAX_NORM_EVERY = 64
+NORM_SECONDS = 1.0
 MAX_PHASE_EVERY = 16
+PHASE_SECONDS = 0.25
 """A slow rank is found from phases: after about 40 steps that have them."""
 THIN_BELOW = 0.02
 """Steps of this many seconds always have phases: they cost a part of the budget there, and tell which rank is slow."""
@@ -80,8 +85,17 @@ class Governor:
         """Steps between two samples."""
         self.norm_every = now.norm_every
         """Steps between two readings of all gradient norms."""
-        self.phase_every = min(now.norm_every, MAX_PHASE_EVERY) if now.is_thin else 1
+        self.phase_every = self._phase_every(now)
         """Steps between two measurements of phases and modes."""
+
+    def _phase_every(self, cadences: Cadences) -> int:
+        return min(cadences.norm_every, self._most(MAX_PHASE_EVERY, PHASE_SECONDS)) if cadences.is_thin else 1
+
+    def _most(self, steps: int, seconds: float) -> int:
+        """So many steps, or twice, four times ... as many if they take less than so many seconds."""
+        while 2 * steps * self._usual <= seconds:
+            steps *= 2
+        return steps
 
     def is_sampled(self, step: int) -> bool:
         """Whether this step, counted from attach, is sampled."""
@@ -94,6 +108,15 @@ class Governor:
     def takes_phases(self, step: int) -> bool:
         """Whether phases and modes are measured in this step."""
         return step % self.phase_every == 0 or step % self.sample_every == 0
+
+    def num_thin_from(self, step: int) -> int:
+        """Thin steps from this one on until the first that is not; 0 if this one is not."""
+        return min(-step % every for every in (self.phase_every, self.norm_every, self.sample_every))
+
+    @property
+    def thin_seconds(self) -> float:
+        """What a thin step costs on the training thread, as far as is known."""
+        return self._costs[THIN] or self._costs[PLAIN] or 0.0
 
     def account(
         self,
@@ -139,7 +162,9 @@ class Governor:
     def _parts(self, cadences: Cadences) -> tuple[float, float, float]:
         """Seconds per step of every step, of norms and of samples; 0 for what was never measured."""
         thin, plain, norms, sampled = self._costs
-        base = (thin if cadences.is_thin else plain) or 0.0
+        base = plain or 0.0
+        if cadences.is_thin and thin is not None:
+            base = thin + max(0.0, base - thin) / self._phase_every(cadences)
         share_sampled = 1 / (self._base * cadences.stretch)
         share_norms = max(0.0, 1 / cadences.norm_every - share_sampled)
         return (
@@ -155,7 +180,7 @@ class Governor:
         """The first of ever coarser cadences whose share is within the limit; the coarsest if none is."""
         while self._share(cadences) > limit:
             base, norms, samples = self._parts(cadences)
-            can_thin = cadences.norm_every < MAX_NORM_EVERY and norms > 0
+            can_thin = cadences.norm_every < self._most(MAX_NORM_EVERY, NORM_SECONDS) and norms > 0
             can_stretch = cadences.stretch < MAX_STRETCH and samples > 0
             if can_thin and (norms >= samples or not can_stretch):
                 cadences = replace(cadences, norm_every=2 * cadences.norm_every)
@@ -189,5 +214,5 @@ class Governor:
 
     def adopt(self, other: "Governor") -> None:
         """Takes over another's cadences."""
-        self._now = other._now  # noqa: SLF001 - the same class
+        self._now, self._usual = other._now, other._usual  # noqa: SLF001 - the same class
         self._place()

@@ -21,10 +21,13 @@ from caboose_wire.messages import (
     Scaler,
     StepReport,
     StepReports,
+    StepRun,
+    ThinStep,
     Verdict,
     Welcome,
 )
 from caboose_wire.rollback import Ack, Command, Held, Holdings, Plan, PlannedCheckpoint, PlanRequest, Terms
+from caboose_wire.runs import reports_of
 from caboose_wire.signing import is_signed, read_secret, sign
 
 __all__ = [
@@ -54,7 +57,9 @@ __all__ = [
     "Scaler",
     "StepReport",
     "StepReports",
+    "StepRun",
     "Terms",
+    "ThinStep",
     "Verdict",
     "Welcome",
     "WireError",
@@ -62,5 +67,6 @@ __all__ = [
     "encode",
     "is_signed",
     "read_secret",
+    "reports_of",
     "sign",
 ]

@@ -31,6 +31,7 @@ from caboose_wire.messages import (
     Refused,
     StepReport,
     StepReports,
+    StepRun,
     Verdict,
     Welcome,
 )
@@ -57,6 +58,7 @@ TYPES: dict[int, type[Message]] = {
     7: Holdings,
     8: PlanRequest,
     9: StepReports,
+    10: StepRun,
     65: Command,
     66: HelloRequest,
     67: Refused,
@@ -110,6 +112,8 @@ def encode(message: Message) -> list[bytes]:
 def _reports_of(message: Message) -> Sequence[StepReport]:
     if isinstance(message, StepReport):
         return (message,)
+    if isinstance(message, StepRun):
+        return (message.first,)
     return message.reports if isinstance(message, StepReports) else ()
 
 

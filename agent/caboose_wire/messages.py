@@ -2,10 +2,11 @@
 
 Design
 ------
-Up (agent to daemon): Hello, StepReport, StepReports, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down: Command,
-HelloRequest, Welcome, Refused, Terms, Plan, Verdict.
+Up (agent to daemon): Hello, StepReport, StepReports, StepRun, Event, Heartbeat, Bye, Ack, Holdings, PlanRequest. Down:
+Command, HelloRequest, Welcome, Refused, Terms, Plan, Verdict.
 
-Steps of a few milliseconds travel several to a message (StepReports). Each is a whole report, so that what it means
+Steps of a few milliseconds travel several to a message: whole reports (StepReports), or a run of thin steps (StepRun)
+as one report and a short row for each step after it, of which `runs` makes whole reports again. So what a step means
 does not depend on how it travelled. A daemon announces that it takes such messages (Welcome) to agents whose Hello has
 `is_batching`; an earlier version of either side sends and gets single reports only.
 
@@ -90,6 +91,8 @@ activation_dead       share of units that are zero for all data over the window;
 
 MAX_REPORTS = 64
 """Of one message."""
+MAX_RUN = 256
+"""Steps of one StepRun after its first."""
 
 HISTOGRAM_BINS = 34
 HISTOGRAM_LOWEST = -24
@@ -290,6 +293,26 @@ class StepReports(msgspec.Struct, frozen=True, kw_only=True):
     reports: Annotated[tuple[StepReport, ...], msgspec.Meta(min_length=1, max_length=MAX_REPORTS)]
 
 
+class ThinStep(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a run after its first, as far as it may differ from the one before it."""
+
+    seconds: Seconds
+    """Its total time, from one step boundary to the next."""
+    loss: float | None = None
+    lr: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_GROUPS)] = ()
+    num_scheduler_steps: Count | None = None
+    num_samples: Count | None = None
+    num_tokens: Count | None = None
+    batch: Batch | None = None
+
+
+class StepRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive steps of one rank of which only the loss, the learning rates and the total time were measured."""
+
+    first: StepReport
+    steps: Annotated[tuple[ThinStep, ...], msgspec.Meta(max_length=MAX_RUN)]
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something the user declared: a validation result, a data switch, a saved checkpoint, a warm-up's end."""
 
@@ -332,6 +355,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     max_reports: Count = 1
     """Reports that one message to this daemon may have; 1: single reports only."""
+    max_run: Count = 0
+    """Steps that one StepRun may have after its first; 0: this daemon takes none."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,6 +378,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of that incident, as it was when this was sent."""
 
 
-Up = Hello | StepReport | StepReports | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
+Up = Hello | StepReport | StepReports | StepRun | Event | Heartbeat | Bye | Ack | Holdings | PlanRequest
 Down = Command | HelloRequest | Welcome | Refused | Terms | Plan | Verdict
 Message = Up | Down

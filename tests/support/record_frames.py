@@ -15,6 +15,7 @@ import numpy as np
 from caboose_wire import (
     VERSION,
     Ack,
+    Batch,
     Bye,
     Command,
     Event,
@@ -33,7 +34,9 @@ from caboose_wire import (
     Refused,
     StepReport,
     StepReports,
+    StepRun,
     Terms,
+    ThinStep,
     Verdict,
     Welcome,
     encode,
@@ -123,6 +126,26 @@ MESSAGES: tuple[Message, ...] = (
                 },
             ),
         )
+    ),
+    StepRun(
+        first=StepReport(
+            attempt=0,
+            seq=44,
+            step=44,
+            model_step=44,
+            time=1_760_000_021.0,
+            loss=0.5,
+            lr=(1e-3, 1e-4),
+            phases=Phases(total=0.002),
+            agent_seconds=1e-5,
+            sample_every=6400,
+            norm_every=256,
+            phase_every=64,
+        ),
+        steps=(
+            ThinStep(0.0025, 0.25, (1e-3, 1e-4)),
+            ThinStep(0.003, None, (5e-4,), 46, 32, 4096, Batch(index=46, epoch=1, shape=(32, 128))),
+        ),
     ),
     Event(attempt=2, step=1017, time=1_760_000_017.5, kind="data_switch", fields={"to": "wiki", "epoch": 2, "x": 0.5}),
     Heartbeat(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.utils.clip_grad as clippers
 
+from caboose.guard import Protect
 from caboose.tensors.engines import ENGINE_MODULE
 from caboose.tensors.placement import own
 
@@ -97,7 +98,7 @@ class ClippingObserver:
         self,
         owned: frozenset[int],
         before_clip: Callable[[Sequence[torch.Tensor]], None],
-        protect: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+        protect: Protect,
     ) -> None:
         self.owned = owned
         self._before_clip = before_clip
@@ -130,6 +131,11 @@ class ClippingObserver:
     def _value_clips(self, parameters: Sequence[torch.Tensor], max_value: Any) -> None:
         if self._owns(parameters):
             self._before_clip(parameters)
+
+    def turn(self, *, on: bool) -> None:
+        """Whether clippings are seen from now on; called between two steps."""
+        for seen in (self.norm_clipped, self.total_computed, self.norm_clips, self.value_clips):
+            seen.is_on = on
 
     def engine_stepped(self, max_norm: float | None, total: torch.Tensor | None) -> None:
         """An engine has clipped its gradients itself, or has only computed their norm."""

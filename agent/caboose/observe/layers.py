@@ -136,7 +136,7 @@ class LayerTable:
 def plain_name(name: str) -> str:
     """A parameter's or module's name as the user wrote it, without the parts that wrappers add."""
     for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
+        name = name.replace(wrapper, "").removesuffix(f".{wrapper[:-1]}")
     while name.startswith("module."):
         name = name.removeprefix("module.")
     return name

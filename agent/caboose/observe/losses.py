@@ -30,13 +30,12 @@ from typing import Any
 
 import torch
 
+from caboose.guard import Protect
 from caboose.observe.loss_owners import LossOwners
 from caboose.observe.patches import Patches
 from caboose.observe.sites import Site, site_of
 from caboose.tensors.engines import ENGINE_MODULE
 from caboose.tensors.readable import whole
-
-Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 MAX_BOUNDARIES = 1
 """Steps for which a loss waits for its optimizer."""

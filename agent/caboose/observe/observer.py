@@ -15,29 +15,29 @@ iterates over these hooks while it calls them, and raises into the program if on
 guard trips, which may be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
+from caboose.guard import Protect
 from caboose.observe import facts
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
-from caboose.observe.loss_block import LossBlock, Place
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
 from caboose.observe.phases import PhaseClock
-from caboose.observe.samples import Protect, Samples
+from caboose.observe.samples import Samples
+from caboose.observe.step_hooks import StepHooks
 from caboose.observe.step_vector import StepVector, Vector
 from caboose.observe.waits import WaitObserver, in_fsdp2
 from caboose.tensors.placement import in_ddp
-from caboose.tensors.readable import mean
+from caboose.tensors.readable import mean, on_host
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
 from caboose.tensors.scalars import as_number
 from caboose.tensors.subsample import warm_up
@@ -64,8 +64,8 @@ class ObservedStep:
     vector: Vector | None
 
 
-PlainStep = tuple[float | Place | None, tuple[float, ...], Mode | None]
-"""Loss (a number, or where it was copied to), learning rates and mode of a step of which nothing else was measured."""
+PlainStep = tuple[float | None, tuple[float, ...], Mode | None]
+"""Loss, learning rates and mode of a step of which nothing else was measured."""
 
 
 class Observer:
@@ -92,7 +92,6 @@ class Observer:
         self._has_checked = self._has_checked_untrained = False
         self._takes_norms = True
         self._is_thin = False
-        self._losses = LossBlock()
         self.table = LayerTable(model, optimizers, world, outline.parts)
         self.groups = group_table(optimizers, outline.parts)
         self.wrapper = type(outline.called[0]).__name__
@@ -155,17 +154,7 @@ class Observer:
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)
         self._watches = [CallWatch(called, before_forward, after_forward) for called in outline.called]
-        self._handles: list[RemovableHandle] = []
-        self._after_steps: list[Any] = []
-        for number, optimizer in enumerate(self.optimizers):
-            if isinstance(optimizer, EngineOptimizer):
-                optimizer.watch()
-            read = self._read_optimizer(number)
-            before = protect("optimizer hook", self._before_optimizer_step(read, protect("optimizer hook", read)))
-            after = protect("optimizer hook", self._after_optimizer_step(number))
-            self._handles.append(optimizer.register_step_pre_hook(before))
-            self._handles.append(optimizer.register_step_post_hook(after))
-            self._after_steps.append(after)
+        self._hooks = StepHooks(self.optimizers, self._before_step, self._after_step, protect)
 
     def _reader(self) -> GradientReader:
         return GradientReader(
@@ -261,8 +250,8 @@ class Observer:
             for watch in self._watches:
                 watch.turn(on=not is_thin)
             self._waits.turn(on=not is_thin)
-            for after_step in self._after_steps:
-                after_step.is_on = not is_thin
+            self._clipping.turn(on=not is_thin)
+            self._hooks.turn(on=not is_thin, quick=self._state.are_rates_as_read)
         self._is_sampled = is_sampled
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
@@ -284,6 +273,15 @@ class Observer:
     def is_thin(self) -> bool:
         """Whether phases and modes are not measured in this step."""
         return self._is_thin
+
+    @property
+    def has_more_than_numbers(self) -> bool:
+        """Whether a step has values that are known only to `take`: of a device, or of several models."""
+        return not self._is_on_host or self._has_scaler or bool(self._outline.parts)
+
+    def thin_rates(self) -> tuple[float, ...]:
+        """The learning rates of the thin step that ends now."""
+        return self._state.noted_rates()
 
     def _begin_gradients(self) -> None:
         takes_norms = self._takes_norms and not self._is_mid_step
@@ -320,62 +318,32 @@ class Observer:
             self._is_clip_scaled |= self._state.is_scaled(number)
             self._gradients.before_clip(number)
 
-    def _before_optimizer_step(self, read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
-        """Reads at once; or, if the step is given a closure that makes the gradients, after that closure.
+    def _before_step(self, number: int) -> None:
+        """An optimizer's step begins."""
+        self._state.note_learning_rates()
+        if self._is_thin:
+            return
+        self._clock.mark("optimizer")
+        self._num_steps_taken += 1
+        self._check_parameters()
+        if not self._has_checked_untrained:
+            self._has_checked_untrained = True
+            self._has_news |= self.table.note_untrained()
+        self._state.note_fused_skip(number)
+        self._gradients.before_step(number)
+        self._clipping.totals.note_step()
+        if self._is_sampled:
+            self._state.keep_scale()  # it is in the local gradients
+            self._samples.before_update(number, self._gradients)
 
-        By then this hook and its guard have returned, so the closure has its own guard.
-        """
-
-        def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            own = 1 if args and args[0] is optimizer else 0  # torch passes the optimizer itself as well
-            closure = args[own] if len(args) > own else kwargs.get("closure")
-            if not callable(closure):
-                read()
-                return None
-
-            def closure_then_read() -> Any:
-                result = closure()
-                read_outside()
-                return result
-
-            if len(args) > own:
-                return (*args[:own], closure_then_read, *args[own + 1 :]), kwargs
-            return args, {**kwargs, "closure": closure_then_read}
-
-        return before
-
-    def _read_optimizer(self, number: int) -> Callable[[], None]:
-        def read() -> None:
-            self._state.note_learning_rates()
-            if self._is_thin:
-                self._clipping.totals.note_step()
-                return
-            self._clock.mark("optimizer")
-            self._num_steps_taken += 1
-            self._check_parameters()
-            if not self._has_checked_untrained:
-                self._has_checked_untrained = True
-                self._has_news |= self.table.note_untrained()
-            self._state.note_fused_skip(number)
-            self._gradients.before_step(number)
-            self._clipping.totals.note_step()
-            if self._is_sampled:
-                self._state.keep_scale()  # it is in the local gradients
-                self._samples.before_update(number, self._gradients)
-
-        return read
-
-    def _after_optimizer_step(self, number: int) -> Callable[..., None]:
+    def _after_step(self, number: int) -> None:
+        """An optimizer's step has ended."""
         optimizer = self.optimizers[number]
-
-        def after(*_: Any) -> None:
-            if isinstance(optimizer, EngineOptimizer):
-                self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
-            if self._is_sampled:
-                self._samples.after_update(number, self._gradients, self._vector)
-            self._clock.mark("other")
-
-        return after
+        if isinstance(optimizer, EngineOptimizer):
+            self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
+        if self._is_sampled:
+            self._samples.after_update(number, self._gradients, self._vector)
+        self._clock.mark("other")
 
     def _note_mode(self, module: torch.nn.Module) -> None:
         """The mode of the model that is called; of several parts, each by its best call of the step.
@@ -415,28 +383,32 @@ class Observer:
             return None
         if self._is_mid_step or self._has_scaler or not self._is_on_host or self._outline.parts:
             return None
-        place: float | Place | None = None
-        if isinstance(loss, torch.Tensor):
-            if not loss.is_cpu:
-                return None
-            place = self._losses.put(loss)
-        elif loss is not None:
-            place = as_number(_mean(loss), "a loss")
+        if isinstance(loss, torch.Tensor) and not loss.is_cpu:
+            return None
+        number = None if loss is None else self.loss_on_host(loss)
         self._num_steps_taken = 0
         self._step += 1
         if self._gradients.sparse_rows:
             self._note_sparse_gradients()
-        return place, self._state.learning_rates(), self._mode
+        return number, self._state.learning_rates(), self._mode
+
+    def loss_on_host(self, loss: Any) -> float | None:
+        """A loss as a number; None if it cannot be read, or only by waiting for a device."""
+        if isinstance(loss, torch.Tensor):
+            return on_host(loss) if loss.is_cpu else None
+        return as_number(_mean(loss), "a loss")
+
+    def end_thin(self, num_steps: int) -> None:
+        """So many thin steps have ended, of which `thin_rates` and their losses were all there was."""
+        self._num_steps_taken = 0
+        self._step += num_steps
 
     def take(self, loss: Any) -> ObservedStep:
         """The values of the step that ends now."""
         vector = self._vector
-        num_clippings = self._clipping.totals.num
         clipped = self._clipping.take()
         if self._outline.parts:  # see `blind`
             clipped = Clipped()
-        elif self._is_thin and num_clippings > 1:
-            clipped.total_norms = []  # without the forwards in between, nobody knows which of them was used
         for total in clipped.total_norms:
             vector.add_scalar("clip_total_norm", total)
         losses: tuple[float | None, ...] = ()
@@ -507,12 +479,7 @@ class Observer:
     def close(self) -> None:
         """Removes everything; the model and the optimizers are as before. Not for an optimizer's hook to call."""
         self.retire()
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
-        for optimizer in self.optimizers:
-            if isinstance(optimizer, EngineOptimizer):
-                optimizer.release()
+        self._hooks.close()
 
 
 def _modes(outline: Outline) -> dict[int, Modes]:

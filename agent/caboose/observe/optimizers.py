@@ -43,6 +43,21 @@ class OptimizerState:
         if self._rates is None:
             self._rates = self._learning_rates()
 
+    def are_rates_as_read(self) -> bool:
+        """Whether no learning rate has changed since they were read last; a new number is another object."""
+        known, number = self._values, 0
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if number >= len(known) or group.get("lr") is not known[number]:
+                    return False
+                number += 1
+        return number == len(known) > 0
+
+    def noted_rates(self) -> tuple[float, ...]:
+        """The learning rates that were noted in this step; those read last if `are_rates_as_read` was asked instead."""
+        rates, self._rates = self._rates, None
+        return self._read if rates is None else rates
+
     def learning_rates(self) -> tuple[float, ...]:
         """The learning rate of every group in the step; the current ones if there was no step."""
         rates, self._rates = self._rates, None

@@ -88,13 +88,16 @@ class PhaseClock:
     def take_times(self) -> "Times":
         """The times of the step that ends now; the next step begins."""
         if not self.is_on and self.device_phases is None:
-            now = self._clock()
-            total, self._since = now - self._since, now
-            return Times(total, NOTHING, NOTHING)
+            return Times(self.take_total(self._clock()), NOTHING, NOTHING)
         self.mark("other")
         seconds, self._seconds = self._seconds, {}
         waits, self._waits = self._waits, {}
         return Times(sum(seconds.values()), seconds, waits)
+
+    def take_total(self, now: float) -> float:
+        """The time of a step whose phases were not measured, and which ends now; the next step begins."""
+        total, self._since = now - self._since, now
+        return total
 
 
 class Times(NamedTuple):

@@ -9,10 +9,10 @@ Between sampled steps none of these hooks exists.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from caboose.guard import Protect
 from caboose.observe import compiled, opaque
 from caboose.observe.activations import Activations
 from caboose.observe.batches import BatchCounter
@@ -23,8 +23,6 @@ from caboose.observe.step_vector import StepVector
 from caboose.observe.weights import Fingerprint, sample_weights, update_ratio
 from caboose.tensors.placement import own
 from caboose.tensors.subsample import histogram
-
-Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 class Samples:

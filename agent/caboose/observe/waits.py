@@ -26,10 +26,9 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from caboose.guard import Protect
 from caboose.observe.patches import Patches
 from caboose.observe.phases import PhaseClock
-
-Protect = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 PARAM_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 WAITING_METHODS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")

@@ -2,8 +2,9 @@
 
 Design
 ------
-There are two records. Most steps of a run of short ones have nothing but a loss on the host, and little time: a
-`PlainRecord` is one tuple of what is known, and the sender does everything else. A `StepRecord` can have anything.
+There are three records. A `StepRecord` can have anything. Most steps of a run of short ones have nothing but a loss on
+the host, and little time: a `PlainRecord` is one tuple of what is known, and the sender does everything else. A
+`ThinRow` has only what differs from step to step; what is equal in all of them is in the `ThinRun` that they share.
 """
 
 import math
@@ -16,7 +17,7 @@ import numpy as np
 
 from caboose.observe.phases import WAIT, Times, folded
 from caboose.tensors.scalars import whole
-from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport
+from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport, ThinStep
 from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
@@ -45,8 +46,7 @@ class PlainRecord(NamedTuple):
     step: int
     model_step: int
     time: float
-    loss: float | tuple[Float32, int] | None
-    """A number, or an array and the place in it."""
+    loss: float | None
     lr: tuple[float, ...]
     mode: Mode | None
     times: Times
@@ -72,7 +72,7 @@ class PlainRecord(NamedTuple):
 
     def message(self, num_dropped: int) -> StepReport:
         """The report; called on the sender's thread."""
-        loss = float(self.loss[0][self.loss[1]]) if isinstance(self.loss, tuple) else self.loss
+        loss = self.loss
         sample_every, norm_every, phase_every = self.cadences
         report = StepReport(
             attempt=self.attempt,
@@ -96,6 +96,85 @@ class PlainRecord(NamedTuple):
         )
         is_bad = loss is not None and not math.isfinite(loss)
         return self.on_bad_number(report, self.held) if is_bad else report
+
+
+@dataclass(slots=True)
+class ThinRun:
+    """What is equal in thin steps that follow one another."""
+
+    attempt: int
+    first_seq: int
+    first_step: int
+    model_offset: int
+    """The age of the weights, less the step."""
+    wall_offset: float
+    """Unix time, less the time of `time.perf_counter`."""
+    cadences: tuple[int, int, int]
+    agent_seconds: float
+    """Mean on the training thread, of the steps of this run so far or of those before."""
+
+
+class ThinRow(NamedTuple):
+    """One step of a run: its place, and its numbers in the order of `ThinStep`."""
+
+    run: ThinRun
+    number: int
+    """In the run, from 0."""
+    ended: float
+    """By `time.perf_counter`."""
+    seconds: float
+    loss: float | None
+    """Always finite."""
+    lr: tuple[float, ...]
+    num_scheduler_steps: int | None
+    num_samples: int | None
+    num_tokens: int | None
+    batch: Any
+    """A batches.BatchPlace, or None."""
+
+    @property
+    def is_short(self) -> bool:
+        """Only short steps are thin."""
+        return True
+
+    def is_ready(self) -> bool:
+        """Always: its values are on the host."""
+        return True
+
+    def follows(self, other: "ThinRow") -> bool:
+        """Whether it is the next step of the same run."""
+        return self.run is other.run and self.number == other.number + 1
+
+    def thin_step(self) -> ThinStep:
+        """As a step of a run, after its first."""
+        if self.batch is None:
+            return ThinStep(*self[3:9])
+        return ThinStep(*self[3:9], _batch(self.batch))
+
+    def message(self, num_dropped: int) -> StepReport:
+        """As a report; called on the sender's thread."""
+        run = self.run
+        sample_every, norm_every, phase_every = run.cadences
+        step = run.first_step + self.number
+        return StepReport(
+            attempt=run.attempt,
+            seq=run.first_seq + self.number,
+            step=step,
+            model_step=step + run.model_offset,
+            time=run.wall_offset + self.ended,
+            loss=self.loss,
+            num_samples=self.num_samples,
+            num_tokens=self.num_tokens,
+            lr=self.lr,
+            phases=Phases(self.seconds),
+            agent_seconds=run.agent_seconds,
+            num_dropped=num_dropped,
+            sample_every=sample_every,
+            norm_every=norm_every,
+            phase_every=phase_every,
+            num_scheduler_steps=self.num_scheduler_steps,
+            batch=None if self.batch is None else _batch(self.batch),
+        )
 
 
 def _batch(place: Any) -> Batch | None:

@@ -8,9 +8,10 @@ interpreter from the training thread) and an idle one costs almost nothing. Wher
 `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not finite or far out of
 range, and an event, wake it at once.
 
-Bounds: the deque holds at most `max_queued` reports; when it is full the oldest is dropped and counted. The connection
-holds few, so that drops are decided here, and the last messages at `close` get a fraction of a second. A daemon that
-floods it is left alone for `REFUSED_SECONDS` (see `connection`).
+Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` once most of them are the small rows of thin
+steps; when it is full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and
+the last messages at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS`
+(see `connection`).
 
 A daemon that does not know this rank (it was restarted) asks for a Hello; ours is encoded once and sent again on
 request. A refusal by the daemon is logged once, and tried again a minute later. Terms and commands are passed to
@@ -21,12 +22,11 @@ not, and after any error, the thread waits and tries again; the newest reports a
 """
 
 import logging
-import math
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import zmq
 
@@ -63,6 +63,8 @@ HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4
 MAX_QUEUED = 1000
+MAX_QUEUED_ROWS = 10_000
+"""About 3 MB: with steps of 2 ms, what 20 s without a daemon come to."""
 UNANSWERED_SECONDS = 5.0
 """Time without a connection after which the user is warned."""
 
@@ -103,7 +105,8 @@ class Sender:
         """Set by the training thread; until it is reset, nothing wakes it again."""
         self._woken_at: float | None = None
         self._num_connects = 0
-        self._loss_limit = math.inf
+        self.loss_limit = sys.float_info.max
+        """A loss beyond it, as a magnitude, is sent at once."""
         self._largest = [0.0, 0.0]
         """Largest loss, as a magnitude, of the turn before and of this one."""
         self._is_hello_due = True
@@ -151,12 +154,13 @@ class Sender:
             self._is_dozing = False
             self._waker.nudge()
 
-    def note_loss(self, loss: "float | tuple[Any, int] | None") -> None:
+    def expect_rows(self) -> None:
+        """From now on most reports are rows of thin steps: many in a second, and small."""
+        self._max_queued = max(self._max_queued, MAX_QUEUED_ROWS)
+
+    def note_loss(self, loss: float | None) -> None:
         """The loss of the report that was put last, where it is on the host: trouble is not to wait."""
-        if loss is None or self._is_woken:
-            return
-        value = abs(loss[0][loss[1]] if isinstance(loss, tuple) else loss)
-        if not value <= self._loss_limit:  # also if it is NaN
+        if loss is not None and not abs(loss) <= self.loss_limit:  # also if it is NaN
             self.hurry()
 
     def hurry(self) -> None:
@@ -231,7 +235,7 @@ class Sender:
     def _turn(self, connection: Connection) -> None:
         if connection.num_connects != self._num_connects:
             self._num_connects = connection.num_connects
-            self._outbox.max_reports = 1  # another daemon may answer now
+            self._outbox.allow()  # another daemon may answer now
         self._listen(connection)
         now = time.monotonic()
         self._check_answered(connection, is_due=now >= self._warns_after)
@@ -250,7 +254,7 @@ class Sender:
             self._woken_at, self._is_woken = None, False
         if outbox.num_short:
             self._largest = [self._largest[1], outbox.largest_loss]
-            self._loss_limit = FAR_OUT * max(self._largest) or math.inf
+            self.loss_limit = FAR_OUT * max(self._largest) or sys.float_info.max
             outbox.largest_loss = 0.0
         if outbox.num_short or outbox.num_long:
             self._poll_seconds = SHORT_POLL_SECONDS if outbox.num_short else POLL_SECONDS
@@ -284,13 +288,13 @@ class Sender:
                 return False
             self._is_hello_due = False
             self._is_fresh = True
-            self._outbox.max_reports = 1  # until the daemon announces it again
+            self._outbox.allow()  # single reports, until the daemon announces it again
         while (frames := self._outbox.frames(self._num_dropped)) is not None:
             if not connection.send(frames):
                 return False
             if self._outbox.sent() is not None:
                 self._hello_frames, self._is_fresh = frames, True
-                self._outbox.max_reports = 1
+                self._outbox.allow()
         return True
 
     def _listen(self, connection: Connection) -> None:
@@ -305,16 +309,16 @@ class Sender:
                 continue
             if isinstance(message, HelloRequest):
                 self._is_hello_due = True
-                self._outbox.max_reports = 1
+                self._outbox.allow()
             elif isinstance(message, Welcome):
-                self._outbox.max_reports = message.max_reports
+                self._outbox.allow(message.max_reports, message.max_run)
             elif isinstance(message, Command | Terms | Verdict):
                 if self._on_message is not None:
                     self._on_message(message)
             elif isinstance(message, Refused):
                 self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
                 if message.reason == "type":  # an older daemon than the one that announced batches
-                    self._outbox.max_reports = 1
+                    self._outbox.allow()
                 if message.reason in ("version", "duplicate_job", "identity", "capacity"):
                     self._quiet_until = time.monotonic() + REFUSED_SECONDS
                     self._is_hello_due = True

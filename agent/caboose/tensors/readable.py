@@ -52,3 +52,14 @@ def whole(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     local: torch.Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]  # a DTensor has placements, and this
     return local
+
+
+def on_host(loss: torch.Tensor) -> float | None:
+    """The value of a loss that is in the host's memory, so that nothing is waited for; None if it cannot be read."""
+    if loss.dim() or type(loss) is not torch.Tensor:
+        readable = mean(loss)
+        if readable is None:
+            return None
+        loss = readable
+    value = loss.item()
+    return float(value) if isinstance(value, float | int) else None

@@ -42,13 +42,15 @@ from caboose_wire import (
     Refused,
     StepReport,
     StepReports,
+    StepRun,
     Terms,
     Welcome,
     WireError,
     decode,
+    reports_of,
 )
 from caboose_wire.codec import HELLO_START
-from caboose_wire.messages import MAX_REPORTS
+from caboose_wire.messages import MAX_REPORTS, MAX_RUN
 from caboose_wire.shapes import check_shapes
 
 logger = logging.getLogger("caboose.daemon")
@@ -128,6 +130,8 @@ class Receiver:
             message = decode(frames)
             if isinstance(message, StepReports):
                 return self._apply_each(peer, message.reports, size, now, key)
+            if isinstance(message, StepRun):
+                return self._apply_each(peer, reports_of(message), size, now, key)
             self.num_applied += 1
             return self._apply(peer, message, size, now, key)
         except WireError as error:
@@ -251,7 +255,7 @@ class Receiver:
         terms = self._policy.welcome(job, hello)
         replies: list[Reply] = [] if terms is None else [(peer, terms)]
         if hello.is_batching:  # an agent of an earlier version does not know the message
-            replies.append((peer, Welcome(max_reports=MAX_REPORTS)))
+            replies.append((peer, Welcome(max_reports=MAX_REPORTS, max_run=MAX_RUN)))
         return replies
 
     def knows(self, peer: bytes) -> bool:

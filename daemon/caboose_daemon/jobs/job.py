@@ -381,5 +381,7 @@ class Job:
 
     def _num_held_steps(self, column: Column) -> int:
         """How far back a value may lie; the newest step alone, where the job has become blind to the number."""
-        statistic = column.metric.removeprefix("caboose_").removeprefix("part_")
-        return 1 if statistic in self.blind else HELD_STEPS
+        if column.metric.removeprefix("caboose_").removeprefix("part_") in self.blind:
+            return 1
+        reports = self.last.reports.values() if self.last is not None else ()
+        return max(HELD_STEPS, 2 * max((report.norm_every for report in reports), default=1))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import caboose
+from caboose.governor import Cadences, Governor
 from caboose.observe import compiled
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
@@ -250,7 +251,9 @@ def test_restored_weights_and_another_cadence_change_nothing(attach: Attach, lis
             if step == 20:
                 model.load_state_dict(kept)
             if step == 12 and monitor is not None:
-                monitor._governor._stretch = 2
+                twice = Governor(EVERY, 1.0)
+                twice._now = Cadences(stretch=2)
+                monitor._governor.adopt(twice)
 
         return do
 
@@ -438,6 +441,7 @@ def test_wrapped_models_are_seen(make: Compile, group: None, attach: Attach, lis
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # inductor's own imports
 def test_under_inductor_plain_steps_are_the_same_and_sampled_ones_within_rounding(
     attach: Attach, listening: Collector
 ) -> None:

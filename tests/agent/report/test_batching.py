@@ -10,7 +10,7 @@ import torch
 import caboose
 from caboose.governor import Cadences
 from caboose.report.sender import Sender
-from caboose_wire import Event, HelloRequest, StepReport, StepReports, Welcome
+from caboose_wire import Event, HelloRequest, StepReport, StepReports, StepRun, Welcome, reports_of
 from support.collector import Collector
 from support.processes import wait_until
 
@@ -27,15 +27,17 @@ def thin(monitor: caboose.Monitor) -> None:
     monitor._governor._place()
 
 
-def welcomed(attach: Attach, network: torch.nn.Module, listening: Collector, **options: object) -> caboose.Monitor:
+def welcomed(
+    attach: Attach, network: torch.nn.Module, listening: Collector, *, max_run: int = 0, **options: object
+) -> caboose.Monitor:
     monitor = attach(network, sgd(network), endpoint=listening.endpoint, **options)
     network(torch.ones(1, 4))  # a model that is never called is introduced again after some steps
     assert wait_until(lambda: listening.hellos, 5)
-    listening.say(Welcome(max_reports=64))
+    listening.say(Welcome(max_reports=64, max_run=max_run))
     assert monitor._session is not None
     sender = monitor._session.sender
     assert sender is not None
-    assert wait_until(lambda: sender._outbox.max_reports == 64, 5)
+    assert wait_until(lambda: sender._outbox.is_batching, 5)
     return monitor
 
 
@@ -50,6 +52,7 @@ def all_reports(listening: Collector) -> list[StepReport]:
     found: list[StepReport] = []
     for message in list(listening.messages):
         found += message.reports if isinstance(message, StepReports) else ()
+        found += reports_of(message) if isinstance(message, StepRun) else ()
         found += [message] if isinstance(message, StepReport) else ()
     return found
 
@@ -110,6 +113,74 @@ def test_steps_that_are_not_short_travel_alone(attach: Attach, network: torch.nn
     assert wait_until(lambda: len(all_reports(listening)) == 4, 5)
 
     assert not any(isinstance(message, StepReports) for message in listening.messages)
+
+
+@pytest.mark.parametrize("max_run", [0, 5, 256])
+def test_thin_steps_are_the_same_however_they_travel(attach: Attach, listening: Collector, max_run: int) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Linear(4, 1)
+    loader = [torch.ones(2 + number % 3, 4) for number in range(200)]
+    optimizer = sgd(network)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 25, 0.5)
+    options = {"sampling": caboose.Sampling(1000, overhead_budget=1.0), "scheduler": scheduler}
+    monitor = attach(network, optimizer, endpoint=listening.endpoint, **options)
+    assert monitor._session is not None
+    sender = monitor._session.sender
+    assert sender is not None
+    thin(monitor)
+    for number, batch in enumerate(monitor.watch(loader)):
+        if number == 10:
+            assert wait_until(lambda: len(all_reports(listening)) == 10, 5)  # and the Hello of a watched loader
+            listening.say(Welcome(max_reports=64, max_run=max_run))
+            assert wait_until(lambda: sender._outbox.is_batching, 5)
+        loss = network(batch).mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        monitor.step(loss if number % 7 else None, num_samples=len(batch), num_tokens=4 * len(batch))
+        if number == 120:
+            monitor.event("data_switch")
+    assert wait_until(lambda: len(all_reports(listening)) == 200, 5)
+
+    reports = all_reports(listening)
+    assert [(report.seq, report.step, report.model_step) for report in reports] == [(n, n, n) for n in range(1, 201)]
+    assert [report.loss is None for report in reports] == [number % 7 == 0 for number in range(200)]
+    assert [report.lr for report in reports] == [(0.01 * 0.5 ** (number // 25),) for number in range(200)]
+    assert [report.num_scheduler_steps for report in reports] == list(range(1, 201))
+    assert [(report.num_samples, report.num_tokens) for report in reports] == [
+        (2 + number % 3, 8 + 4 * (number % 3)) for number in range(200)
+    ]
+    assert all(report.batch is not None and report.batch.index == n for n, report in enumerate(reports))
+    times = [report.time for report in reports]
+    assert times == sorted(times)
+    assert max(abs(time.time() - at) for at in times) < 30
+    assert all(report.phases is not None and 0 < report.phases.total < 5 for report in reports)
+    assert reports[-1].agent_seconds > 0
+    runs = [message for message in listening.messages if isinstance(message, StepRun)]
+    assert bool(runs) is bool(max_run)
+    assert all(len(message.steps) <= max_run for message in runs)
+
+
+def test_a_run_of_thin_steps_ends_where_more_is_to_be_reported(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    monitor = welcomed(attach, network, listening, max_run=256, sampling=caboose.Sampling(1000, overhead_budget=1.0))
+    thin(monitor)
+    for number in range(1, 100):
+        metrics = {"accuracy": 0.5} if number == 30 else None
+        loss = torch.tensor(math.nan if number == 50 else 1.0)
+        monitor.step(loss, metrics=metrics, step=number if number < 70 else number + 10)
+        if number == 60:
+            time.sleep(0.3)  # by now the sender has seen the NaN
+    assert wait_until(lambda: len(all_reports(listening)) == 99, 5)
+
+    reports = all_reports(listening)
+    assert [report.seq for report in reports] == list(range(1, 100))
+    assert [report.step for report in reports] == [n if n < 70 else n + 10 for n in range(1, 100)]
+    assert [report.seq for report in reports if report.metrics] == [30]
+    assert [report.seq for report in reports if str(report.loss) == "nan"] == [50]
+    assert any(report.is_sampled for report in reports[50:]), "the first step after the NaN that could be"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e6])

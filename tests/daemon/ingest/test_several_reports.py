@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from caboose_wire import HelloRequest, Phases, Refused, StepReport, StepReports, Welcome
-from caboose_wire.messages import MAX_REPORTS
+from caboose_wire import HelloRequest, Phases, Refused, StepReport, StepReports, StepRun, ThinStep, Welcome
+from caboose_wire.fields import MAX_COUNT
+from caboose_wire.messages import MAX_REPORTS, MAX_RUN
 from support.ranks import LAYERS, a_hello, a_report
 from support.recorder import Core
 from support.scenario import JournaledCore
@@ -17,7 +18,9 @@ def test_only_an_agent_that_asks_is_answered_with_a_welcome() -> None:
     core = Core()
 
     assert core.say(b"r0", a_hello(rank=0), 0.0) == []
-    assert core.say(b"r1", a_hello(rank=1, is_batching=True), 0.0) == [(b"r1", Welcome(max_reports=MAX_REPORTS))]
+    assert core.say(b"r1", a_hello(rank=1, is_batching=True), 0.0) == [
+        (b"r1", Welcome(max_reports=MAX_REPORTS, max_run=MAX_RUN))
+    ]
 
 
 def run_of(core: Core, *, together: int) -> None:
@@ -115,3 +118,34 @@ def test_a_job_in_quarantine_counts_each_of_them() -> None:
     core.say(b"r0", StepReports(reports=(a_report(2), a_report(3), a_report(4))), 1.0)
 
     assert job.faults.num_unjudged == 3
+
+
+def test_a_run_of_thin_steps_counts_as_its_reports() -> None:
+    core = Core()
+    core.say(b"r0", a_hello(rank=0, world=1), 0.0)
+    first = a_report(1, time=100.0, loss=1.0, lr=(0.1,), phases=Phases(0.002), arrays={}, phase_every=8)
+    steps = tuple(ThinStep(0.25, 1.0 - 0.01 * n, (0.1 * n,), n, 32, 64) for n in range(2, 9))
+    core.say(b"r0", StepRun(first=first, steps=steps), 0.0)
+    core.pass_time(10.0)
+
+    assert core.state.num_frames["StepReport"] == 8
+    assert [(s.step, s.time, s.loss, s.step_seconds) for s in core.sink.steps[1:]] == [
+        (n, 100.0 + 0.25 * (n - 1), 1.0 - 0.01 * n, 0.25) for n in range(2, 9)
+    ]
+
+
+def test_a_run_that_cannot_be_is_refused() -> None:
+    core = Core()
+    core.say(b"r0", a_hello(rank=0, world=1), 0.0)
+    thin = ThinStep(2.0, 1.0)
+    for first in (
+        a_report(1),  # it has arrays
+        a_report(1, arrays={}, is_sampled=True),
+        a_report(MAX_COUNT, arrays={}),
+        a_report(1, arrays={}, time=float(2**53)),
+    ):
+        (reply,) = core.say(b"r0", StepRun(first=first, steps=(thin,)), 0.0)
+        assert isinstance(reply[1], Refused)
+        assert reply[1].reason == "malformed"
+    core.pass_time(10.0)
+    assert not core.sink.steps
