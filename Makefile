@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,13 @@ else
 	@requirements/tests.sh $(BIN)/python -m "alone and not long"
 endif
 
-test-long: setup tools ## the tests that take minutes: long runs, every kind of sharding, the examples
-	@requirements/tests.sh $(BIN)/python -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder -m "long and not alone"
+test-long: setup tools ## the tests that take minutes: long runs, kinds of sharding, an example
+	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "long and not alone and not rest"
 	@requirements/tests.sh $(BIN)/python -m "alone and long"
+
+# What has passed at this commit is kept in a file until all has, so that it goes on where it was stopped.
+test-rest: setup tools ## every further case of what test and test-long run: half an hour, resumable, for a release
+	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed .rest-passed -m "rest"
 
 lint: setup ## check style
 	@$(BIN)/ruff check .
