@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
 def test_a_dashboard_is_drawn_with_every_panel(uid: str, fleet: WatchedFleet, browser: Browser, tmp_path: Path) -> None:
     sheet = Sheet(fleet, fleet.prometheus, BOARDS[uid], BIG)
 
-    assert sheet.empty == []
+    assert [name for name in sheet.empty if not name.endswith("of each part")] == [], "the job has one model"
     assert [p["title"] for p in panels(BOARDS[uid]) if f"<b>{html.escape(p['title'])}</b>" not in sheet.page] == []
     assert draw(browser, sheet, tmp_path / "sheet.png") == []
     assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
