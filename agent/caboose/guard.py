@@ -98,7 +98,7 @@ class Protected:
     Caboose where it is loaded.
     """
 
-    __slots__ = ("_function", "_guard", "_is_compiling", "_where", "is_on", "quick")
+    __slots__ = ("_function", "_guard", "_is_compiling", "_where", "is_on")
     __torch_unserializable__ = True  # torch then drops it from pickled tensors without a warning
 
     def __init__(self, guard: Guard, where: str, function: Callable[..., Any]) -> None:
@@ -107,8 +107,6 @@ class Protected:
         self._function = function
         self.is_on = True
         """Whether it does anything at present."""
-        self.quick: Callable[[], bool] | None = None
-        """Asked first, where it is set: whether there is nothing else to do."""
         # Looked up once: a hook is called several times a step. Before torch is imported nothing is compiled.
         self._is_compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
 
@@ -121,8 +119,6 @@ class Protected:
             return None
         start = time.perf_counter()
         try:
-            if self.quick is not None and self.quick():
-                return None
             return self._function(*args, **kwargs)
         except Exception as error:
             if is_from_signal_handler(error):

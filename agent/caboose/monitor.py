@@ -99,7 +99,6 @@ class Monitor:
         self._place(parts)
         # Bound once, so that no wrapper is made per call.
         self._guarded_step = self.guard.protect("step", self._end_step)
-        self._guarded_thin = self.guard.protect("step", self._end_thin)
         self._guarded_event = self.guard.protect("event", self._send_event)
 
     def _place(self, parts: Components | None) -> None:
@@ -166,7 +165,8 @@ class Monitor:
                 self._wait(self._build_later, step)
             return
         number = self._count.advance(step)
-        if metrics is not None or not self._guarded_thin(loss, num_samples, num_tokens):
+        reporter = self._reporter
+        if metrics is not None or reporter is None or not reporter.report_thin(loss, num_samples, num_tokens):
             self._guarded_step(loss, metrics, num_samples, num_tokens)
         if self.guard.is_tripped and self._observer is not None:
             self._observer.close()
@@ -174,10 +174,6 @@ class Monitor:
             self._hunter.hunt_alone(self._brake)
         if self._brake is not None:
             self._brake.at_boundary(number)
-
-    def _end_thin(self, loss: Any, num_samples: int | None, num_tokens: int | None) -> bool:
-        """Whether nothing but a row was to be reported of the step."""
-        return self._reporter is not None and self._reporter.report_thin(loss, num_samples, num_tokens)
 
     def _end_step(
         self,

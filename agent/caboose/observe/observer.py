@@ -154,7 +154,7 @@ class Observer:
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)
         self._watches = [CallWatch(called, before_forward, after_forward) for called in outline.called]
-        self._hooks = StepHooks(self.optimizers, self._before_step, self._after_step, protect)
+        self._hooks = StepHooks(self.optimizers, self._before_step, self._after_step, self._state, protect)
 
     def _reader(self) -> GradientReader:
         return GradientReader(
@@ -251,7 +251,7 @@ class Observer:
                 watch.turn(on=not is_thin)
             self._waits.turn(on=not is_thin)
             self._clipping.turn(on=not is_thin)
-            self._hooks.turn(on=not is_thin, quick=self._state.are_rates_as_read)
+            self._hooks.turn(thin=is_thin)
         self._is_sampled = is_sampled
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
@@ -279,9 +279,10 @@ class Observer:
         """Whether a step has values that are known only to `take`: of a device, or of several models."""
         return not self._is_on_host or self._has_scaler or bool(self._outline.parts)
 
-    def thin_rates(self) -> tuple[float, ...]:
-        """The learning rates of the thin step that ends now."""
-        return self._state.noted_rates()
+    @property
+    def optimizer_state(self) -> OptimizerState:
+        """Has the learning rates of a thin step when it ends."""
+        return self._state
 
     def _begin_gradients(self) -> None:
         takes_norms = self._takes_norms and not self._is_mid_step
@@ -399,7 +400,7 @@ class Observer:
         return as_number(_mean(loss), "a loss")
 
     def end_thin(self, num_steps: int) -> None:
-        """So many thin steps have ended, of which `thin_rates` and their losses were all there was."""
+        """So many thin steps have ended, of which their rates and losses were all there was."""
         self._num_steps_taken = 0
         self._step += num_steps
 

@@ -27,11 +27,12 @@ class OptimizerState:
         self._num_skipped = 0
         self._num_fused_skipped: torch.Tensor | None = None
         self._has_noted_skip = False
-        self._rates: tuple[float, ...] | None = None
-        self._values: list[Any] = []
-        """The groups' values at the last reading, if all are numbers, which do not change in place."""
-        self._read: tuple[float, ...] = ()
-        """What they were read as."""
+        self.noted: tuple[float, ...] | None = None
+        """The learning rates of this step, if they were noted."""
+        self.read: tuple[float, ...] = ()
+        """The learning rates as they were read last ..."""
+        self.values: list[Any] = []
+        """... from these values of the groups, if all are numbers, which do not change in place."""
 
     @property
     def has_scaler(self) -> bool:
@@ -40,39 +41,24 @@ class OptimizerState:
 
     def note_learning_rates(self) -> None:
         """An optimizer's step begins: records its learning rates, before a scheduler changes them."""
-        if self._rates is None:
-            self._rates = self._learning_rates()
-
-    def are_rates_as_read(self) -> bool:
-        """Whether no learning rate has changed since they were read last; a new number is another object."""
-        known, number = self._values, 0
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                if number >= len(known) or group.get("lr") is not known[number]:
-                    return False
-                number += 1
-        return number == len(known) > 0
-
-    def noted_rates(self) -> tuple[float, ...]:
-        """The learning rates that were noted in this step; those read last if `are_rates_as_read` was asked instead."""
-        rates, self._rates = self._rates, None
-        return self._read if rates is None else rates
+        if self.noted is None:
+            self.noted = self._learning_rates()
 
     def learning_rates(self) -> tuple[float, ...]:
         """The learning rate of every group in the step; the current ones if there was no step."""
-        rates, self._rates = self._rates, None
+        rates, self.noted = self.noted, None
         return self._learning_rates() if rates is None else rates
 
     def _learning_rates(self) -> tuple[float, ...]:
         """Empty if no group has a number, as with an optimizer that finds its own."""
         values = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
-        known = self._values
+        known = self.values
         if known and len(values) == len(known) and all(map(is_, values, known)):
-            return self._read  # the same objects: on most steps no rate has changed
+            return self.read  # the same objects: on most steps no rate has changed
         rates = tuple(_number(group.get("lr")) for group in reported_groups(self._optimizers))
-        self._read = () if all(map(math.isnan, rates)) else rates
-        self._values = values if all(type(value) in (float, int) for value in values) else []
-        return self._read
+        self.read = () if all(map(math.isnan, rates)) else rates
+        self.values = values if all(type(value) in (float, int) for value in values) else []
+        return self.read
 
     def is_scaled(self, number: int) -> bool:
         """Whether this optimizer's gradients, about to be read, are still multiplied by the scaler's scale.

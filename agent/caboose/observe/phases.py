@@ -37,7 +37,8 @@ class PhaseClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._current: Phase = "other"
-        self._since = clock()
+        self.since = clock()
+        """When the current phase began; in a step whose phases are not measured, when the step did."""
         self._seconds: dict[str, float] = {}
         self._depth = 0
         self._wait_began = 0.0
@@ -56,9 +57,9 @@ class PhaseClock:
         """From now on, time belongs to this phase."""
         now = self._clock()
         seconds = self._seconds
-        seconds[self._current] = seconds.get(self._current, 0.0) + (now - self._since)
+        seconds[self._current] = seconds.get(self._current, 0.0) + (now - self.since)
         self._current = phase
-        self._since = now
+        self.since = now
         if self.device_phases is not None:
             self.device_phases.mark(phase)
 
@@ -88,16 +89,13 @@ class PhaseClock:
     def take_times(self) -> "Times":
         """The times of the step that ends now; the next step begins."""
         if not self.is_on and self.device_phases is None:
-            return Times(self.take_total(self._clock()), NOTHING, NOTHING)
+            now = self._clock()
+            total, self.since = now - self.since, now
+            return Times(total, NOTHING, NOTHING)
         self.mark("other")
         seconds, self._seconds = self._seconds, {}
         waits, self._waits = self._waits, {}
         return Times(sum(seconds.values()), seconds, waits)
-
-    def take_total(self, now: float) -> float:
-        """The time of a step whose phases were not measured, and which ends now; the next step begins."""
-        total, self._since = now - self._since, now
-        return total
 
 
 class Times(NamedTuple):

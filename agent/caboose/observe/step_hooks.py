@@ -6,7 +6,8 @@ torch leaves step hooks out of an optimizer's pickles and copies. It iterates ov
 into the program if one is removed meanwhile; so they are removed only between two steps (`close`).
 
 Where only learning rates are read (thin steps), the hook before the first optimizer's step compares them with those
-read last, and the others do nothing.
+read last, and is done if they are the same objects; the other hooks do nothing. These few lines are outside the guard,
+which would cost more than they do: they call nothing of the user's.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from caboose.guard import Protect, Protected
 from caboose.observe.engine_optimizer import EngineOptimizer
+from caboose.observe.optimizers import OptimizerState
 
 
 class StepHooks:
@@ -27,30 +29,31 @@ class StepHooks:
         optimizers: Sequence[torch.optim.Optimizer],
         before: Callable[[int], None],
         after: Callable[[int], None],
+        state: OptimizerState,
         protect: Protect,
     ) -> None:
         self._optimizers = optimizers
         self._handles: list[RemovableHandle] = []
-        self._before: list[Protected] = []
+        self._before: list[BeforeStep] = []
         self._after: list[Protected] = []
         for number, optimizer in enumerate(optimizers):
             if isinstance(optimizer, EngineOptimizer):
                 optimizer.watch()
             read = _with_number(before, number)
-            is_before = protect("optimizer hook", _reading(read, protect("optimizer hook", read)))
+            reading = protect("optimizer hook", _reading(read, protect("optimizer hook", read)))
+            is_before = BeforeStep(reading, state, is_first=number == 0)
             is_after = protect("optimizer hook", _with_number(after, number))
             self._handles.append(optimizer.register_step_pre_hook(is_before))
             self._handles.append(optimizer.register_step_post_hook(is_after))
             self._before.append(is_before)
             self._after.append(is_after)
 
-    def turn(self, *, on: bool, quick: Callable[[], bool]) -> None:
-        """Off, only the first optimizer's hook asks `quick`, and does its work where the answer is no."""
-        for number, hook in enumerate(self._before):
-            hook.is_on = on or number == 0
-            hook.quick = None if on else quick
-        for hook in self._after:
-            hook.is_on = on
+    def turn(self, *, thin: bool) -> None:
+        """Whether the next step is a thin one; called between two steps."""
+        for before in self._before:
+            before.is_thin = thin
+        for after in self._after:
+            after.is_on = not thin
 
     def close(self) -> None:
         """Removes the hooks. Not for one of them to call."""
@@ -60,6 +63,35 @@ class StepHooks:
         for optimizer in self._optimizers:
             if isinstance(optimizer, EngineOptimizer):
                 optimizer.release()
+
+
+class BeforeStep:
+    """The hook before an optimizer's step."""
+
+    __torch_unserializable__ = True  # as of `Protected`
+
+    def __init__(self, reading: Protected, state: OptimizerState, *, is_first: bool) -> None:
+        self._reading = reading
+        self._state = state
+        self._is_first = is_first
+        self.is_thin = False
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.is_thin and not torch.compiler.is_compiling():
+            values = self._state.values
+            groups = optimizer.param_groups
+            if not self._is_first:
+                return None
+            if len(groups) == len(values):
+                for group, value in zip(groups, values):  # noqa: B905 - as long as each other
+                    if group.get("lr") is not value:
+                        break
+                else:
+                    return None
+        return self._reading(optimizer, args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reading.__reduce__()
 
 
 def _with_number(function: Callable[[int], None], number: int) -> Callable[..., None]:

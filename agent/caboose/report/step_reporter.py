@@ -14,12 +14,13 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
 from caboose.governor import Governor
-from caboose.guard import Guard, left_out
+from caboose.guard import Guard, is_from_signal_handler, left_out
 from caboose.observe.phases import PhaseClock, Times
 from caboose.report.record import PlainRecord, StepRecord, ThinRow, ThinRun
 from caboose.report.session import Session
@@ -84,7 +85,7 @@ class StepReporter:
         self._seq = 0
         self._num_boundaries = 0
         self._sender_seconds = 0.0
-        self._boundary = time.perf_counter()
+        self._boundary = perf_counter()
         self._had_bad_number = False
         self._takes_norms = True
         self._run: ThinRun | None = None
@@ -93,6 +94,8 @@ class StepReporter:
         """Thin steps until something else is to be done at a boundary."""
         self._num_rollbacks = 0
         self._thin_total = 0.0
+        self._state = observer.optimizer_state
+        self._tensor = type(observer.table.parameters[0].data) if observer.table.parameters else None
         self._on_bad_number = self._after_bad_number  # bound once
         self._can_be_plain = skipper is None and on_observed is None and not other_guards
         observer.begin(is_sampled=True)
@@ -101,7 +104,7 @@ class StepReporter:
         """Another observer takes over, in the middle of a step."""
         self._end_run()
         observer.begin(is_sampled=self._observer.is_sampled)
-        self._observer = observer
+        self._observer, self._state = observer, observer.optimizer_state
 
     def begin_step(self) -> None:
         """The next step: sampled if the governor's cadence asks for it, or after a number that was not finite."""
@@ -129,7 +132,7 @@ class StepReporter:
             first_seq=self._seq + 1,
             first_step=count.step + 1,
             model_offset=count.model_step - count.step,
-            wall_offset=time.time() - time.perf_counter(),
+            wall_offset=time.time() - perf_counter(),
             cadences=(governor.sample_every, governor.norm_every, governor.phase_every),
             agent_seconds=governor.thin_seconds,
         )
@@ -155,46 +158,56 @@ class StepReporter:
             self._account(seconds, total, was_sampled=False, had_norms=False, had_phases=False, num_steps=num)
 
     def report_thin(self, loss: Any, num_samples: int | None, num_tokens: int | None) -> bool:
-        """Queues the row of the step that ends now, if it is one of a run of thin steps; else False."""
-        run, number, count = self._run, self._num_rows, self._session.count
-        if run is None:
+        """Queues the row of the step that ends now, if it is one of a run of thin steps; else False. Never raises."""
+        run = self._run
+        if run is None or self._guard.is_tripped:
             return False
-        if count.step != run.first_step + number or count.num_rollbacks != self._num_rollbacks or self._had_bad_number:
-            return False
-        value = loss
-        if value is not None and type(value) is not float:
-            value = self._observer.loss_on_host(value)
-            if value is None:
+        now = perf_counter()
+        number, count, clock, state = self._num_rows, self._session.count, self._clock, self._state
+        try:
+            if count.step != run.first_step + number or count.num_rollbacks != self._num_rollbacks:
                 return False
-        sender = self._session.sender
-        if sender is None or (value is not None and not abs(value) <= sender.loss_limit):
-            return False  # trouble is reported at once, and may have more to be reported
-        scheduler, place = self._scheduler, self._observer.batches.index
-        now = time.perf_counter()
-        self._boundary = now
-        total = self._clock.take_total(now)
-        self._thin_total += total
-        self._num_rows = number + 1
-        sender.put(
-            _new_row(
+            if type(loss) is self._tensor and loss.is_cpu and not loss.dim():
+                loss = loss.item()  # it is on the host: nothing is waited for
+            elif loss is not None and type(loss) is not float:
+                loss = self._observer.loss_on_host(loss)
+                if loss is None:
+                    return False
+            sender = self._session.sender
+            if self._had_bad_number or sender is None or (loss is not None and not abs(loss) <= sender.loss_limit):
+                return False  # trouble is reported at once, and may have more to be reported
+            total = now - clock.since
+            rates = state.read if state.noted is None else state.noted
+            batches = self._observer.batches
+            row = _new_row(
                 ThinRow,
                 (
                     run,
                     number,
                     now,
                     total,
-                    value,
-                    self._observer.thin_rates(),
-                    None if scheduler is None else getattr(scheduler, "last_epoch", None),
+                    loss,
+                    rates,
+                    None if self._scheduler is None else getattr(self._scheduler, "last_epoch", None),
                     None if num_samples is None else kept_count(num_samples),
                     None if num_tokens is None else kept_count(num_tokens),
-                    None if place < 0 else self._observer.batches.place(),
+                    None if batches.index < 0 else batches.place(),
                 ),
             )
-        )
-        self._num_left -= 1
-        if self._num_left <= 0:
-            self._go_on()
+            state.noted = None
+            self._boundary = clock.since = now
+            self._thin_total += total
+            self._num_rows = number + 1
+            self._num_left -= 1
+            sender.put(row)
+            if self._num_left <= 0:
+                self._go_on()
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
+            self._guard.failed("step", error)
+            return self._num_rows > number  # whether it was queued already
+        self._guard.seconds += perf_counter() - now
         return True
 
     def _go_on(self) -> None:
@@ -220,7 +233,7 @@ class StepReporter:
         self._end_run()
         session, observer, count = self._session, self._observer, self._session.count
         self._seq += 1
-        self._boundary = time.perf_counter()
+        self._boundary = perf_counter()
         times = self._clock.take_times()
         agent_seconds = self._guard.take_seconds()
         had_phases = not observer.is_thin
@@ -358,7 +371,7 @@ class StepReporter:
         session = self._session
         return Heartbeat(
             step=session.count.step,
-            since_step_seconds=max(0.0, time.perf_counter() - self._boundary),
+            since_step_seconds=max(0.0, perf_counter() - self._boundary),
             num_dropped=session.sender.num_dropped if session.sender is not None else 0,
             num_failures=self._guard.num_failures,
             utilization=self._observer.utilization.read(),
