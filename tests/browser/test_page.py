@@ -186,7 +186,7 @@ def test_the_browser_keeps_a_bounded_number_of_points(daemon: DaemonProcess, pag
         page.goto(f"{daemon.url}?job={job}")
         wait_for_drawn_step(page, 10)
         send_steps(ranks, 11, 6000)
-        expect(tile(page, "Step")).to_have_text("6\u202f000", timeout=30_000)
+        expect(tile(page, "Step")).to_have_text("6\u202f000", timeout=90_000)
         wait_for_drawn_step(page, 6000)
         assert wait_until(lambda: len(drawn_steps(page)) <= 4000, 15), "a thinned curve was loaded"
         steps = drawn_steps(page)

@@ -161,7 +161,11 @@ CASES = ("test_every_query_returns_data", "test_every_query_returns_data_of_the_
 
 
 FIRST = (
+    "test_rollback_restraint.py",
     "test_every_field.py",
+    "test_rollback_sharded.py",
+    "test_hunted_ranks.py",
+    "test_right_numbers.py",
     "test_chaos.py",
     "test_pickled.py",
     "test_frameworks.py",

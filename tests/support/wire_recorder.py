@@ -18,6 +18,8 @@ import msgspec
 from caboose_wire import codec, messages, rollback
 
 SAVE_SECONDS = 0.5
+USERS = ("caboose.", "caboose_daemon.", "caboose_wire.signing", "caboose_wire.runs")
+"""Modules that read messages for what is in them. (`runs` makes the reports that the daemon gets of a run.)"""
 
 
 def structs() -> set[type[msgspec.Struct]]:
@@ -121,9 +123,9 @@ def _noting(struct: type[msgspec.Struct], recorder: Recorder) -> Any:
 
 
 def _is_own_code() -> bool:
-    """Whether an attribute is read by the agent or the daemon, and not by the wire or by this recorder."""
+    """Whether an attribute is read by what uses messages, and not by what encodes them or by this recorder."""
     module = sys._getframe(2).f_globals.get("__name__", "")
-    return str(module).startswith(("caboose.", "caboose_daemon.", "caboose_wire.signing"))
+    return str(module).startswith(USERS)
 
 
 def _is_default(value: Any, field: Any) -> bool:

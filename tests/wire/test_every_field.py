@@ -49,6 +49,31 @@ for _ in range(30):
 raise KeyboardInterrupt
 """
 
+SHORT_STEPS = """
+import sys, time
+from pathlib import Path
+import torch
+from support import wire_recorder
+wire_recorder.install(Path(sys.argv[1]), "agent")
+import caboose
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+monitor = caboose.attach(
+    model, optimizer, scheduler=scheduler, job="short", sampling=caboose.Sampling(overhead_budget=1e-4)
+)
+end = time.monotonic() + 5.0
+while time.monotonic() < end:
+    for batch in monitor.watch([torch.ones(1, 2)] * 100):
+        loss = model(batch).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        monitor.step(loss, num_samples=1, num_tokens=2)
+        time.sleep(0.001)
+"""
+
 
 def every_field() -> set[str]:
     assert wire_recorder.structs() >= set(TYPES.values())
@@ -74,6 +99,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             _command(daemon, "hunt")  # soon: a run makes three hunts at most, and each epoch's bad batch takes one
             assert wait_until(lambda: daemon.step(JOB) > 600, 60), "into the second epoch"
             _be_refused(folder, env)
+            subprocess.run([sys.executable, "-c", SHORT_STEPS, str(folder)], env=clean_environment(**env), check=True)
             _read_everything(daemon, JOB)
             _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback")
             (folder / DIFFER).touch()
