@@ -16,7 +16,8 @@ counted as well: without any message they reach the limit after hours, which is 
 bytes takes 64 there). Measured: 10 MB at most. The small receive buffer slows a flood down. Outside Linux the bytes are
 not counted, and only a frame is limited.
 
-A finished message is read frame by frame, and only `MAX_FRAMES` of it are kept.
+A finished message is read frame by frame, and only `MAX_FRAMES` of it are kept. Finished messages wait in libzmq
+without a limit as well: the caller reads all of them at each of its turns (`sender`).
 
 libzmq connects again by itself after a connection was lost, but not after its peer broke the protocol: then the socket
 is dead, without an error. Its monitor is silent then, where it would name every new try; so a socket that is not
@@ -60,10 +61,10 @@ class CurveKeys:
 
 
 class Flooded(Exception):
-    """The daemon sends bytes, and no message of them is ever finished."""
+    """The daemon sends more than is read: bytes of which no message is ever finished, or messages without end."""
 
-    def __init__(self, *, is_slow: bool) -> None:
-        super().__init__(f"the daemon sent more than {MAX_BYTES >> 10} KiB without a message")
+    def __init__(self, what: str, *, is_slow: bool = False) -> None:
+        super().__init__(f"the daemon sent more than {what}")
         self.is_slow = is_slow
         """Whether it took so long that it may be heartbeats."""
 
@@ -177,7 +178,8 @@ class Connection:
         """Whether the connection still exists."""
         num = count.read()
         if num is not None and num - self._mark > MAX_BYTES:
-            raise Flooded(is_slow=time.monotonic() - self._marked_at > SLOW_SECONDS)
+            is_slow = time.monotonic() - self._marked_at > SLOW_SECONDS
+            raise Flooded(f"{MAX_BYTES >> 10} KiB without a message", is_slow=is_slow)
         return num is not None
 
     def _note_connections(self) -> bool:

@@ -62,6 +62,10 @@ FAR_OUT = 10.0
 HEARTBEAT_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 FLUSH_SECONDS = 0.4
+MAX_HEARD = 1000
+"""Messages of the daemon that one turn takes in; a daemon has no use for more, and the rest is discarded."""
+MAX_WAITING = 5_000
+"""Messages of the daemon that one turn reads; a daemon that sends more is a flood."""
 MAX_QUEUED = 1000
 MAX_QUEUED_ROWS = 10_000
 """About 3 MB: with steps of 2 ms, what 20 s without a daemon come to."""
@@ -298,30 +302,34 @@ class Sender:
         return True
 
     def _listen(self, connection: Connection) -> None:
-        for _ in range(100):  # many messages of the daemon must not keep us from sending
+        """Reads all that has come: libzmq would keep what is left without a limit."""
+        for number in range(MAX_WAITING):
             try:
                 frames = connection.receive()
                 if frames is None:
                     return
-                message: Message = decode(frames)
+                if number < MAX_HEARD:
+                    self._hear(decode(frames))
             except WireError as error:
                 self._log_once(f"the daemon sent an unreadable message: {error.reason}", daemon_log.log)
-                continue
-            if isinstance(message, HelloRequest):
-                self._is_hello_due = True
+        raise Flooded(f"{MAX_WAITING} messages at once")
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, HelloRequest):
+            self._is_hello_due = True
+            self._outbox.allow()
+        elif isinstance(message, Welcome):
+            self._outbox.allow(message.max_reports, message.max_run)
+        elif isinstance(message, Command | Terms | Verdict):
+            if self._on_message is not None:
+                self._on_message(message)
+        elif isinstance(message, Refused):
+            self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
+            if message.reason == "type":  # an older daemon than the one that announced batches
                 self._outbox.allow()
-            elif isinstance(message, Welcome):
-                self._outbox.allow(message.max_reports, message.max_run)
-            elif isinstance(message, Command | Terms | Verdict):
-                if self._on_message is not None:
-                    self._on_message(message)
-            elif isinstance(message, Refused):
-                self._log_once(f"the daemon refuses this rank ({message.reason}): {message.detail}", daemon_log.log)
-                if message.reason == "type":  # an older daemon than the one that announced batches
-                    self._outbox.allow()
-                if message.reason in ("version", "duplicate_job", "identity", "capacity"):
-                    self._quiet_until = time.monotonic() + REFUSED_SECONDS
-                    self._is_hello_due = True
+            if message.reason in ("version", "duplicate_job", "identity", "capacity"):
+                self._quiet_until = time.monotonic() + REFUSED_SECONDS
+                self._is_hello_due = True
 
     def _log_once(self, text: str, log: Callable[..., None] = logger.log) -> None:
         if text not in self._logged and len(self._logged) < 100:

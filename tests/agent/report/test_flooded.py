@@ -86,6 +86,38 @@ def test_messages_of_many_frames_are_refused_and_the_next_one_is_read(
     assert listening.wait_for(StepReport)[0].loss == 3.0
 
 
+def test_messages_that_come_faster_than_turns_are_read_to_the_end(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    """What is not read waits in libzmq, without a limit."""
+    monitor = attach(network, torch.optim.SGD(network.parameters(), lr=0.1), endpoint=listening.endpoint)
+    wait_until(lambda: listening.hellos, 5)
+    for _ in range(4000):
+        listening.say_raw([os.urandom(64)])
+    time.sleep(1.0)  # two turns
+    listening.say(HelloRequest())
+    assert wait_until(lambda: len(listening.hellos) == 2, 3)
+    monitor.step(3.0)
+    assert listening.wait_for(StepReport)[0].loss == 3.0
+
+
+def test_messages_without_end_close_the_connection(
+    attach: Attach,
+    network: torch.nn.Module,
+    listening: Collector,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "MAX_WAITING", 1000)
+    with caplog.at_level(logging.WARNING, logger="caboose"):
+        attach(network, torch.optim.SGD(network.parameters(), lr=0.1), endpoint=listening.endpoint)
+        wait_until(lambda: listening.hellos, 5)
+        for _ in range(3000):
+            listening.say_raw([b"x"])
+        assert wait_until(lambda: "more than 1000 messages at once" in caplog.text, 5)
+    assert "the connection is closed for 60 s" in caplog.text
+
+
 @pytest.mark.parametrize(("num", "is_kept"), [(MAX_FRAMES, True), (MAX_FRAMES + 1, False)])
 def test_so_many_frames_and_no_more(num: int, is_kept: bool, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     frames = [bytes([number]) for number in range(num)]
