@@ -45,6 +45,8 @@ MAX_HELLO_BYTES = 8 * 1024 * 1024
 MAX_ARRAY_BYTES = 8 * 1024 * 1024
 MAX_REPORT_BYTES = 16 * 1024 * 1024
 MAX_ARRAYS = 64
+MAX_FRAMES = 2 + MAX_ARRAYS
+"""Of a message: its type, its header and its arrays."""
 MAX_FRAME_BYTES = max(MAX_HELLO_BYTES, MAX_ARRAY_BYTES)
 """For ZeroMQ's MAXMSGSIZE, which applies to each frame."""
 
@@ -121,7 +123,7 @@ def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
     limit = MAX_HELLO_BYTES if TYPES[code] is Hello else MAX_HEADER_BYTES
     if len(frames[1]) > limit:
         raise WireError("oversize", f"header of {len(frames[1])} bytes, the limit is {limit}")
-    if len(frames) - 2 > MAX_ARRAYS:
+    if len(frames) > MAX_FRAMES:
         raise WireError("oversize", f"{len(frames) - 2} arrays, the limit is {MAX_ARRAYS}")
     largest = max((len(frame) for frame in frames[2:]), default=0)
     if largest > MAX_ARRAY_BYTES:

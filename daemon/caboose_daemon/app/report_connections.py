@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from caboose_wire.codec import MAX_REPORT_BYTES
+from caboose_wire.codec import MAX_FRAMES, MAX_REPORT_BYTES
 from caboose_wire.received_bytes import ReceivedBytes
 
 logger = logging.getLogger("caboose.daemon")
@@ -68,8 +68,6 @@ ENOUGH = 262_144
 """Descriptors; some systems allow a billion, and libraries have tables of that size."""
 SPARE_DESCRIPTORS = 64
 """For the journal, its backups, the keys and the log."""
-MAX_FRAMES = 64
-"""Of a message that are kept; no message of an agent has so many."""
 MAX_DISCARDED = 200
 """Frames that one call reads from a message that has too many."""
 MESSAGE_BYTES = 128

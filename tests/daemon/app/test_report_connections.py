@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import zmq
 import zmq.auth.thread
@@ -15,7 +16,6 @@ from caboose_daemon.app.report_connections import (
     CHECK_SECONDS,
     ENOUGH,
     GROWTH_BYTES,
-    MAX_FRAMES,
     SILENT_SECONDS,
     UNFINISHED_BYTES,
     Connection,
@@ -24,7 +24,10 @@ from caboose_daemon.app.report_connections import (
     ResidentBytes,
     raise_descriptor_limit,
 )
+from caboose_wire import StepReport, decode, encode
+from caboose_wire.codec import MAX_ARRAYS, MAX_FRAMES
 from support.processes import wait_until
+from support.ranks import a_report
 from support.zmtp import frame, raw_dealer
 
 
@@ -206,6 +209,18 @@ def test_a_message_of_too_many_frames_is_cut_and_the_next_is_whole(port: Port) -
         port.wait_for(2)
     assert [len(frames) for frames in port.messages] == [MAX_FRAMES + 1, 1]
     assert port.messages[1] == [b"next"]
+
+
+def test_a_message_of_as_many_frames_as_the_wire_allows_is_whole(port: Port) -> None:
+    report = a_report(arrays={str(number): np.ones(1, dtype=np.float32) for number in range(MAX_ARRAYS)})
+    first, *others = encode(report)
+    with raw_dealer(port.endpoint) as peer:
+        peer.sendall(b"".join(frame(part, has_more=True) for part in (first, *others[:-1])))
+        peer.sendall(frame(others[-1], has_more=False))
+        port.wait_for(1)
+    received = decode(port.messages[0])
+    assert isinstance(received, StepReport)
+    assert list(received.arrays) == list(report.arrays)
 
 
 def test_the_memory_can_be_read_without_a_free_descriptor() -> None:
