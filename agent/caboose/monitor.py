@@ -15,7 +15,7 @@ must act, even if observing has failed, and its two exceptions are meant to end 
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from caboose.hunting.result import HuntResult
     from caboose.observe.observer import Observer
     from caboose.observe.parts import Outline
+    from caboose.report.past_steps import PastStep
     from caboose.rollback.brake import Brake
     from caboose.rollback.skip_step import StepSkipper
 
@@ -350,6 +351,11 @@ class Monitor:
             facts=observer.facts,
             parts=observer.parts,
         )
+
+    def report_past(self, steps: "Sequence[PastStep]") -> None:
+        """Reports steps that were taken before this monitor was attached; before its own first step."""
+        if self._reporter is not None and not self._is_closed:
+            self.guard.protect("step", self._reporter.report_past)(steps)
 
     def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any]) -> None:
         """Adds to what the Hello states: what is not seen, and facts of the run."""
