@@ -22,7 +22,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from caboose.attachment import no_code
-from caboose.integrations import frameworks
+from caboose.integrations import frameworks, scalars
 from caboose.report import live_monitors
 from caboose.version import __version__
 
@@ -53,6 +53,7 @@ WATCHING_FILES = frozenset(
         ("integrations", "frameworks.py"),
         ("integrations", "huggingface.py"),
         ("integrations", "lightning.py"),
+        ("integrations", "scalars.py"),
         ("observe", "engine_optimizer.py"),
         ("observe", "loader.py"),
         ("observe", "losses.py"),
@@ -85,6 +86,7 @@ def run(first: str, rest: list[str]) -> None:
     guard = no_code.begin(os.environ)
     if guard is not None:
         frameworks.begin(guard)
+        scalars.begin(guard)
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])

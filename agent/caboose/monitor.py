@@ -357,13 +357,18 @@ class Monitor:
         if self._reporter is not None and not self._is_closed:
             self.guard.protect("step", self._reporter.report_past)(steps)
 
-    def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        """Adds to what the Hello states: what is not seen, and facts of the run."""
+    def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any], seen: Sequence[str] = ()) -> None:
+        """Changes what the Hello states: what is not seen, what of that is `seen` now, and facts of the run."""
         if self._observer is not None and self._session is not None and self._session.hello is not None:
+            known = self._session.hello
+            stated = {what: why for what, why in {**known.blind, **blind}.items() if what not in seen}
+            if (stated, {**known.facts, **facts}) == (known.blind, known.facts):
+                return
+            for what in seen:
+                self._observer.blind.pop(what, None)
             self._observer.blind.update(blind)
             self._observer.facts.update(facts)
-            known = self._session.hello
-            self._session.update_hello(blind={**known.blind, **blind}, facts={**known.facts, **facts})
+            self._session.update_hello(blind=stated, facts={**known.facts, **facts})
 
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends, and nothing else; on any thread."""

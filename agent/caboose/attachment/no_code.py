@@ -43,6 +43,7 @@ from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
 from caboose.settings import environment
+from caboose.tensors.scalars import as_number
 from caboose_wire.fields import MAX_PARTS
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ NOBODY = -1
 """The part that losses of optimizers belong to that are not watched."""
 UNSEEN = {
     "data_wait": "python -m caboose does not see the loader; monitor.watch(loader) times it",
-    "validation": "python -m caboose does not see it; monitor.validation(loss) reports it",
+    "validation": "python -m caboose sees it where a framework validates or the script logs val/loss to TensorBoard or "
+    "W&B; monitor.validation(loss) reports it",
 }
 FIRST_STEPS = "the first {} steps of the optimizers that went on after step {:,}"
 TURNS = 3
@@ -87,6 +89,12 @@ def report_event(kind: str, **fields: Any) -> None:
         _automatic.report(kind, **fields)
 
 
+def report_validation(loss: Any) -> None:
+    """The loss of a validation of the run that is watched without code; nothing where the program attached itself."""
+    if _automatic is not None:
+        _automatic.report_validation(loss)
+
+
 class AutoAttach:
     """One process, from the import of torch on."""
 
@@ -108,6 +116,8 @@ class AutoAttach:
         self._outermost = 0
         """The optimizer whose step has begun and not ended, if it is not inside the step of another."""
         self._succession = Succession()
+        self._validated: tuple[int, float] | None = None
+        """The step of the last validation, and its loss."""
         self._members = Members()
         self._pace = Pace(())
         self._strange: set[int] = set()
@@ -223,6 +233,17 @@ class AutoAttach:
         """Reports an event, if this has attached."""
         if self._is_on and self._monitor is not None:
             self._monitor.event(kind, step=self._monitor.current_step, **fields)
+
+    def report_validation(self, loss: Any) -> None:
+        """Reports a validation, if this has attached; once, also if it is logged to several places."""
+        monitor = self._monitor
+        value = as_number(loss, "a validation loss")
+        if not self._is_on or monitor is None or monitor.identity is None or value is None:
+            return
+        monitor.describe(blind={}, facts={}, seen=("validation",))
+        if monitor.identity.rank == 0 and (monitor.current_step, value) != self._validated:
+            self._validated = monitor.current_step, value
+            monitor.validation(value)
 
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
