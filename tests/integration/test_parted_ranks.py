@@ -1,6 +1,7 @@
 """Two models with an optimizer each on several ranks: their losses, norms and rates are right, and nothing changes."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,15 @@ import pytest
 from support.processes import DaemonProcess, clean_environment, end, torchrun, wait_until
 from support.training import JOBS, finish, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(500)]
 
 STEPS = 12
+SECONDS = 200
 SCRIPT = JOBS / "parted.py"
 
 
 def no_code(out: Path, kind: str, env: dict[str, str]) -> list[Any]:
     """As `training` and `finish`, under `python -m caboose`."""
-    import subprocess
-
     out.mkdir()
     with (out / "job.log").open("wb") as log:
         process = subprocess.Popen(
@@ -28,7 +28,7 @@ def no_code(out: Path, kind: str, env: dict[str, str]) -> list[Any]:
             stderr=subprocess.STDOUT,
         )
         try:
-            return finish(process, out)
+            return finish(process, out, SECONDS)
         finally:
             end(process, patience=10)
 
@@ -38,10 +38,10 @@ def no_code(out: Path, kind: str, env: dict[str, str]) -> list[Any]:
 def test_each_part_has_its_own_loss_norm_and_rate(daemon: DaemonProcess, tmp_path: Path, kind: str, how: str) -> None:
     env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_JOB": "pair", "CABOOSE_OVERHEAD_BUDGET": "1"}
     with training(tmp_path / "bare", kind, str(STEPS), env=env, script=SCRIPT) as process:
-        bare = finish(process, tmp_path / "bare")
+        bare = finish(process, tmp_path / "bare", SECONDS)
     if how == "attach":
         with training(tmp_path / "watched", kind, str(STEPS), "attach", env=env, script=SCRIPT) as process:
-            watched = finish(process, tmp_path / "watched")
+            watched = finish(process, tmp_path / "watched", SECONDS)
     else:
         watched = no_code(tmp_path / "watched", kind, env)
     assert watched == bare, "weights and numbers are those of the bare run"
