@@ -205,8 +205,10 @@ class AutoAttach:
             self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
     def _report_unseen(self, pid: int) -> None:
-        """At the exit of a script that ended well and in which nothing was ever watched: logs the reason."""
+        """At the exit of a script that ended well and in which nothing was ever watched: rank 0 logs the reason."""
         if not self._is_on or attach.has_attached() or os.getpid() != pid or hasattr(sys, "last_type"):
+            return
+        if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") != "0":
             return
         if not self._num_made:
             why = "the script made no torch.optim.Optimizer"

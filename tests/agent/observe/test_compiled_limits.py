@@ -39,8 +39,8 @@ def group() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:.*recompile_limit")
-def test_the_recompile_limit_is_reached_as_without_and_what_then_runs_is_seen(
-    attach: Attach, listening: Collector, caplog: pytest.LogCaptureFixture
+def test_the_recompile_limit_is_reached_as_without_and_that_nothing_is_seen_then_is_stated(
+    attach: Attach, listening: Collector
 ) -> None:
     """Each size is a compilation; after two of them torch runs the model without."""
 
@@ -55,11 +55,8 @@ def test_the_recompile_limit_is_reached_as_without_and_what_then_runs_is_seen(
     seen = run(attach=attach, listening=listening)
     assert same(seen, bare)
     assert seen.num_graphs == bare.num_graphs == 2
-    eager = watched(attach, listening, Net(), steps=25, size=size)
-    assert list(seen.reports) == list(eager.reports) == [1, 6, 11, 16, 21]
-    assert {step: set(rows) for step, rows in seen.reports.items()} == {
-        step: set(rows) for step, rows in eager.reports.items()
-    }
+    assert list(seen.reports) == [1, 6]
+    assert seen.hello.blind["some_activations"] == compiled.LEFT_TO_PYTHON
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
