@@ -6,7 +6,8 @@ The script gets its own `__main__` module, which stays in `sys.modules` until th
 or registers for the exit finds the same as without us. For `-m`, runpy does exactly what `python -m` does. When an
 exception ends the script, our frames are removed from the traceback; exit codes, signals and `sys.exit` are not
 touched. torchrun's summary of a failure takes its title from its own command line, which names this module; so the
-exception is written to the error file that torchrun reads, and the summary shows the script's traceback.
+exception is written to the error file that torchrun reads, and the summary shows the script's traceback; also of a
+`sys.exit` that is a failure.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from caboose.attachment import no_code
-from caboose.integrations import frameworks
+from caboose.integrations import frameworks, scalars
 from caboose.report import live_monitors
 from caboose.version import __version__
 
@@ -53,6 +54,7 @@ WATCHING_FILES = frozenset(
         ("integrations", "frameworks.py"),
         ("integrations", "huggingface.py"),
         ("integrations", "lightning.py"),
+        ("integrations", "scalars.py"),
         ("observe", "engine_optimizer.py"),
         ("observe", "loader.py"),
         ("observe", "losses.py"),
@@ -85,6 +87,7 @@ def run(first: str, rest: list[str]) -> None:
     guard = no_code.begin(os.environ)
     if guard is not None:
         frameworks.begin(guard)
+        scalars.begin(guard)
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])
@@ -148,7 +151,8 @@ def _new_main() -> ModuleType:
 def _record_for_torchrun(error: BaseException) -> None:
     """Writes what `torch.distributed.elastic`'s `record` would, unless the script did that itself."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-    if not path or not isinstance(error, Exception) or os.path.exists(path):
+    is_failure = isinstance(error, Exception) or (isinstance(error, SystemExit) and error.code not in (None, 0))
+    if not path or not is_failure or os.path.exists(path):
         return
     stack = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
     details = {"py_callstack": stack, "timestamp": str(int(time.time()))}

@@ -15,7 +15,7 @@ must act, even if observing has failed, and its two exceptions are meant to end 
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from caboose.hunting.result import HuntResult
     from caboose.observe.observer import Observer
     from caboose.observe.parts import Outline
+    from caboose.report.past_steps import PastStep
     from caboose.rollback.brake import Brake
     from caboose.rollback.skip_step import StepSkipper
 
@@ -351,13 +352,23 @@ class Monitor:
             parts=observer.parts,
         )
 
-    def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        """Adds to what the Hello states: what is not seen, and facts of the run."""
+    def report_past(self, steps: "Sequence[PastStep]") -> None:
+        """Reports steps that were taken before this monitor was attached; before its own first step."""
+        if self._reporter is not None and not self._is_closed:
+            self.guard.protect("step", self._reporter.report_past)(steps)
+
+    def describe(self, *, blind: Mapping[str, str], facts: Mapping[str, Any], seen: Sequence[str] = ()) -> None:
+        """Changes what the Hello states: what is not seen, what of that is `seen` now, and facts of the run."""
         if self._observer is not None and self._session is not None and self._session.hello is not None:
+            known = self._session.hello
+            stated = {what: why for what, why in {**known.blind, **blind}.items() if what not in seen}
+            if (stated, {**known.facts, **facts}) == (known.blind, known.facts):
+                return
+            for what in seen:
+                self._observer.blind.pop(what, None)
             self._observer.blind.update(blind)
             self._observer.facts.update(facts)
-            known = self._session.hello
-            self._session.update_hello(blind={**known.blind, **blind}, facts={**known.facts, **facts})
+            self._session.update_hello(blind=stated, facts={**known.facts, **facts})
 
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends, and nothing else; on any thread."""

@@ -31,6 +31,8 @@ from caboose_drills.transformer import Transformer
 
 VOCABULARY, LENGTH, BATCH = 64, 48, 16
 HELD_OUT_SEED, HELD_OUT_BATCHES = 999, 16
+COMPILED_EVERY = 10
+"""Steps between two samples of a compiled run."""
 PACED_AFTER = 5
 """The step at which the ranks agree on how long one takes."""
 
@@ -41,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
-    model = _wrap(Transformer(vocabulary=VOCABULARY, length=LENGTH), options.sharding)
+    model = _wrap(Transformer(vocabulary=VOCABULARY, length=LENGTH), options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     seed = 1 + 100 * options.seed + dist.get_rank()
@@ -62,6 +64,7 @@ def main() -> None:
             snapshots=caboose.Snapshots(every=options.snapshot_every),
         ),
         checkpoints=options.checkpoint_dir or None,
+        sampling=caboose.Sampling(COMPILED_EVERY, compiled=True) if options.compiled else None,
     )
     for step, tokens in zip(range(1, options.steps + 1), monitor.watch(stream), strict=False):
         step_began = time.perf_counter()
@@ -124,13 +127,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", default="")
     parser.add_argument("--checkpoint-at", type=int, default=0, help="save one after this step")
     parser.add_argument("--sharding", choices=("ddp", "fsdp2"), default="ddp")
+    parser.add_argument("--compiled", action="store_true", help="compile the blocks, and read inside their graphs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", default="", help="write losses and a fingerprint to this file, .RANK added")
     return parser.parse_args()
 
 
-def _wrap(model: Transformer, sharding: str) -> nn.Module:
-    if sharding == "ddp":
+def _wrap(model: Transformer, options: argparse.Namespace) -> nn.Module:
+    if options.compiled:
+        for block in model.blocks:
+            block.compile(backend="aot_eager", fullgraph=True)
+    if options.sharding == "ddp":
         return DistributedDataParallel(model)
     for block in model.blocks:
         fully_shard(block)

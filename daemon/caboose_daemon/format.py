@@ -51,7 +51,7 @@ def witness(found: dict[str, Any]) -> str:
         more = f" and {len(layers) - MAX_LAYERS} more" if len(layers) > MAX_LAYERS else ""
         parts.append(", ".join(layers[:MAX_LAYERS]) + more)
     if found["phase"]:
-        parts.append(f"in the {found['phase']}")
+        parts.append(f"in the {found['phase']} phase")
     if lead:
         parts.append(f"{lead} step{'s' if lead > 1 else ''} before the loss moved")
     return ", ".join(parts)

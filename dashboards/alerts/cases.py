@@ -83,7 +83,7 @@ def _alert(rule: str, text: AlertText, severity: str) -> Alert:
         "exp_annotations": {
             "summary": f"{job}: {text.summary}",
             "culprit": (
-                "rank 3 on node-b, layer blocks.3.mlp, in backward (paged/7)"
+                "rank 3 on node-b, layer blocks.3.mlp, in the backward phase (paged/7)"
                 if is_page
                 else "no single rank (ticketed/2)"
             ),

@@ -42,7 +42,7 @@ _PLACE = (
     "{{ if .Labels.rank }}rank {{ .Labels.rank }}{{ if .Labels.host }} on {{ .Labels.host }}{{ end }}"
     "{{ else }}no single rank{{ end }}"
     "{{ if .Labels.layer }}, layer {{ .Labels.layer }}{{ end }}"
-    "{{ if .Labels.phase }}, in {{ .Labels.phase }}{{ end }}"
+    "{{ if .Labels.phase }}, in the {{ .Labels.phase }} phase{{ end }}"
     " ({{ .Labels.incident }})"
 )
 CULPRIT = (

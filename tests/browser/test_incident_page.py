@@ -58,7 +58,8 @@ def test_a_nan_on_one_of_eight_ranks_is_one_incident_with_its_diagnosis(
         expect(card.locator(".incident-head .rule")).to_have_text("non_finite")
         expect(card.locator(".incident-id")).to_have_text(f"{job}/1")
         expect(card.locator(".badge")).to_have_text("open")
-        expect(card.locator(".where b")).to_have_text("rank 5 on node5 · forward · in the step where the loss moved")
+        place = "rank 5 on node5 · forward phase · in the step where the loss moved"
+        expect(card.locator(".where b")).to_have_text(place)
         expect(card.locator(".when")).to_contain_text("onset step 31 · detected 31")
         expect(card.locator(".members li")).to_have_count(1)
         expect(page.locator("#incidents-none")).to_be_hidden()

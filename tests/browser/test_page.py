@@ -86,7 +86,7 @@ def test_a_nan_is_seen_live_and_after_loading_again(daemon: DaemonProcess, page:
         expect(tile(page, "Loss")).to_have_text("NaN")
         expect(page.locator("#rank-table tbody tr").nth(1)).to_contain_text("NaN")
         expect(page.locator("#headline-title")).to_contain_text("non_finite since step 11")
-        expect(page.locator(".incident .where")).to_contain_text("rank 1 on node1 · forward")
+        expect(page.locator(".incident .where")).to_contain_text("rank 1 on node1 · forward phase")
         send_steps(ranks, 12, 12, loss=math.inf)
         send_steps(ranks, 13, 14)
         wait_for_drawn_step(page, 14)

@@ -84,6 +84,44 @@ def test_a_framework(daemon: DaemonProcess, tmp_path: Path, name: str) -> None:
     assert_seen(daemon, name, step=30)
 
 
+def test_accelerate(daemon: DaemonProcess, tmp_path: Path) -> None:
+    printed = run(daemon, "accelerate", tmp_path, [*TORCHRUN, str(EXAMPLES / "accelerate_loop.py"), "--steps", "30"])
+    assert "step 30  loss" in printed
+    assert_seen(daemon, "accelerate", step=30, world=2)
+
+
+def test_fabric_with_its_own_launcher(daemon: DaemonProcess, tmp_path: Path) -> None:
+    run(
+        daemon,
+        "fabric",
+        tmp_path,
+        [sys.executable, str(EXAMPLES / "fabric_loop.py"), "--steps", "30", "--devices", "2"],
+    )
+    assert_seen(daemon, "fabric", step=30, world=2)
+
+
+@pytest.mark.parametrize("stage", ["0", "3"])
+def test_deepspeed(daemon: DaemonProcess, tmp_path: Path, stage: str) -> None:
+    pytest.importorskip("deepspeed", reason="its engine is the subject; it is no development dependency")
+    job = f"deepspeed-{stage}"
+    command = [*TORCHRUN, str(EXAMPLES / "deepspeed_zero.py"), "--steps", "10", "--stage", stage]
+    assert "step 10  loss" in run(daemon, job, tmp_path, command)
+    assert_seen(daemon, job, step=10, world=2)
+
+
+def test_torchtitan(daemon: DaemonProcess, tmp_path: Path) -> None:
+    pytest.importorskip("torchtitan", reason="its optimizers are the subject; it is no development dependency")
+    printed = run(daemon, "titan", tmp_path, [*TORCHRUN, str(EXAMPLES / "torchtitan_parts.py"), "--steps", "20"])
+    assert "step 20  loss" in printed
+    assert_seen(daemon, "titan", step=20, world=2)
+
+
+def test_ray_train(daemon: DaemonProcess, tmp_path: Path) -> None:
+    pytest.importorskip("ray.train", reason="its workers are the subject; it is no development dependency")
+    run(daemon, "ray", tmp_path, [sys.executable, str(EXAMPLES / "ray_train.py"), "--steps", "20"])
+    assert_seen(daemon, "ray", step=20, world=2)
+
+
 def test_no_code(daemon: DaemonProcess, tmp_path: Path) -> None:
     env = ["env", f"PYTHON={sys.executable}"]
 

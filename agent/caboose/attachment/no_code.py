@@ -19,8 +19,8 @@ a step ends is in `turns`, whose loss it is in `observe.losses`. A tensor that a
 (a temperature) is a part without a model. Copies that no optimizer holds, as targets and averages, are no part.
 
 Parts with losses of their own are trained against or for each other: that is reported as the objective, because no such
-loss is meant to fall. An optimizer that cannot join is reported as not seen. If one has taken `PATIENCE` steps while
-those that are watched took none, training has reached a new phase, and the search starts again.
+loss is meant to fall. An optimizer that cannot join is reported as not seen. Where training goes on with others than
+those that are watched (`succession`), a new phase has begun: the monitor is closed, and attached to them.
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
 A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
@@ -37,11 +37,13 @@ from typing import TYPE_CHECKING, Any
 
 from caboose.attachment import attach, imports
 from caboose.attachment.members import Members
+from caboose.attachment.succession import Succession
 from caboose.attachment.turns import PATIENCE, Pace
 from caboose.guard import Guard
 from caboose.monitor import Monitor
 from caboose.observe.patches import Patches
 from caboose.settings import environment
+from caboose.tensors.scalars import as_number
 from caboose_wire.fields import MAX_PARTS
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ NOBODY = -1
 """The part that losses of optimizers belong to that are not watched."""
 UNSEEN = {
     "data_wait": "python -m caboose does not see the loader; monitor.watch(loader) times it",
-    "validation": "python -m caboose does not see it; monitor.validation(loss) reports it",
+    "validation": "python -m caboose sees it where a framework validates or the script logs val/loss to TensorBoard or "
+    "W&B; monitor.validation(loss) reports it",
 }
+FIRST_STEPS = "the first {} steps of the optimizers that went on after step {:,}"
 TURNS = 3
 """Steps in which several models had losses of their own, after which it is no accident."""
 
@@ -85,6 +89,12 @@ def report_event(kind: str, **fields: Any) -> None:
         _automatic.report(kind, **fields)
 
 
+def report_validation(loss: Any) -> None:
+    """The loss of a validation of the run that is watched without code; nothing where the program attached itself."""
+    if _automatic is not None:
+        _automatic.report_validation(loss)
+
+
 class AutoAttach:
     """One process, from the import of torch on."""
 
@@ -98,10 +108,16 @@ class AutoAttach:
         self._num_steps = 0
         self._num_made = 0
         self._num_ended = 0
-        self._num_strange = 0
         self._num_turns = 0
         self._is_adversarial = False
-        self._has_exit = False
+        self._has_attached = False
+        self._first_step = 0
+        """The last step before the models that are watched."""
+        self._outermost = 0
+        """The optimizer whose step has begun and not ended, if it is not inside the step of another."""
+        self._succession = Succession()
+        self._validated: tuple[int, float] | None = None
+        """The step of the last validation, and its loss."""
         self._members = Members()
         self._pace = Pace(())
         self._strange: set[int] = set()
@@ -189,8 +205,10 @@ class AutoAttach:
             self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
     def _report_unseen(self, pid: int) -> None:
-        """At the exit of a script that ended well and in which nothing was ever watched: logs the reason."""
+        """At the exit of a script that ended well and in which nothing was ever watched: rank 0 logs the reason."""
         if not self._is_on or attach.has_attached() or os.getpid() != pid or hasattr(sys, "last_type"):
+            return
+        if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") != "0":
             return
         if not self._num_made:
             why = "the script made no torch.optim.Optimizer"
@@ -218,6 +236,17 @@ class AutoAttach:
         if self._is_on and self._monitor is not None:
             self._monitor.event(kind, step=self._monitor.current_step, **fields)
 
+    def report_validation(self, loss: Any) -> None:
+        """Reports a validation, if this has attached; once, also if it is logged to several places."""
+        monitor = self._monitor
+        value = as_number(loss, "a validation loss")
+        if not self._is_on or monitor is None or monitor.identity is None or value is None:
+            return
+        monitor.describe(blind={}, facts={}, seen=("validation",))
+        if monitor.identity.rank == 0 and (monitor.current_step, value) != self._validated:
+            self._validated = monitor.current_step, value
+            monitor.validation(value)
+
     def _watch_making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -232,6 +261,8 @@ class AutoAttach:
         from caboose.attachment.discovery import parameter_ids
 
         self._num_made += 1
+        self._overlaps.pop(id(optimizer), None)  # of one that is gone
+        self._succession.note_made(id(optimizer), self._num_steps)
         if any(not parameter_ids(other) & parameter_ids(optimizer) for other in self._own()):
             self._tell_losses_apart()
         self._known.add(optimizer)
@@ -284,47 +315,68 @@ class AutoAttach:
             self._boundary()
 
     def _step_begins(self, optimizer: "torch.optim.Optimizer") -> bool:
+        own = id(optimizer)
+        self._outermost = self._outermost or own
         if self._monitor is None:
             if optimizer not in self._without_model:
                 self._attach_to(optimizer)
             if self._monitor is None:
-                self._stepped_before.add(id(optimizer))
+                self._stepped_before.add(own)
             return False
-        return id(optimizer) in self._members and self._pace.begins(id(optimizer))
+        if own in self._members:
+            return self._pace.begins(own)
+        if self._replaces(optimizer):
+            self._release()
+            self._attach_to(optimizer)
+        return False
+
+    def _replaces(self, optimizer: "torch.optim.Optimizer") -> bool:
+        """Whether it begins a new phase, as one that was made since the last step for what is watched."""
+        return (
+            self._outermost == id(optimizer)
+            and self._num_steps - self._first_step >= PATIENCE
+            and not self._pace.is_open
+            and self._succession.was_made_after(id(optimizer), self._num_steps)
+            and optimizer not in self._without_model
+            and self._is_inner(optimizer)
+        )
 
     def _step_ended(self, optimizer: "torch.optim.Optimizer") -> bool:
         self._num_ended += 1
+        own, outer = id(optimizer), self._outermost
+        if own == outer:
+            self._outermost = 0
         if self._monitor is None:
             return False
-        own = id(optimizer)
         if own not in self._members:
-            self._stranger_stepped(optimizer)
+            if own == outer or not self._succession.is_inside(own, outer):
+                self._stranger_stepped(optimizer)
             return False
         if self._strange:
             self._meet_strangers()
-        self._num_strange = 0
+        if self._succession.num_steps:
+            self._succession.clear()
         if self._losses.owners is not None:
             self._members.add_loss(own, *self._losses.settle(*self._members.part_of(own)))
         return self._pace.ended(own)
 
     def _stranger_stepped(self, optimizer: "torch.optim.Optimizer") -> None:
         """An optimizer that is not watched: the losses of its step are not those of the others."""
-        is_inner = self._is_inner(optimizer)
         if self._losses.owners is None:
+            loss = self._losses.mean_so_far()
             self._losses.set_aside()
-        elif not is_inner:
-            self._losses.settle(NOBODY, frozenset((id(optimizer),)))
-        if not is_inner:
+        else:
+            loss, _ = self._losses.settle(NOBODY, frozenset((id(optimizer),)))
+        if not self._is_inner(optimizer):
             self._strange.add(id(optimizer))
             if self._losses.owners is None:
                 self._tell_losses_apart()
-        if optimizer not in self._without_model:
-            self._num_strange += 1
-            if self._num_strange >= PATIENCE:
-                self._release(optimizer)
+        if optimizer not in self._without_model and self._succession.keep(optimizer, loss):
+            self._release()
+            self._watcher.expect(optimizer)
 
     def _is_inner(self, optimizer: "torch.optim.Optimizer") -> bool:
-        """Whether it updates what an optimizer that is watched holds: inside a wrapping one, or in a new phase."""
+        """Whether it updates what an optimizer that is watched holds."""
         from caboose.attachment.discovery import parameter_ids
 
         if id(optimizer) not in self._overlaps:
@@ -376,11 +428,14 @@ class AutoAttach:
             logger.info("caboose: no module holds what this %s updates; it is not watched", type(optimizer).__name__)
             return
         optimizers = trained_with(models[0], optimizer, self._own())
-        self._num_steps = max(self._num_steps, self._engines.steps_taken(optimizer) or _steps_taken(optimizer))
+        if not self._has_attached:
+            self._num_steps = self._engines.steps_taken(optimizer) or _steps_taken(optimizer)
         outline = Outline.of_parts([TrainedPart("", tuple(models), tuple(optimizers))])
+        num_missed, past = self._succession.num_steps, self._succession.take(optimizers)
+        missed = {"first_steps": FIRST_STEPS.format(num_missed, self._num_steps)} if num_missed > len(past) else {}
         try:
             self._is_attaching = True
-            with attach.blind_to(**UNSEEN):
+            with attach.blind_to(**UNSEEN, **missed):
                 monitor = attach.attach(
                     outline,  # type: ignore[arg-type]  # what attach itself makes of a model
                     optimizers,
@@ -393,8 +448,8 @@ class AutoAttach:
             raise  # to the guard, which logs it
         finally:
             self._is_attaching = False
-        if self._monitor is None and not self._has_exit:
-            self._has_exit = True
+        if not self._has_attached:
+            self._has_attached = True
             atexit.register(self._end_open_step, os.getpid())  # called before attach's own, which closes the monitor
         self._monitor = monitor
         self._protect_with(monitor.guard)
@@ -411,6 +466,10 @@ class AutoAttach:
         self._watcher.forget(optimizers)
         if not self._awaited:
             self._watcher.stop()
+        if past:
+            monitor.report_past(past)
+            self._num_steps += len(past)
+        self._first_step = self._num_steps
 
     def _others(self, optimizers: "Sequence[torch.optim.Optimizer]") -> "list[torch.optim.Optimizer]":
         """The optimizers of other parameters."""
@@ -446,18 +505,18 @@ class AutoAttach:
         self._watcher.forget(optimizers)
         self._monitor.train(self._members.outline())
 
-    def _release(self, successor: "torch.optim.Optimizer") -> None:
+    def _release(self) -> None:
+        """Ends the watch of a phase that is over."""
         if self._monitor is not None:
             self._monitor.close()
         self._monitor = None
-        self._num_strange = self._num_turns = 0
+        self._num_turns = 0
         self._is_adversarial = False
         self._members = Members()
         for waiting in (self._strange, self._awaited, self._partners, self._stepped_before):
             waiting.clear()
         self._is_unwatched_stated = False
         self._protect_with(self.guard)
-        self._watcher.expect(successor)
 
 
 def _objective(env: Mapping[str, str]) -> str | None:

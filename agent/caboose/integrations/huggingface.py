@@ -9,10 +9,13 @@ over `logging_steps`, and `logging_nan_inf_filter` (on by default) replaces a Na
   their sum is the loss of the step, however the model or a `compute_loss_func` normalises; that sum is reported;
 * the model is the one that the Trainer calls, `model_wrapped`. The Trainer is found on the call stack of
   `on_train_begin`;
+* a trainer that is given something to score what the model generates (TRL's GRPO, RLOO, online DPO, PPO and their
+  relatives) trains by reinforcement: its loss is not meant to fall;
 * no callback is called around the wait for data. `get_batch_samples` fetches all micro-batches of a step, so it is
   replaced on this Trainer while it trains: the iterator that it is given is timed.
 """
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +48,9 @@ RECORDED = (
     "weight_decay",
 )
 """The Trainer's settings that are recorded with the job."""
+
+SCORES = frozenset({"reward_funcs", "reward_model", "judge", "value_model"})
+"""Arguments of trainers that score what the model generates."""
 
 NO_PLACE = "this version of the Trainer shows no place for it"
 
@@ -81,6 +87,7 @@ class CabooseCallback(TrainerCallback):
             "start_step": state.global_step,
             "scheduler": kwargs.get("lr_scheduler"),
             "scaler": None if trainer is None else getattr(trainer.accelerator, "scaler", None),
+            "objective": "reinforcement" if _has_scores(trainer) and not os.environ.get("CABOOSE_OBJECTIVE") else None,
             **self._options,
         }
         recorded = {name: getattr(args, name, None) for name in RECORDED}
@@ -163,6 +170,12 @@ class CabooseCallback(TrainerCallback):
         if self.monitor is not None:
             self.monitor.close()
         self.monitor = self._losses = None
+
+
+def _has_scores(trainer: Any) -> bool:
+    """Whether what this trainer's class is made with tells that it scores what the model generates."""
+    makers = [vars(kind).get("__init__") for kind in type(trainer).__mro__ if kind is not Trainer]
+    return any(SCORES & inspect.signature(made).parameters.keys() for made in makers if inspect.isfunction(made))
 
 
 def _calling_trainer() -> Any:

@@ -42,7 +42,8 @@ class GraphReader:
         self._has_graphs = is_compiled(model)
         self._was_called = False
         """Whether a forward was watched in this step."""
-        self._num_read = 0
+        self._num_read = self._num_read_before = 0
+        """Outputs read since attach, and before this step."""
         self.why_not_in_graphs: dict[str, None] = {}
         """Why some graphs could not be read in this step."""
         self.plan = protect("compiled activations", self._plan)
@@ -60,11 +61,14 @@ class GraphReader:
         """
         reasons, self.why_not_in_graphs = self.why_not_in_graphs, {}
         was_called, self._was_called = self._was_called, False
+        num_read, self._num_read_before = self._num_read - self._num_read_before, self._num_read
         if not reasons and not (self._has_graphs and was_called):
             return None
         text = "; ".join(reasons)
         if not self._num_read:
             return {"some_activations" if saw_others else "activations": text or compiled.TOO_EARLY}
+        if not text and not num_read:
+            text = compiled.LEFT_TO_PYTHON
         return {"some_activations": text} if text else {}
 
     def _plan(self, captured: Captured, args: Sequence[Any]) -> list[compiled.Site]:

@@ -117,7 +117,13 @@ class BackwardLosses:
 
     def take_mean(self) -> torch.Tensor | None:
         """The mean loss of the micro-batches since the last call; None if there was no backward pass."""
-        seen = self._take()
+        return self._average(self._take())
+
+    def mean_so_far(self) -> torch.Tensor | None:
+        """As `take_mean`, and the losses stay."""
+        return self._average(list(self._seen))
+
+    def _average(self, seen: list[MicroBatch]) -> torch.Tensor | None:
         count = len(seen)
         if count > 1 and all(_is_close(one.divisor, count) for one in seen):
             self._num_micro_batches = count

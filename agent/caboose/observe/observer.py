@@ -35,7 +35,7 @@ from caboose.observe.phases import PhaseClock
 from caboose.observe.samples import Samples
 from caboose.observe.step_hooks import StepHooks
 from caboose.observe.step_vector import StepVector, Vector
-from caboose.observe.waits import WaitObserver, in_fsdp2
+from caboose.observe.waits import WaitObserver, around_tensor_parallel, in_fsdp2
 from caboose.tensors.placement import in_ddp
 from caboose.tensors.readable import mean, on_host
 from caboose.tensors.readback import Utilization, device_phases, memory_bytes
@@ -123,7 +123,10 @@ class Observer:
         self._state = OptimizerState(self.optimizers, scaler)
         self._gradients = self._reader()
         self._clipping = ClippingObserver(frozenset(self.table.index), self._before_clip, protect)
-        self._waits = WaitObserver(clock, protect, is_distributed=is_reduced or (is_sharded and in_fsdp2(model)))
+        in_parts = is_sharded and around_tensor_parallel(model)
+        knows_waits = is_reduced or (is_sharded and not in_parts and in_fsdp2(model))
+        self._waits = WaitObserver(clock, protect, is_distributed=knows_waits)
+        self._waits.is_partly_known = in_parts
         self._samples = Samples(
             model,
             self.table,

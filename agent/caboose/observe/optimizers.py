@@ -55,8 +55,7 @@ class OptimizerState:
         known = self.values
         if known and len(values) == len(known) and all(map(is_, values, known)):
             return self.read  # the same objects: on most steps no rate has changed
-        rates = tuple(_number(group.get("lr")) for group in reported_groups(self._optimizers))
-        self.read = () if all(map(math.isnan, rates)) else rates
+        self.read = learning_rates(self._optimizers)
         self.values = values if all(type(value) in (float, int) for value in values) else []
         return self.read
 
@@ -110,6 +109,12 @@ class OptimizerState:
             return None
         self._num_skipped += had_forward and not did_step
         return self._num_skipped
+
+
+def learning_rates(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[float, ...]:
+    """The current learning rate of every group; empty if no group has a number."""
+    rates = tuple(_number(group.get("lr")) for group in reported_groups(optimizers))
+    return () if all(map(math.isnan, rates)) else rates
 
 
 def _number(value: Any) -> float:

@@ -11,6 +11,9 @@ rank's own time is what is left without the waiting, so the waiting is timed whe
 * DDP with buffers waits for rank 0's at the beginning of the forward.
 * FSDP2 waits for shards in forward and backward, and for the reduction of gradients in backward.
 
+What FSDP1 and tensor parallel layers wait for is not timed. Where FSDP2 is around tensor parallel layers, its own
+waiting is not timed either: what it leaves out would be taken for the rank's own time.
+
 `Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees every
 backward; a backward inside a backward (activation checkpointing) is part of it. Where the wrapper does not reduce the
 gradients, the loop may do so after the backward: that counts as backward, until the optimizer begins. The replacements
@@ -20,7 +23,7 @@ device is waited for by its streams, not by the host: the phase clock marks thos
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,6 +43,8 @@ class WaitObserver:
     def __init__(self, clock: PhaseClock, protect: Protect, *, is_distributed: bool) -> None:
         """`is_distributed` if the backward reduces the gradients over ranks, and all waiting is known."""
         self._clock = clock
+        self.is_partly_known = False
+        """Whether ranks wait in other places too, so that no waiting is marked."""
         self._is_distributed = is_distributed
         self._hook: Any = None
         self.begin_backward = protect("backward", self._begin_backward)
@@ -99,8 +104,23 @@ class WaitObserver:
 
 
 def in_fsdp2(model: torch.nn.Module) -> bool:
-    """Whether `fully_shard` was applied. What FSDP1 and tensor parallel models wait for is not timed."""
-    return any(base.__name__ == "FSDPModule" for module in model.modules() for base in type(module).__mro__)
+    """Whether `fully_shard` was applied."""
+    return any(_sharded_modules(model))
+
+
+def around_tensor_parallel(model: torch.nn.Module) -> bool:
+    """Whether `fully_shard` was applied to parameters that are distributed tensors already."""
+    groups = [getattr(_state_of(module), "_fsdp_param_group", None) for module in _sharded_modules(model)]
+    return any(getattr(p, "is_dtensor", False) for group in groups for p in getattr(group, "fsdp_params", ()))
+
+
+def _sharded_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    return (m for m in model.modules() if any(base.__name__ == "FSDPModule" for base in type(m).__mro__))
+
+
+def _state_of(module: Any) -> Any:
+    find = getattr(module, "_get_fsdp_state", None)
+    return None if find is None else find()
 
 
 _observers: list[WaitObserver] = []
@@ -154,7 +174,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     def waiting(*args: Any, **kwargs: Any) -> Any:
         if not _watching or torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        observers = list(_watching)
+        observers = [observer for observer in _watching if not observer.is_partly_known]
         for observer in observers:
             observer.begin_wait()
         try:

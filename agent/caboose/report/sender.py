@@ -233,6 +233,7 @@ class Sender:
         deadline = time.monotonic() + FLUSH_SECONDS
         while not self._flush(connection) and time.monotonic() < deadline:
             time.sleep(0.01)
+        self._listen(connection)  # the verdict that came since the last turn is the one to show
         if self._bye is not None:
             connection.send(encode(self._bye))
 

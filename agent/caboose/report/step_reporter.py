@@ -22,6 +22,7 @@ import msgspec
 from caboose.governor import Governor
 from caboose.guard import Guard, is_from_signal_handler, left_out
 from caboose.observe.phases import PhaseClock, Times
+from caboose.report.past_steps import PastRecord, read_back
 from caboose.report.record import PlainRecord, StepRecord, ThinRow, ThinRun
 from caboose.report.session import Session
 from caboose.tensors.scalars import as_number, kept_count
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from caboose.observe.batches import BatchCounter
     from caboose.observe.observer import ObservedStep, Observer, PlainStep
+    from caboose.report.past_steps import PastStep
 
 Loss: TypeAlias = "torch.Tensor | float | None"
 OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
@@ -294,6 +296,15 @@ class StepReporter:
             had_norms=self._takes_norms,
             had_phases=had_phases,
         )
+
+    def report_past(self, steps: "Sequence[PastStep]") -> None:
+        """Queues the reports of steps that were taken before this monitor was there, as the steps that come next."""
+        self._end_run()
+        session, count = self._session, self._session.count
+        for past, (losses, place) in zip(steps, read_back(steps), strict=True):
+            self._seq += 1
+            step = count.advance(None)
+            session.put(PastRecord(past, session.attempt, self._seq, step, count.model_step, losses, place))
 
     def _put_plain(
         self,

@@ -35,7 +35,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.web.writes import Write, Writes
 from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
-from caboose_wire import Message, encode
+from caboose_wire import Message, Welcome, encode
 from caboose_wire.codec import MAX_FRAME_BYTES
 from caboose_wire.sockets import outlast
 
@@ -255,6 +255,8 @@ class Loop:
             return  # it was revoked
         for to, message in self._receiver.handle(received.peer, received.frames, now, key):
             self._send(to, message, now)
+            if isinstance(message, Welcome):
+                self._verdicts.hurry()
 
     def _closed(self, reason: Reason) -> None:
         self._state.num_refused[reason] += 1

@@ -1,7 +1,7 @@
 """What rank 0 of a job is sent about it: where its page is, and what is wrong.
 
-Sent after its Hello, and when another incident is the worst one or its severity changed: not at every step of an open
-incident, whose numbers change.
+Sent at once after its Hello, because a first try may be over in a second, and when another incident is the worst one or
+its severity changed: not at every step of an open incident, whose numbers change.
 """
 
 from urllib.parse import quote
@@ -23,6 +23,10 @@ class Verdicts:
         self._state = state
         self._sent: dict[str, Key] = {}
         """By job: the incarnation of its rank 0, the worst incident, the health."""
+        self._next_check = 0.0
+
+    def hurry(self) -> None:
+        """A rank has introduced itself: the next turn checks."""
         self._next_check = 0.0
 
     def changed(self, now: float) -> list[tuple[Job, Verdict]]:

@@ -15,6 +15,7 @@ from caboose.attachment.no_code import PATIENCE, AutoAttach
 from caboose_wire import StepReport
 from support.collector import Collector
 from support.norms import grad_norm
+from support.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -280,19 +281,91 @@ def test_an_optimizer_of_bare_tensors_is_let_be(network: torch.nn.Module, listen
     assert losses(listening, 3) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_new_phase_with_a_new_optimizer_is_followed(network: torch.nn.Module, listening: Collector) -> None:
-    first = torch.optim.SGD(network[2].parameters(), lr=0.1)
-    for _ in range(3):
-        a_loss(network).backward()
-        first.step()
-    second = torch.optim.SGD(network.parameters(), lr=0.01)
-    for _ in range(PATIENCE + 2):
-        a_loss(network).backward()
-        second.step()
-    reports = listening.wait_for(StepReport, 5)
-    assert [(r.step, r.lr[0]) for r in reports] == [(1, 0.1), (2, 0.1), (3, 0.1), (4, 0.01), (5, 0.01)]
+def phase(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+    """Trains; returns the losses."""
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = a_loss(model)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_no_step_of_a_new_phase_with_a_new_optimizer_is_lost(network: torch.nn.Module, listening: Collector) -> None:
+    expected = phase(network, torch.optim.SGD(network[2].parameters(), lr=0.1), 3)
+    second = torch.optim.Adam(network.parameters(), lr=0.01)
+    expected += phase(network, second, PATIENCE + 2)
+    reports = listening.wait_for(StepReport, len(expected))
+    assert [r.step for r in reports] == list(range(1, len(expected) + 1))
+    assert [r.loss for r in reports] == pytest.approx(expected, rel=1e-6)
+    assert [r.lr for r in reports] == [(0.1,)] * 3 + [(0.01,)] * (PATIENCE + 2)
     assert len(listening.hellos) == 2
     assert listening.hellos[1].start_step == 3
+    kept = reports[3:]
+    assert kept[0].phases is None, "how long the first one took is not known"
+    assert all(r.phases is not None and r.phases.total > 0 for r in kept[1:])
+    assert [r.seq for r in kept] == list(range(1, PATIENCE + 3))
+
+
+def test_a_new_optimizer_of_the_same_model_is_watched_from_its_first_step_on(
+    network: torch.nn.Module, listening: Collector
+) -> None:
+    expected = phase(network, torch.optim.SGD(network.parameters(), lr=0.1), PATIENCE)
+    expected += phase(network, torch.optim.SGD(network[2].parameters(), lr=0.01), 3)
+    reports = listening.wait_for(StepReport, PATIENCE + 3)
+    assert [r.loss for r in reports] == pytest.approx(expected, rel=1e-6)
+    assert [(r.step, r.lr) for r in reports[PATIENCE:]] == [(PATIENCE + n, (0.01,)) for n in (1, 2, 3)]
+    assert all(grad_norm(r) is not None for r in reports[PATIENCE + 1 :]), "watched, not only told afterwards"
+
+
+@pytest.mark.parametrize("steps", [PATIENCE - 1, PATIENCE + 5])
+def test_layers_that_are_trained_one_after_the_other_lose_no_step(listening: Collector, steps: int) -> None:
+    """Both optimizers exist from the beginning, as in greedy layer-wise training."""
+    layers = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)]
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+    expected = phase(layers[0], optimizers[0], 30) + phase(layers[1], optimizers[1], steps)
+    num = len(expected) if steps > PATIENCE else 30
+    reports = listening.wait_for(StepReport, num)
+    assert [r.step for r in reports] == list(range(1, num + 1))
+    assert [r.loss for r in reports] == pytest.approx(expected[:num], rel=1e-6)
+
+
+def test_of_a_phase_with_several_optimizers_what_was_not_seen_is_stated(
+    network: torch.nn.Module, listening: Collector
+) -> None:
+    phase(network, torch.optim.SGD(network.parameters(), lr=0.1), 3)
+    models = [torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(PATIENCE):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            phase(model, optimizer, 1)
+    listening.wait_for(StepReport, 3 + PATIENCE // 2)
+    assert wait_until(lambda: "first_steps" in listening.hellos[-1].blind, 5)
+    assert f"the first {PATIENCE} steps" in listening.hellos[-1].blind["first_steps"]
+
+
+def test_an_optimizer_whose_step_raised_does_not_hide_those_that_follow(
+    network: torch.nn.Module, listening: Collector
+) -> None:
+    class Failing(torch.optim.SGD):
+        has_failed = False
+
+        def step(self, closure: Any = None) -> Any:
+            if self.has_failed:
+                raise MemoryError
+            return super().step(closure)
+
+    first = Failing(network.parameters(), lr=0.1)
+    expected = phase(network, first, 3)
+    first.has_failed = True
+    with pytest.raises(MemoryError):
+        phase(network, first, 1)
+    other = torch.nn.Linear(4, 1)
+    expected += phase(other, torch.optim.SGD(other.parameters(), lr=0.01), PATIENCE + 3)
+    reports = listening.wait_for(StepReport, PATIENCE + 2)
+    assert reports[-1].lr == (0.01,)
 
 
 def test_a_resumed_optimizer_says_where_it_continues(network: torch.nn.Module, listening: Collector) -> None:

@@ -316,6 +316,18 @@ def test_torchruns_error_file_has_the_scripts_own_traceback(tmp_path: Path) -> N
     assert "caboose" not in message["extraInfo"]["py_callstack"]
 
 
+@pytest.mark.parametrize(("code", "is_failure"), [("3", True), ("'no data'", True), ("0", False), ("", False)])
+def test_an_exit_that_is_a_failure_is_in_torchruns_error_file_too(tmp_path: Path, code: str, is_failure: bool) -> None:
+    (tmp_path / "leaves.py").write_text(f"import sys\nsys.exit({code})\n")
+    error_file = tmp_path / "error.json"
+    run([*WATCHED, "leaves.py"], tmp_path, TORCHELASTIC_ERROR_FILE=str(error_file))
+    assert error_file.exists() is is_failure
+    if is_failure:
+        message = json.loads(error_file.read_text())["message"]
+        assert message["message"] == f"SystemExit: {code.strip(chr(39))}"
+        assert 'leaves.py", line 2' in message["extraInfo"]["py_callstack"]
+
+
 def test_an_error_file_that_the_script_has_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("open('error.json', 'w').write('mine')\nraise ValueError\n")
     run([*WATCHED, "fails.py"], tmp_path, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
@@ -359,6 +371,13 @@ def test_a_script_in_which_nothing_could_be_watched_is_told_why_in_one_line(why:
     (line,) = done.stderr.splitlines()
     assert line.startswith("caboose: nothing was watched: ")
     assert why in line
+
+
+def test_of_several_ranks_one_says_that_nothing_could_be_watched(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(dedent(UNSEEN["made no torch.optim.Optimizer"]))
+    errors = {rank: run([*WATCHED, "train.py"], tmp_path, RANK=rank, WORLD_SIZE="2").stderr for rank in ("0", "1")}
+    assert "nothing was watched" in errors["0"]
+    assert errors["1"] == ""
 
 
 def test_a_script_that_fails_before_its_first_step_shows_its_own_error_alone(tmp_path: Path) -> None:

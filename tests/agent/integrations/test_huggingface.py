@@ -187,6 +187,41 @@ def test_a_resumed_run_continues_its_count(trainer: Callable[..., Any], listenin
     assert [r.loss for r in reports[2:]] == pytest.approx(logged(resumed)[-3:], abs=1e-4)
 
 
+class Scoring(transformers.Trainer):
+    """Trains on what its model generates, as TRL's online trainers do; the loss stays the model's."""
+
+    def __init__(self, *args: Any, reward_funcs: Any = len, **kwargs: Any) -> None:
+        self.scored_by = reward_funcs
+        super().__init__(*args, **kwargs)
+
+
+class Derived(Scoring):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "environment", "objective"),
+    [
+        (transformers.Trainer, "", "supervised"),
+        (Derived, "", "reinforcement"),
+        (Derived, "adversarial", "adversarial"),
+    ],
+)
+def test_a_trainer_that_scores_what_the_model_generates_trains_by_reinforcement(
+    trainer: Callable[..., Any],
+    listening: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Any],
+    environment: str,
+    objective: str,
+) -> None:
+    monkeypatch.setenv("CABOOSE_OBJECTIVE", environment)
+    trainer(kind=kind, max_steps=1).train()
+    listening.wait_for(Bye)
+    assert listening.hellos[0].facts["objective"] == objective
+
+
 def test_torch_is_as_before_when_training_is_over(trainer: Callable[..., Any], listening: Collector) -> None:
     run = trainer(max_steps=1)
     run.train()

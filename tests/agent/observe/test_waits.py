@@ -1,5 +1,6 @@
 """The beginning and the end of the backward are seen, and nothing of torch stays replaced."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -110,3 +111,27 @@ def test_an_engine_that_takes_no_callback_does_not_stop_the_backward(monkeypatch
     assert weight.grad is not None
     assert weight.grad.tolist() == [2.0, 2.0]
     assert guard.num_failures == 1
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_around_tensor_parallel_layers_no_waiting_is_taken_for_all_of_it(
+    process_group: None, attach: Attach, listening: Collector, is_parallel: bool
+) -> None:
+    """What is not timed would count as the rank's own time."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1), torch.nn.Tanh())
+    if is_parallel:
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint)
+    for _ in range(3):
+        a_step(model, optimizer, monitor)
+    phases = listening.wait_for(StepReport, 3)[-1].phases
+    assert phases is not None
+    assert math.isnan(phases.forward_wait) is is_parallel
+    assert math.isnan(phases.backward_wait) is is_parallel

@@ -78,6 +78,13 @@ def test_a_run_prints_where_its_page_is_and_how_it_stood(tmp_path: Path, daemon:
 
 
 @pytest.mark.slow
+def test_a_run_of_a_second_prints_both_lines_too(tmp_path: Path, daemon: DaemonProcess) -> None:
+    lines = run(tmp_path, 9, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="short")
+
+    assert len(lines) == 2, lines
+
+
+@pytest.mark.slow
 def test_one_warning_if_no_daemon_answers(tmp_path: Path) -> None:
     (line,) = run(tmp_path, 3, CABOOSE_ENDPOINT="tcp://127.0.0.1:9")
 

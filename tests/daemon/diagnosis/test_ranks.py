@@ -197,6 +197,15 @@ def test_a_rank_that_the_others_wait_for_is_slow_where_its_time_goes(phase: str,
     assert look in told(diagnosis, "slow_rank").advice.first_fix
 
 
+@pytest.mark.parametrize("phase", ["loss", "other"])
+def test_where_a_rank_runs_code_of_its_own_the_advice_is_about_that_code_and_not_its_machine(phase: str) -> None:
+    advice = told(diagnose(of_ranks(a_lag(phase))), "slow_rank").advice
+
+    assert "code that only this rank runs" in advice.first_fix
+    assert not [word for word in ("clock", "cordon", "machine") if word in advice.first_fix]
+    assert advice.code
+
+
 def test_a_job_that_slowed_down_as_a_whole_has_no_slow_rank() -> None:
     for world in (1, 4):
         diagnosis = diagnose(of_ranks(a_finding("throughput_regression"), world=world))

@@ -25,6 +25,15 @@ def test_it_is_sent_at_first_and_when_another_incident_is_the_worst_but_not_at_e
     assert sent(verdicts, story.nan_loss(0, 1, at=46, steps=20).wait(2.0)) == []
 
 
+def test_a_rank_that_has_just_introduced_itself_does_not_wait_for_the_next_second() -> None:
+    story = scenario(ranks=2)
+    verdicts = Verdicts(story.core.state)
+    assert sent(verdicts, story) == []
+    story.healthy(1)
+    verdicts.hurry()
+    assert [job.name for job, _ in verdicts.changed(story.now)] == ["train"]
+
+
 def test_a_job_without_a_live_rank_0_gets_none() -> None:
     story = scenario(ranks=2).healthy(30).leaves(0)
 

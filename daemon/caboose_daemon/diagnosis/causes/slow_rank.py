@@ -6,13 +6,19 @@ from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+CODE = "logging, metrics, checkpoints and other code that only this rank runs"
 PLACES = {
     "data": ("waiting for data", "storage, loader workers and other readers of the same storage"),
     "forward": ("in the forward", "clocks, other processes, longer samples, and hooks on this rank only"),
+    "loss": ("between forward and backward", CODE),
+    "backward": ("in the backward", "clocks, other processes, gradient hooks, and longer samples on this rank only"),
     "optimizer": ("in the optimizer", "clocks, other processes, and a larger share of the optimizer's state"),
-    "other": ("in other code", "logging, metrics and checkpoints on this rank only"),
+    "other": ("outside of forward, backward and optimizer", CODE),
 }
 """Per phase: its name in a sentence, and what to check."""
+MACHINE = "; cordon its machine if that is slow"
+LOADER_LINE = "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, prefetch_factor=4)"
+CODE_LINE = "if step % 100 == 0:  # do work of one rank for all rarely, or in a thread"
 
 
 class SlowRank(Cause):
@@ -46,13 +52,11 @@ class SlowRank(Cause):
     def advise(self, case: Case) -> Advice:
         finding = case.finding("straggler")
         phase = finding.phase if finding is not None else ""
-        look = PLACES.get(phase, ("", "clocks, other processes and storage"))[1]
-        code = {
-            "data": "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, prefetch_factor=4)",
-            "other": "if step % 100 == 0:  # do work of one rank for all rarely, or in a thread",
-        }.get(phase, "")
+        place, look = PLACES.get(phase, ("", "clocks, other processes and storage"))
+        where = f", {place}" if place else ""
+        code = CODE_LINE if look is CODE else LOADER_LINE if phase == "data" else ""
         return Advice(
-            first_fix=f"check {case.who('straggler')}: {look}; cordon its machine if that is slow",
+            first_fix=f"check {case.who('straggler')}{where}: {look}" + ("" if look is CODE else MACHINE),
             code=code,
             avoid="do not add ranks or enlarge the batch: every rank runs at the pace of the slowest",
             verify="the lag is gone; after exchanging two machines it stays with the machine or with the rank's code",

@@ -158,7 +158,7 @@ function witnessOf(witness) {
   const host = witness.host && witness.ranks.length === 1 ? ` on ${witness.host}` : "";
   if (witness.ranks.length) places.push(rankNames(witness.ranks) + host);
   if (witness.layers.length) places.push(layerNames(witness.layers));
-  if (witness.phase) places.push(witness.phase);
+  if (witness.phase) places.push(`${witness.phase} phase`);
   const steps = witness.steps_before_loss;
   if (steps === 0) places.push("in the step where the loss moved");
   else if (steps !== null) places.push(`${plural(steps, "step")} before the loss moved`);
