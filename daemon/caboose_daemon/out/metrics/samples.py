@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from caboose_daemon.out.metrics.metric import JOB
 from caboose_daemon.out.metrics.names import Names
-from caboose_daemon.out.metrics.table import ENTRIES, JOB
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.out.metrics.units import unit_in_name
 
 MAX_LABEL = 128
