@@ -28,13 +28,15 @@ def test_it_is_sent_at_first_and_when_another_incident_is_the_worst_but_not_at_e
 
 
 def test_a_rank_that_has_just_introduced_itself_does_not_wait_for_the_next_second() -> None:
-    core = Core()
-    verdicts = Verdicts(core.state)
-    assert verdicts.changed(1.0) == []
-    core.say(b"r0", a_hello(world=1), 1.1)
-    assert verdicts.changed(1.2) == [], "the check is made once a second"
+    story = scenario(ranks=2)
+    verdicts = Verdicts(story.core.state)
+    assert len(sent(verdicts, story)) == 1
+    story.leaves(0, 1)
+    story.hello = {"incarnation": "of-the-next-launch", "launch": "the-next"}
+    story.joins(0)
+    assert sent(verdicts, story) == [], "the second is not over"
     verdicts.hurry()
-    assert [job.name for job, _ in verdicts.changed(1.2)] == ["train"]
+    assert [verdict.job for verdict in sent(verdicts, story)] == ["train"]
 
 
 def test_a_job_without_a_live_rank_0_gets_none() -> None:
