@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
 from caboose_daemon.ops.grafana_push import contains
-from caboose_daemon.out.grafana.connection import Connection, GrafanaError, check_url
+from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url
 from support.grafana import TOKEN, StandIn, standing_in
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -172,7 +172,7 @@ def test_a_daemon_that_is_not_there_is_a_word_or_an_error_if_it_was_asked_for(pu
         line = the_line(push("--daemon", nobody), 1)
         unasked = push(CABOOSE_HTTP=nobody)
 
-    assert line == f"no daemon answers at http://{nobody}: Connection refused"
+    assert line == f"no daemon answers at http://{nobody}: GrafanaConnection refused"
     assert unasked.exit_code == 0
     assert unasked.stderr == f"caboose: {line}; no incidents pushed\n"
 
@@ -308,7 +308,7 @@ def test_nobody_there_is_one_line(push: Push) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
 
-        assert the_line(push("--url", url), 1) == f"Grafana at {url} cannot be reached: Connection refused"
+        assert the_line(push("--url", url), 1) == f"Grafana at {url} cannot be reached: GrafanaConnection refused"
 
 
 def test_a_name_that_is_no_host_is_one_line(push: Push) -> None:
@@ -332,7 +332,7 @@ def test_a_redirect_is_not_followed_with_the_token(push: Push, grafana: StandIn)
 
 def test_one_that_does_not_answer_is_given_up(grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 200, until=threading.Event())
-    connection = Connection(grafana.url, TOKEN, timeout=0.2)
+    connection = GrafanaConnection(grafana.url, TOKEN, timeout=0.2)
 
     with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s, reading its version"):
         connection.check_version()
