@@ -172,7 +172,7 @@ def test_a_daemon_that_is_not_there_is_a_word_or_an_error_if_it_was_asked_for(pu
         line = the_line(push("--daemon", nobody), 1)
         unasked = push(CABOOSE_HTTP=nobody)
 
-    assert line == f"no daemon answers at http://{nobody}: GrafanaConnection refused"
+    assert line == f"no daemon answers at http://{nobody}: Connection refused"
     assert unasked.exit_code == 0
     assert unasked.stderr == f"caboose: {line}; no incidents pushed\n"
 
@@ -308,7 +308,7 @@ def test_nobody_there_is_one_line(push: Push) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
 
-        assert the_line(push("--url", url), 1) == f"Grafana at {url} cannot be reached: GrafanaConnection refused"
+        assert the_line(push("--url", url), 1) == f"Grafana at {url} cannot be reached: Connection refused"
 
 
 def test_a_name_that_is_no_host_is_one_line(push: Push) -> None:
