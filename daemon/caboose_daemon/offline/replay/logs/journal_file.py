@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from caboose_daemon.offline.replay.logs.log import Log, LogColumn, LogError
+from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
 from caboose_daemon.store.database import connect
 from caboose_daemon.store.step_table import NAN_BITS
 from caboose_wire import Event
@@ -48,7 +48,7 @@ def _job(connection: sqlite3.Connection, path: Path, number: int, name: str) -> 
         array = np.array([np.nan if value is None else value for value in values])
         is_logged = np.array([value is not None for value in values], dtype=np.bool_) | is_nan
         if is_logged.any() or quantity == "loss":
-            table[quantity] = LogColumn(array, is_logged)
+            table[quantity] = Column(array, is_logged)
     launches = np.array(attempts, dtype=np.int64)
     begins = np.flatnonzero(np.diff(launches)) + 1
     return Log(

@@ -17,7 +17,7 @@ class LogError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LogColumn:
+class Column:
     """One logged quantity, a value for every row of its log."""
 
     values: NDArray[np.float64]
@@ -32,7 +32,7 @@ class Log:
     file: str
     steps: NDArray[np.int64]
     """A step number that decreases, where the run was resumed, is kept as it is."""
-    columns: dict[str, LogColumn]
+    columns: dict[str, Column]
     """`loss`, and where they were logged `grad_norm`, `lr` and `val_loss`; every other quantity by its own name."""
     restarts: frozenset[int] = frozenset()
     """Rows with which another launch of the run begins, where the log has that besides a step number that decreases."""

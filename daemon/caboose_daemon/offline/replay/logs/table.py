@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.offline.replay.logs.cells import Cells
-from caboose_daemon.offline.replay.logs.log import Log, LogColumn, LogError
+from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
 from caboose_daemon.offline.replay.logs.names import USED, candidates, is_clock, nearest
 
 MAX_STEP = 2**53
@@ -58,8 +58,8 @@ def to_log(table: Table) -> Log:
         loss = columns["loss"]
         in_training, in_validation = loss.is_logged & ~table.is_validation, loss.is_logged & table.is_validation
         if in_training.any() and in_validation.any():
-            columns["loss"] = LogColumn(loss.values, in_training)
-            columns["val_loss"] = LogColumn(loss.values, in_validation)
+            columns["loss"] = Column(loss.values, in_training)
+            columns["val_loss"] = Column(loss.values, in_validation)
     taken = {step, *names.values()}
     for name, cells in table.columns.items():
         if name not in taken and name not in columns and cells.text is None and cells.is_logged.any():
@@ -67,13 +67,11 @@ def to_log(table: Table) -> Log:
     has_step = table.columns[step].is_logged
     steps = table.columns[step].values[has_step].astype(np.int64)
     if not has_step.all():
-        columns = {name: LogColumn(c.values[has_step], c.is_logged[has_step]) for name, c in columns.items()}
+        columns = {name: Column(c.values[has_step], c.is_logged[has_step]) for name, c in columns.items()}
     return Log(table.file, *merged(steps, columns))
 
 
-def merged(
-    steps: NDArray[np.int64], columns: Mapping[str, LogColumn]
-) -> tuple[NDArray[np.int64], dict[str, LogColumn]]:
+def merged(steps: NDArray[np.int64], columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], dict[str, Column]]:
     """Neighbouring rows of one step as one, where they do not contradict each other."""
     starts = np.ones(len(steps), np.bool_)
     starts[1:] = steps[1:] != steps[:-1]
@@ -95,11 +93,11 @@ def merged(
         values[rows] = column.values[column.is_logged]
         is_logged = np.zeros(len(values), np.bool_)
         is_logged[rows] = True
-        result[name] = LogColumn(values, is_logged)
+        result[name] = Column(values, is_logged)
     return steps[starts], result
 
 
-def _contradicts(name: str, column: LogColumn) -> NDArray[np.bool_]:
+def _contradicts(name: str, column: Column) -> NDArray[np.bool_]:
     """The rows that cannot join one in which the column is logged already."""
     if name in ("loss", "val_loss", "grad_norm"):
         return column.is_logged
@@ -117,8 +115,8 @@ def _bits(flags: list[NDArray[np.bool_]]) -> list[int]:
     return [int.from_bytes(row) for row in packed]
 
 
-def _column(cells: Cells) -> LogColumn:
-    return LogColumn(cells.values, cells.is_logged)
+def _column(cells: Cells) -> Column:
+    return Column(cells.values, cells.is_logged)
 
 
 def _chosen(table: Table, wanted: str) -> str | None:
