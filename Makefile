@@ -55,9 +55,10 @@ test-long: setup tools ## the tests that take minutes: long runs, kinds of shard
 	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "long and not alone and not rest"
 	@requirements/tests.sh $(BIN)/python -m "alone and long"
 
-# What has passed at this commit is kept in a file until all has, so that it goes on where it was stopped.
+# What has passed at this commit is kept in a file until all has, so that it goes on where it was stopped. (With "=": pytest
+# looks for conftest.py beside a word that is a file.)
 test-rest: setup tools ## every further case of what test and test-long run: half an hour, resumable, for a release
-	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed .rest-passed -m "rest"
+	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed=.rest-passed -m "rest"
 
 lint: setup ## check style
 	@$(BIN)/ruff check .
