@@ -28,6 +28,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "exception": (SHARD, ""),
     "close in a finally": (SHARD, ""),
     "close in an except": ("", ""),
+    "an error at a prompt": ("", ""),
     "exit from a with block": ("", ""),
     "interrupted, exit(130)": ("KeyboardInterrupt: ", "SIGINT"),
     "USR1": ("", "SIGUSR1"),

@@ -63,7 +63,7 @@ def run(tmp_path: Path, num_steps: int, **env: str) -> list[str]:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "caboose", "train.py", str(num_steps)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(**env), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=clean_environment(**env), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     return [line for line in done.stderr.splitlines() if line.startswith("caboose:")]
@@ -112,7 +112,7 @@ def test_one_warning_if_a_script_that_ends_well_reported_no_step(
         env=clean_environment(CABOOSE_ENDPOINT=daemon.endpoint),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == status

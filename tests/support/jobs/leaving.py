@@ -3,6 +3,7 @@
 leaving.py ENDPOINT bare      the same without Caboose
 """
 
+import code
 import gc
 import json
 import multiprocessing
@@ -67,6 +68,11 @@ def asked_to_save(error: BaseException | None = None) -> None:
         raise error
 
 
+def at_prompt() -> None:
+    sys.ps1 = ">>> "
+    code.InteractiveInterpreter().runsource("1/0")
+
+
 def fork_a_rank(endpoint: str, place: str, action: Callable[[], None]) -> None:
     def rank() -> None:
         train(endpoint, job_of(place))
@@ -100,6 +106,7 @@ PLACES: dict[str, Callable[[Any], None]] = {
     "exception": lambda monitor: raising(ValueError("bad shard")),
     "close in a finally": lambda monitor: in_finally(ValueError("bad shard"), monitor),
     "close in an except": stop_early,
+    "an error at a prompt": lambda monitor: at_prompt(),
     "exit from a with block": with_block,
     "interrupted, exit(130)": lambda monitor: interrupted(130),
     "USR1": lambda monitor: signal.raise_signal(signal.SIGUSR1),
