@@ -22,8 +22,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from caboose.attachment import no_code
-from caboose.integrations import frameworks, scalars
+from caboose.integrations import children
 from caboose.report import live_monitors
 from caboose.version import __version__
 
@@ -60,6 +59,7 @@ WATCHING_FILES = frozenset(
         ("observe", "losses.py"),
         ("observe", "model_calls.py"),
         ("observe", "waits.py"),
+        ("report", "endings.py"),
     )
 )
 """Files whose functions replace torch's; their frames are not part of the script."""
@@ -84,10 +84,7 @@ def main() -> None:
 
 def run(first: str, rest: list[str]) -> None:
     """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
-    guard = no_code.begin(os.environ)
-    if guard is not None:
-        frameworks.begin(guard)
-        scalars.begin(guard)
+    guard = children.begin()
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])
@@ -101,6 +98,8 @@ def run(first: str, rest: list[str]) -> None:
             _record_for_torchrun(error)
         _hide_own_frames()
         raise
+    if guard is not None:
+        live_monitors.note_exit(None)
 
 
 def _run_script(path: str, arguments: list[str]) -> None:

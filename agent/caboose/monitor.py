@@ -14,6 +14,7 @@ must act, even if observing has failed, and its two exceptions are meant to end 
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from caboose.observe.phases import PhaseClock
 from caboose.report import live_monitors, resources
 from caboose.report.identity import Identity
 from caboose.report.session import Session
+from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
 from caboose.report.step_reporter import StepReporter
 
@@ -308,13 +310,14 @@ class Monitor:
 
         Takes under a second, unless a checkpoint is still being written in the background: then it waits for that.
 
-        `error` is the exception that ends the run, if one does; at exit it is found without being passed.
+        `error` is the exception that ends the run, if one does; at exit it is found without being passed. While an
+        exception is being handled, as in a `finally`, the last message waits until it is known whether it ends the run.
         """
         self._build_later = None
         if self._is_closed:
             return
         if self._checkpointer is not None:
-            is_broken = error is not None or live_monitors.exit_error() is not None
+            is_broken = bool(error or live_monitors.exit_error() or sys.exc_info()[1])
             self._checkpointer.wait(BROKEN_SECONDS if is_broken else None)
             self.guard.protect("checkpoint", self._checkpointer.report_finished)()
         self._is_closed = True
@@ -324,7 +327,7 @@ class Monitor:
                     part.close()
         finally:
             if self._session is not None:
-                self._session.close(error or live_monitors.exit_error(), live_monitors.noted_signal())
+                live_monitors.close_session(self._session.close, error)
 
     def train(self, outline: "Outline") -> None:
         """From now on these models and optimizers are watched, in the same run; in the middle of a step.
@@ -374,6 +377,11 @@ class Monitor:
         """Sends the Bye of a process that a signal ends, and nothing else; on any thread."""
         if not self._is_closed and self._session is not None:
             self._session.say_goodbye(signal_name)
+
+    def leave(self, error: BaseException | None, signal_name: str) -> None:
+        """Sends the Bye of a process that ends at once, and prints the last line; on any thread."""
+        if not self._is_closed and self._session is not None:
+            self._session.close(error, signal_name, GOODBYE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""

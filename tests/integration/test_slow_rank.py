@@ -7,7 +7,7 @@ import pytest
 from support.processes import DaemonProcess, wait_until
 from support.training import JOBS, training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PHASES = {
     "loss": "loss",
@@ -33,7 +33,7 @@ def test_the_slow_rank_is_named_with_its_place(
     env = {"CABOOSE_ENDPOINT": daemon.endpoint, "CABOOSE_JOB": "train"}
     arguments = (place, wrapper, str(slow))
     with training(tmp_path, *arguments, env=env, ranks=ranks, script=JOBS / "slow_rank.py") as job:
-        assert job.wait(120) == 0, (tmp_path / "job.log").read_text()
+        assert job.wait(240) == 0, (tmp_path / "job.log").read_text()
 
     def found() -> list[tuple[list[int], str]]:
         findings = daemon.get("/api/v1/jobs/train/findings")["findings"]

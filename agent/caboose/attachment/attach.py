@@ -208,6 +208,7 @@ def attach(
         logger.info("caboose: %s in this process; that monitor is closed", what)
         before.monitor.close()
 
+    live_monitors.settle()
     shell, blind, facts = Shell(start_step, start_model_step), dict(_blind), dict(_facts)
 
     def build_components() -> Components:

@@ -23,8 +23,10 @@ loss is meant to fall. An optimizer that cannot join is reported as not seen. Wh
 those that are watched (`succession`), a new phase has begun: the monitor is closed, and attached to them.
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
-A forked child reports nothing. Nothing here raises into the script: each entry is behind a guard, and a failure to
-attach ends the attempt. A script that ended well without a step that could be watched gets one line about that.
+A child that is forked once there is an optimizer reports nothing; one that is forked before may be a rank
+(`integrations.children` has the ranks that are spawned). Nothing here raises into the script: each entry is behind a
+guard, and a failure to attach ends the attempt. A script that ended well without a step that could be watched gets one
+line about that, unless it only started other processes.
 """
 
 import atexit
@@ -64,8 +66,11 @@ TURNS = 3
 """Steps in which several models had losses of their own, after which it is no accident."""
 
 
-def begin(env: Mapping[str, str]) -> Guard | None:
-    """Attaches to what this process trains from now on; returns its guard. Imports no torch, and never raises."""
+def begin(env: Mapping[str, str], *, is_child: bool = False) -> Guard | None:
+    """Attaches to what this process trains from now on; returns its guard. Imports no torch, and never raises.
+
+    `is_child`: the script runs in the process that started this one.
+    """
     try:
         if environment.is_disabled(env):
             return None
@@ -74,13 +79,19 @@ def begin(env: Mapping[str, str]) -> Guard | None:
         logger.warning("caboose: this run is not watched: %s", error)
         return None
     global _automatic
-    automatic = _automatic = AutoAttach()
+    automatic = _automatic = AutoAttach(has_others=is_child)
     install = automatic.guard.protect("automatic attach", automatic.install)
     imports.when_imported("torch", lambda _: install())
     return automatic.guard
 
 
 _automatic: "AutoAttach | None" = None
+
+
+def note_children() -> None:
+    """This process starts others, which may train."""
+    if _automatic is not None:
+        _automatic.has_others = True
 
 
 def report_event(kind: str, **fields: Any) -> None:
@@ -98,10 +109,13 @@ def report_validation(loss: Any) -> None:
 class AutoAttach:
     """One process, from the import of torch on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_others: bool = False) -> None:
         self.guard = Guard(on_trip=self._shut_down)
+        self.has_others = has_others
+        """Whether other processes run parts of this script: training nothing here means nothing then."""
         self._patches = Patches()
         self._is_on = False
+        self._has_forked = False
         self._has_installed = False
         self._monitor: Monitor | None = None
         self._is_attaching = False
@@ -169,7 +183,7 @@ class AutoAttach:
             compiled.install()
             self._has_installed = True
         attach.before_attach.append(self._give_way)
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_parent=self._note_fork, after_in_child=self._forked)
         atexit.register(self._report_unseen, os.getpid())
         self._is_on = True
 
@@ -200,13 +214,18 @@ class AutoAttach:
         if self._monitor is not None:
             self._monitor.close()
 
+    def _note_fork(self) -> None:
+        self._has_forked = True
+
     def _forked(self) -> None:
-        if self._is_on:
-            self.stop()  # the monitor belongs to the parent too, and handles the fork itself
+        if self._is_on and self._num_made:
+            self.stop()  # what is trained belongs to the parent, and a monitor handles the fork itself
 
     def _report_unseen(self, pid: int) -> None:
         """At the exit of a script that ended well and in which nothing was ever watched: rank 0 logs the reason."""
         if not self._is_on or attach.has_attached() or os.getpid() != pid or hasattr(sys, "last_type"):
+            return
+        if self.has_others or (self._has_forked and not self._num_made and not self._losses.has_any):
             return
         if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") != "0":
             return

@@ -26,6 +26,7 @@ from caboose.checkpoints.errors import CheckpointRefused
 from caboose.checkpoints.plan_request import NoAnswer, ask
 from caboose.report import identity
 from caboose.report.daemon_log import printable
+from caboose.report.identity import STEP_TASKS
 from caboose.settings import environment
 from caboose_wire import Plan, PlanRequest
 
@@ -145,7 +146,7 @@ def resume_plan(
 
 def _world(env: Mapping[str, str]) -> int:
     """From the launcher's variables; 0 if there are none, which matches any."""
-    text = env.get("WORLD_SIZE") or env.get("SLURM_NTASKS") or ""
+    text = env.get("WORLD_SIZE") or env.get(STEP_TASKS) or ""
     return int(text) if text.isdecimal() else 0
 
 

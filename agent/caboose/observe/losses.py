@@ -110,6 +110,11 @@ class BackwardLosses:
         self._aside.clear()
         self._scaled.clear()
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there was a backward pass that no step was reported for."""
+        return bool(self._seen or self._aside)
+
     def set_aside(self) -> None:
         """Another optimizer has stepped: the losses so far were its own, unless no others come before the next step."""
         self._aside.extend(self._seen)

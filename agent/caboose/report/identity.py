@@ -8,12 +8,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from caboose_wire.fields import JOB_PATTERN
 
 NO_NAME = re.compile(r"none|\d+|[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 """Run ids of torchrun that name no job: its default, a number (often $RANDOM, or that of an example), and the UUID that
 --standalone makes; most of them differ at every launch."""
+
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
+"""The processes that srun starts in this step."""
 
 
 def _started_in() -> str:
@@ -50,7 +54,7 @@ def resolve(
     rank: int | None = None,
     world: int | None = None,
 ) -> Identity:
-    """Explicit values first, then torchrun's variables, then Slurm's, else a single process.
+    """Explicit values first, then torchrun's variables, then those of srun, else a single process.
 
     A job has the same name at every launch, so that a relaunch is its next attempt: what the user set (`job=`,
     CABOOSE_JOB, torchrun's --rdzv-id), Slurm's job or array task, else the script and the directory it was started in.
@@ -63,9 +67,9 @@ def resolve(
             "(pass job=, or set CABOOSE_JOB)"
         )
     if rank is None:
-        rank = _whole(env, "RANK", "SLURM_PROCID", default=0)
+        rank = _whole(env, "RANK", *_of_slurm(env, "SLURM_PROCID"), default=0)
     if world is None:
-        world = _whole(env, "WORLD_SIZE", "SLURM_NTASKS", default=1)
+        world = _whole(env, "WORLD_SIZE", *_of_slurm(env, STEP_TASKS), default=1)
     if not 0 <= rank < world:
         raise ValueError(f"rank={rank} is not below world_size={world}; pass both, or start with torchrun")
     return Identity(
@@ -75,6 +79,11 @@ def resolve(
         launch=_launch(env),
         attempt=_whole(env, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
     )
+
+
+def _of_slurm(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """A variable of Slurm's, if srun started this process: in a batch script it is about tasks that it may start."""
+    return (name,) if env.get(STEP_TASKS) else ()
 
 
 def _whole(env: Mapping[str, str], *names: str, default: int) -> int:
@@ -106,16 +115,21 @@ def _job(env: Mapping[str, str]) -> str:
 
 
 def _script() -> str:
-    """The name of what python runs: of the module for `-m`, else of the file."""
+    """The name of what python runs: of the module for `-m`, else of the file or notebook."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name not in ("__main__", "caboose.__main__"):
         return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None) or sys.argv[0]
+    file = getattr(main, "__file__", None) or (_notebook(vars(main)) if hasattr(sys, "ps1") else sys.argv[0])
     if not file or file == "-c":
         return "interactive"
     path = Path(file)
     return path.stem if path.stem != "__main__" else path.absolute().parent.name
+
+
+def _notebook(variables: Mapping[str, Any]) -> str:
+    """The notebook that this is a kernel of, as Jupyter's server and VS Code give it; empty at a prompt."""
+    return str(variables.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME") or "")
 
 
 def _launch(env: Mapping[str, str]) -> str:

@@ -1,6 +1,9 @@
 """The monitors of this process and their models: closed when the process ends, abandoned in a forked child.
 
-A signal that ends the process sends their Byes first (`signals`).
+A signal that ends the process sends their Byes first (`signals`), and so does `os._exit` (`endings`).
+
+A monitor that is closed while an exception is being handled, as in a `finally`, does not know whether that ends the
+run. Its Bye waits until the process ends, or until the next monitor is made.
 """
 
 import atexit
@@ -10,9 +13,17 @@ import sys
 import weakref
 from typing import Any, Protocol
 
-from caboose.report.signals import SignalWatch
+from caboose.report.endings import EndingWatch, failure
+from caboose.report.signals import GOODBYE_SECONDS, SignalWatch
 
 logger = logging.getLogger("caboose")
+
+
+class Farewell(Protocol):
+    """Sends the Bye of a monitor that is closed."""
+
+    def __call__(self, error: BaseException | None, signal_name: str, timeout: float = ..., /) -> None:
+        """With an error, a signal, or neither; waits so long at most."""
 
 
 class LiveMonitor(Protocol):
@@ -22,11 +33,18 @@ class LiveMonitor(Protocol):
     def is_active(self) -> bool:
         """Whether it reports steps."""
 
+    @property
+    def current_step(self) -> int:
+        """The last step that has ended."""
+
     def close(self) -> None:
         """Removes its hooks and sends the Bye."""
 
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends; on any thread, and within `GOODBYE_SECONDS`."""
+
+    def leave(self, error: BaseException | None, signal_name: str) -> None:
+        """Sends the Bye of a process that ends at once, and prints the last line; as `say_goodbye`."""
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""
@@ -36,14 +54,34 @@ _live: "weakref.WeakKeyDictionary[LiveMonitor, weakref.ref[Any]]" = weakref.Weak
 """Each monitor, with the model that it watches."""
 
 
+_unsettled: list[tuple[BaseException, Farewell]] = []
+"""The Byes that wait, each with the exception that may have ended the run."""
+
+
 def _say_goodbye(signal_name: str) -> None:
+    for handled, say in list(_unsettled):
+        say(handled, "", GOODBYE_SECONDS)
     for monitor in list(_live):
         monitor.say_goodbye(signal_name)
 
 
+def _leave() -> None:
+    """Before `os._exit`."""
+    error = _endings.error
+    name = noted_signal()
+    for _, say in list(_unsettled):
+        say(error, name, GOODBYE_SECONDS)
+    for monitor in list(_live):
+        monitor.leave(error, name)
+
+
+def _count_steps() -> int:
+    return sum(monitor.current_step for monitor in list(_live))
+
+
 _signals = SignalWatch(_say_goodbye)
+_endings = EndingWatch(_count_steps, _leave)
 _is_registered = False
-_exit_error: BaseException | None = None
 
 
 def register(monitor: LiveMonitor, model: Any) -> None:
@@ -52,6 +90,7 @@ def register(monitor: LiveMonitor, model: Any) -> None:
     if not _is_registered:
         _is_registered = True
         atexit.register(_close_all)
+        _endings.start()
         try:
             _signals.start()
         except Exception as error:  # noqa: BLE001 - the run matters more than the name of its end
@@ -59,21 +98,35 @@ def register(monitor: LiveMonitor, model: Any) -> None:
     _live[monitor] = weakref.ref(model)
 
 
-def note_exit(error: BaseException) -> None:
-    """The script ends with this exception; `sys.exit(1)` is one that Python does not keep."""
-    global _exit_error
-    if not isinstance(error, SystemExit) or error.code not in (None, 0):
-        _exit_error = error
+def note_exit(error: BaseException | None) -> None:
+    """The script ends with this exception, or well."""
+    _endings.decide(error)
 
 
 def exit_error() -> BaseException | None:
     """The exception that ends the process; None if it ends well, or if that is not known."""
-    return _exit_error or getattr(sys, "last_value", None)
+    return _endings.error
+
+
+def close_session(say: Farewell, error: BaseException | None) -> None:
+    """Sends the Bye of a monitor that is closed, now or once it is known how the run ended."""
+    error = failure(error) or exit_error()
+    handled = sys.exc_info()[1]
+    if error is None and handled is not None and not _endings.is_decided:
+        _unsettled.append((handled, say))
+    else:
+        say(error, noted_signal())
+
+
+def settle() -> None:
+    """The process goes on: it has handled the exceptions of monitors that were closed."""
+    while _unsettled:
+        _unsettled.pop(0)[1](None, noted_signal())
 
 
 def noted_signal() -> str:
     """The signal that the process got a short time ago; empty if none."""
-    return _signals.noted
+    return _signals.noted(_endings.error)
 
 
 def is_watched(model: Any) -> bool:
@@ -82,16 +135,23 @@ def is_watched(model: Any) -> bool:
 
 
 def _close_all() -> None:
+    while _unsettled:
+        say = _unsettled.pop(0)[1]
+        say(exit_error(), noted_signal())
     for monitor in list(_live):
         try:
             monitor.close()
         except Exception as error:  # noqa: BLE001 - the interpreter is ending, and the exit code is the script's
             logger.debug("caboose: closing failed: %r", error)
     _signals.stop()
+    _endings.stop()
 
 
 def _abandon_in_child() -> None:
+    global _is_registered
+    _is_registered = False
     _signals.stop()
+    _unsettled.clear()
     for monitor in list(_live):
         monitor.abandon()
 

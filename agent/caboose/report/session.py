@@ -26,6 +26,8 @@ from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms, 
 from caboose_wire.fields import Scalar
 from caboose_wire.rollback import RollbackMode
 
+CLOSE_SECONDS = 0.9
+
 if TYPE_CHECKING:
     from caboose.observe.observer import Observer
 
@@ -111,14 +113,16 @@ class Session:
             self.hello = msgspec.structs.replace(self.hello, attempt=self.attempt, start_step=self.count.step)
             self.send(self.hello)
 
-    def close(self, error: BaseException | None, signal_name: str = "") -> None:
-        """Sends what is queued and the Bye, for at most a second."""
+    def close(self, error: BaseException | None, signal_name: str = "", timeout: float = CLOSE_SECONDS) -> None:
+        """Sends what is queued and the Bye, for at most so long, and prints the last line."""
         if self.sender is not None:
             text = "" if error is None else f"{type(error).__name__}: {error}"[:4096]
             if isinstance(error, KeyboardInterrupt):
                 signal_name = signal_name or "SIGINT"
-            self.sender.close(Bye(step=self.count.step, error=text, signal=signal_name))
+            self.sender.close(Bye(step=self.count.step, error=text, signal=signal_name), timeout)
             if self._words is not None:
+                if not (self.count.num_ended or text or signal_name):
+                    self._words.warn_no_step()
                 self._words.say_last(self.count.step)
 
     def say_goodbye(self, signal_name: str) -> None:

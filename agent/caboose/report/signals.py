@@ -2,11 +2,12 @@
 
 Design
 ------
-SIGTERM and SIGHUP end a process at once where nothing handles them. Where that is so when the first monitor starts, a
-handler is placed that sends the Bye, restores the default action and sends the signal again: the parent sees a process
-that was killed by that signal. A handler of the script, of Python or of a C library is not touched, nor is a signal
-that is ignored; a script that sets its own handler later replaces ours. `signal.getsignal` and the result of
-`signal.signal` still show the default action, because frameworks behave differently where a handler exists.
+SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (Slurm's notice of a preemption) end a process at once where nothing handles them.
+Where that is so when the first monitor starts, a handler is placed that sends the Bye, restores the default action and
+sends the signal again: the parent sees a process that was killed by that signal. A handler of the script, of Python or
+of a C library is not touched, nor is a signal that is ignored; a script that sets its own handler later replaces ours.
+`signal.getsignal` and the result of `signal.signal` still show the default action, because frameworks behave
+differently where a handler exists.
 
 Python runs handlers on the main thread, which may be blocked in a collective for minutes. So a thread waits for the
 bytes that Python's own C handler writes to the wakeup descriptor at once (`signal.set_wakeup_fd`). It does the same as
@@ -22,8 +23,10 @@ The descriptor belongs to whoever asks for it (`asyncio` does, for its own handl
 actions are in force, because a handler that only the main thread can run would keep a blocked process alive. They are
 ours again when it is given back, or when a script restores the default action after a handler of its own.
 
-A signal that the script handles is noted with its time: a Bye soon after it names it. Outside the main thread, while
-another program part owns the wakeup descriptor, and outside Linux, nothing is placed, and such a death sends no Bye.
+A signal that the script handles is noted with its time, SIGINT too: a Bye soon after it names it. The signals that also
+mean other things (save now, stop this cell) are not named where an error ended the run later. Outside the main thread,
+while another program part owns the wakeup descriptor, and outside Linux, nothing is placed, and such a death sends no
+Bye.
 """
 
 import contextlib
@@ -40,11 +43,15 @@ from typing import Any
 from caboose.observe.patches import Patches
 from caboose.report import threads
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+CANCELLING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (*CANCELLING, signal.SIGUSR1, signal.SIGUSR2)
+NOTED = (*ENDING, signal.SIGINT)
 GOODBYE_SECONDS = 0.7
 """At most; a daemon that answers has the Bye within milliseconds."""
 NOTED_SECONDS = 900.0
 """A script may save a checkpoint after the signal, and then ends: by then it ended because of it."""
+AT_ONCE_SECONDS = 30.0
+"""An error that comes so soon after a signal comes from it: other ranks ended first."""
 CREDENTIALS = struct.Struct("3i")
 POINTER = struct.calcsize("P")
 DEFAULT = bytes(512)
@@ -71,6 +78,8 @@ class SignalWatch:
 
     def start(self) -> None:
         """Places the handlers where the default action is in force; on the main thread, and on Linux, only."""
+        self._pid, self._noted = os.getpid(), None
+        self._ending, self._owns_wakeup = threading.Lock(), True
         self._kernel = _kernel()
         if self._kernel is None or threading.current_thread() is not threading.main_thread():
             return
@@ -154,17 +163,20 @@ class SignalWatch:
                 self._kernel.set(number, action)
         self._forking = {}
 
-    @property
-    def noted(self) -> str:
-        """The signal that came a short time ago; empty if none did."""
+    def noted(self, error: BaseException | None) -> str:
+        """The signal that came a short time ago, and ended the run, which ends with this error; empty if none did."""
         if self._sockets is not None:
             with contextlib.suppress(BlockingIOError):
                 while True:
                     self._note(self._sockets[0], socket.MSG_DONTWAIT)
             time.sleep(0.01)  # if the thread has read it, it needs the interpreter for a moment to note it
-        if self._noted is None or time.monotonic() - self._noted[1] > NOTED_SECONDS:
+        if self._noted is None:
             return ""
-        return signal.Signals(self._noted[0]).name
+        number, came = self._noted
+        is_other = number not in CANCELLING and isinstance(error, Exception)
+        if time.monotonic() - came > (AT_ONCE_SECONDS if is_other else NOTED_SECONDS):
+            return ""
+        return signal.Signals(number).name
 
     def _shown(self, handler: Any) -> Any:
         return signal.SIG_DFL if handler == self._handle else handler
@@ -189,10 +201,10 @@ class SignalWatch:
                     self._end(number)
 
     def _note(self, reader: socket.socket, flags: int = 0) -> int:
-        """Reads one byte; returns the signal if it ends a process, and this one got it, else 0."""
+        """Reads one byte; returns the signal if it may end a process, and this one got it, else 0."""
         data, extra, *_ = reader.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size), flags)
         number = data[0] if data else 0
-        if number not in ENDING or not _is_from(self._pid, extra):
+        if number not in NOTED or not _is_from(self._pid, extra):
             return 0
         self._noted = number, time.monotonic()
         return number

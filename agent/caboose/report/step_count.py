@@ -14,6 +14,8 @@ class StepCount:
     def __init__(self, start: int, start_model_step: int | None, on_error: Callable[[Exception], None]) -> None:
         self.step = start
         """The last step that has ended, as it is reported."""
+        self.num_ended = 0
+        """Steps that ended since attach."""
         self.num_rollbacks = 0
         self._model_offset = 0 if start_model_step is None else start_model_step - start
         self._given_offset = 0
@@ -26,6 +28,7 @@ class StepCount:
 
     def advance(self, given: int | None) -> int:
         """A step has ended, with the caller's number if it has one; returns ours."""
+        self.num_ended += 1
         self.step = self.step + 1 if given is None else self._meant_by(given)
         return self.step
 

@@ -1,7 +1,8 @@
 """The few lines that rank 0 prints for the person who started the run.
 
 One when the daemon has answered: job, page, rollback mode. One at the end, with the daemon's latest verdict; nothing is
-waited for. Both go to stderr, and CABOOSE_QUIET=1 silences them. If no daemon answers, one warning is logged.
+waited for. Both go to stderr, and CABOOSE_QUIET=1 silences them. If no daemon answers, or no step was reported, one
+warning is logged.
 """
 
 import contextlib
@@ -41,6 +42,13 @@ class Words:
                 "Start one with `caboose daemon`, or set CABOOSE_ENDPOINT",
                 self._endpoint,
             )
+
+    def warn_no_step(self) -> None:
+        """The run ended well, and no step of it was reported."""
+        logger.warning(
+            "caboose: no step was reported: monitor.step(loss) was not called after caboose.attach. Call it once per "
+            "optimizer step, on every rank"
+        )
 
     def say_last(self, step: int) -> None:
         """The line at the end of the run, if the daemon ever answered."""

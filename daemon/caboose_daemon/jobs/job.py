@@ -23,6 +23,7 @@ from caboose_daemon.jobs.engine import MOVING_OBJECTIVE, Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
+from caboose_daemon.rules.parts.endings import were_cancelled
 from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
@@ -304,17 +305,17 @@ class Job:
     def state(self) -> str:
         """running, ended, cancelled, crashed, lost, or known (after a daemon restart, no message yet).
 
-        cancelled: a signal terminated every rank. crashed: a rank failed, or ended or vanished before the others were
-        terminated. lost: all ranks are gone without a Bye.
+        cancelled: a signal terminated every rank, or all but those that lost a peer by that. crashed: a rank failed, or
+        ended or vanished before the others were terminated. lost: all ranks are gone without a Bye.
         """
         members = self.attempt.members.values() if self.attempt else ()
         states = {member.state for member in members}
+        if were_cancelled(members):
+            return "cancelled"
         if "failed" in states:
             return "crashed"
         if states == {"left"}:
             return "ended"
-        if states == {"terminated"}:
-            return "cancelled"
         if "terminated" in states and all(member.state in GONE or member.is_gone for member in members):
             return "crashed"
         if self.attempt is not None and self.attempt.is_over:

@@ -10,27 +10,23 @@ that do not reconnect while others do are silent; while none has reconnected, no
 A killed process reports nothing, but its peers do: their collective breaks, and they exit with an error about a lost
 peer. They are not the cause. So a rank that exited with another error is named, or else a silent one. Until silence can
 be noticed, nothing is reported if no other rank can be named. A launcher terminates the other ranks once one has ended,
-and their Bye names the signal: they are not the cause either, and the silent rank is gone for certain.
+and their Bye names the signal: they are not the cause either, and the silent rank is gone for certain. A rank that left
+without an error before them may have ended with a failing status: that is a warning. Where a signal terminated the
+first of them, and the rest was terminated or lost a peer then, the job was cancelled.
 
 If every rank is silent, the job was killed as a whole or cannot be reached. Nobody can rescue it at night, so that is
 no page.
 """
 
-import re
 from dataclasses import dataclass
 
+from caboose_daemon.rules.parts.endings import lost_a_peer, were_cancelled
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.view import JobView, RankView
 
 OWN_GAP_SECONDS = 5.0
-LOST_PEER = re.compile(
-    r"(closed|reset|aborted) by peer|remote process exited|remote worker|ncclRemoteError|broken pipe"
-    r"|collective operation timeout|timed out waiting|connection refused",
-    re.IGNORECASE,
-)
-"""Errors of gloo, NCCL and the store about another process that is gone."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +62,24 @@ class RankSilent(Rule[RankSilentConfig]):
         if view.now < self._grace_until:
             return None
         states = {rank.state for rank in view.ranks.values()}
-        if states and states <= {"left", "terminated"}:
+        if states == {"left"} or were_cancelled(list(view.ranks.values())):
             return self._resolved(view, "all ranks left: the job ended")
+        if states == {"left", "terminated"}:
+            return self._left_first(view)
         if states <= {"left", "terminated", "expected"}:
             return None
         silent = sorted(
             (rank for rank in view.ranks.values() if self._is_silent(rank, view)), key=lambda r: r.last_seen
         )
         failed = tuple(rank for rank in view.ranks.values() if rank.state == "failed")
-        lost_a_peer = tuple(rank for rank in failed if LOST_PEER.search(rank.error))
-        if len(lost_a_peer) == len(failed) and failed:
+        without_peer = tuple(rank for rank in failed if lost_a_peer(rank))
+        if len(without_peer) == len(failed) and failed:
             if silent:
                 failed = ()
             elif any(rank.state == "live" for rank in view.ranks.values()):
                 return None  # the silence of the peer that they lost cannot be noticed yet
-        elif lost_a_peer:
-            failed = tuple(rank for rank in failed if rank not in lost_a_peer)
+        elif without_peer:
+            failed = tuple(rank for rank in failed if rank not in without_peer)
         absent = self._absent(view)
         if not (silent or failed or absent):
             return self._resolved(view, "every rank sends heartbeats again")
@@ -91,23 +89,41 @@ class RankSilent(Rule[RankSilentConfig]):
         num_terminated = sum(rank.state == "terminated" for rank in view.ranks.values())
         is_lost = len(silent) == len(view.ranks)
         is_critical = longest >= self.config.critical_seconds and not is_lost
-        is_critical |= bool(failed or absent or lost_a_peer or num_terminated)
+        is_critical |= bool(failed or absent or without_peer or num_terminated)
         named = failed or tuple(silent)
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
             step=max((rank.step for rank in view.ranks.values()), default=0),
             onset_step=self._onset,
-            summary=_summary(view, silent, failed, absent, longest) + _peers(lost_a_peer, failed, num_terminated),
+            summary=_summary(view, silent, failed, absent, longest) + _peers(without_peer, failed, num_terminated),
             ranks=tuple(rank.rank for rank in named) or absent,
-            values={
-                "silent_ranks": float(len(silent)),
-                "seconds": longest,
-                "failed_ranks": float(len(failed)),
-                "ranks_that_lost_a_peer": float(len(lost_a_peer)),
-                "terminated_ranks": float(num_terminated),
-                "absent_ranks": float(len(absent)),
-            },
+            values=_values(
+                silent_ranks=len(silent),
+                seconds=longest,
+                failed_ranks=len(failed),
+                ranks_that_lost_a_peer=len(without_peer),
+                terminated_ranks=num_terminated,
+                absent_ranks=len(absent),
+            ),
+        )
+
+    def _left_first(self, view: JobView) -> Finding:
+        """Ranks that left, with a status that is not known here, before the others were terminated."""
+        left = sorted((r for r in view.ranks.values() if r.state == "left"), key=lambda rank: rank.last_seen)
+        num_terminated = len(view.ranks) - len(left)
+        first, step = left[0], max(rank.step for rank in view.ranks.values())
+        if self._onset is None:
+            self._onset = step
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.WARNING),
+            step=step,
+            onset_step=self._onset,
+            summary=f"{_name(first)}{and_more(len(left), 'rank')} ended at step {first.step:,}"
+            + _peers((), (), num_terminated),
+            ranks=tuple(rank.rank for rank in left),
+            values=_values(terminated_ranks=num_terminated),
         )
 
     def resume(self, finding: Finding) -> None:
@@ -133,13 +149,20 @@ class RankSilent(Rule[RankSilentConfig]):
         )
 
 
+VALUES = ("silent_ranks", "seconds", "failed_ranks", "ranks_that_lost_a_peer", "terminated_ranks", "absent_ranks")
+
+
+def _values(**known: float) -> dict[str, float]:
+    return {name: float(known.get(name, 0.0)) for name in VALUES}
+
+
 def _silent_seconds(rank: RankView, view: JobView) -> float:
     """Time without a heartbeat; for a rank from before a restart of the daemon, counted from the restart."""
     return view.now - max(rank.last_seen, view.attempt_began)
 
 
-def _peers(lost_a_peer: tuple[RankView, ...], failed: tuple[RankView, ...], num_terminated: int) -> str:
-    others = [rank for rank in lost_a_peer if rank not in failed]
+def _peers(without_peer: tuple[RankView, ...], failed: tuple[RankView, ...], num_terminated: int) -> str:
+    others = [rank for rank in without_peer if rank not in failed]
     text = f"; rank {others[0].rank}{and_more(len(others), 'rank')} exited after losing a peer" if others else ""
     if num_terminated:
         text += f"; the launcher terminated {num_terminated} other {'rank' if num_terminated == 1 else 'ranks'}"

@@ -17,7 +17,8 @@ TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_RESTART_COUNT": "2",
 }
-SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "4711"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_STEP_NUM_TASKS": "16", "SLURM_JOB_ID": "4711"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "4711"}
 
 
 def test_torchrun_gives_rank_world_and_restart_count() -> None:
@@ -29,6 +30,12 @@ def test_torchrun_gives_rank_world_and_restart_count() -> None:
 def test_slurm_serves_where_torchrun_is_not_used() -> None:
     who = resolve(SLURM)
     assert (who.rank, who.world, who.job) == (5, 16, "slurm-4711")
+
+
+def test_a_batch_script_that_trains_itself_is_one_process() -> None:
+    """sbatch -n 16 sets the number of tasks that the script may start, also where it starts none."""
+    who = resolve(BATCH)
+    assert (who.rank, who.world, who.job) == (0, 1, "slurm-4711")
 
 
 def test_torchrun_under_slurm_is_torchruns_rank_and_slurms_job() -> None:
@@ -95,6 +102,30 @@ def test_a_job_is_named_by_its_script_or_module_and_the_directory_it_was_started
         [sys.executable, *arguments], cwd=folder, env=clean_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{name}@exp7\n"
+
+
+KERNEL = "import sys; sys.ps1 = 'In : '; sys.argv[0] = '/bin/ipykernel_launcher.py'; "
+
+
+@pytest.mark.parametrize(
+    ("before", "env", "name"),
+    [
+        (KERNEL, {"JPY_SESSION_NAME": "/home/me/tune lr.ipynb"}, "tune-lr"),
+        (f"{KERNEL} __vsc_ipynb_file__ = '/home/me/probe.ipynb'; ", {}, "probe"),
+        (KERNEL, {}, "interactive"),
+    ],
+)
+def test_a_job_of_a_notebook_has_its_name(tmp_path: Path, before: str, env: dict[str, str], name: str) -> None:
+    asks = f"{before}from caboose.report.identity import resolve; print(resolve({{}}).job)"
+    done = subprocess.run(
+        [sys.executable, "-c", asks],
+        cwd=tmp_path,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{name}@{tmp_path.name}\n"
 
 
 def test_every_process_has_an_incarnation_of_its_own() -> None:

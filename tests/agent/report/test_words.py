@@ -63,7 +63,7 @@ def run(tmp_path: Path, num_steps: int, **env: str) -> list[str]:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "caboose", "train.py", str(num_steps)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(**env), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=clean_environment(**env), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     return [line for line in done.stderr.splitlines() if line.startswith("caboose:")]
@@ -82,6 +82,41 @@ def test_a_run_of_a_second_prints_both_lines_too(tmp_path: Path, daemon: DaemonP
     lines = run(tmp_path, 9, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="short")
 
     assert len(lines) == 2, lines
+
+
+FORGETFUL = """
+import sys
+import torch
+import caboose
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+monitor = caboose.attach(model, optimizer)
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "num_lines"), [(0, 1), (3, 0)])
+def test_one_warning_if_a_script_that_ends_well_reported_no_step(
+    tmp_path: Path, daemon: DaemonProcess, status: int, num_lines: int
+) -> None:
+    (tmp_path / "train.py").write_text(FORGETFUL)
+    done = subprocess.run(
+        [sys.executable, "train.py", str(status)],
+        cwd=tmp_path,
+        env=clean_environment(CABOOSE_ENDPOINT=daemon.endpoint),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == status
+    assert done.stderr.count("monitor.step(loss)") == num_lines, done.stderr
 
 
 @pytest.mark.slow

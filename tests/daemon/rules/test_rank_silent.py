@@ -120,6 +120,33 @@ def test_the_rank_that_failed_is_named_and_not_those_that_the_launcher_terminate
     assert (last.ranks, last.severity) == ((2,), "critical")
 
 
+def test_the_rank_that_left_before_the_launcher_terminated_the_others_is_named() -> None:
+    """Its status may have been a failure that its Bye does not have."""
+    story = a_running_job().leaves(2).wait(1.0).leaves(0, 1, 3, signal="SIGTERM").wait(11.0)
+
+    last = story.only("rank_silent").last
+    assert (last.ranks, last.severity) == ((2,), "warning")
+    assert last.values["terminated_ranks"] == 3
+
+
+LOST = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4711"
+
+
+def test_ranks_that_lose_a_terminated_peer_were_cancelled_too() -> None:
+    """The signal reaches the second host a moment later."""
+    story = a_running_job().leaves(0, 1, signal="SIGTERM").wait(0.2).leaves(2, 3, error=LOST).wait(60.0)
+
+    assert story.is_silent
+    assert story.job.state == "cancelled"
+
+
+def test_a_rank_that_lost_its_connection_before_the_others_were_terminated_is_named() -> None:
+    story = a_running_job().leaves(2, error=LOST).wait(0.2).leaves(0, 1, 3, signal="SIGTERM").wait(60.0)
+
+    assert story.only("rank_silent").last.ranks == (2,)
+    assert story.job.state == "crashed"
+
+
 def test_a_cancelled_job_is_silent() -> None:
     assert a_running_job().leaves(0, 1, 2, 3, signal="SIGTERM").wait(60.0).is_silent
 

@@ -2,11 +2,14 @@
 
 Places: loader, before (the forward), forward, loss (between forward and backward), backward, after (it), optimizer.
 Wrappers: ddp, buffers (DDP that broadcasts buffers), fsdp2.
+
+It is slow by half a step, measured before: on a busy machine a step takes long, and a constant would be a small part.
 """
 
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,47 +19,68 @@ from torch.nn.parallel import DistributedDataParallel
 
 import caboose
 
-STEPS = 90
-SECONDS = 0.03
+STEPS = 100
+MEASURED = 10
+"""Steps before it gets slow."""
+LEAST_SECONDS = 0.03
+
+
+class Slowness:
+    """By how long this rank is slow, and where."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._seconds = 0.0
+        self._ends: list[float] = []
+
+    def end_step(self) -> None:
+        self._ends.append(time.monotonic())
+        if len(self._ends) == MEASURED and self._place:
+            lasted = sorted(after - before for before, after in pairwise(self._ends))
+            self._seconds = max(LEAST_SECONDS, 0.5 * lasted[len(lasted) // 2])
+
+    def sleep(self, place: str) -> None:
+        if place == self._place:
+            time.sleep(self._seconds)
 
 
 class Pause(torch.autograd.Function):
     """Does nothing in the forward, and may sleep in the backward."""
 
     @staticmethod
-    def forward(_context: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
-        _context.seconds = seconds
+    def forward(_context: Any, x: torch.Tensor, slowness: Slowness) -> torch.Tensor:
+        _context.slowness = slowness
         return x.view_as(x)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        time.sleep(context.seconds)
+        context.slowness.sleep("backward")
         return gradient, None
 
 
 class Optimizer(torch.optim.AdamW):
     """Sleeps in its step."""
 
-    seconds = 0.0
+    slowness: Slowness
 
     def step(self, closure: Any = None) -> Any:
-        time.sleep(self.seconds)
+        self.slowness.sleep("optimizer")
         return super().step(closure)
 
 
 class Network(torch.nn.Module):
-    def __init__(self, *, has_buffers: bool, forward_seconds: float, backward_seconds: float) -> None:
+    def __init__(self, slowness: Slowness, *, has_buffers: bool) -> None:
         super().__init__()
         self.first = torch.nn.Linear(64, 256)
         self.norm = torch.nn.BatchNorm1d(256) if has_buffers else torch.nn.Identity()
         self.second = torch.nn.Linear(256, 256)
         self.head = torch.nn.Linear(256, 1)
-        self._forward_seconds, self._backward_seconds = forward_seconds, backward_seconds
+        self._slowness = slowness
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(self._forward_seconds)
+        self._slowness.sleep("forward")
         hidden = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
-        result: torch.Tensor = self.head(Pause.apply(hidden, self._backward_seconds))
+        result: torch.Tensor = self.head(Pause.apply(hidden, self._slowness))
         return result
 
 
@@ -66,13 +90,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
 
-    def seconds(at: str) -> float:
-        return SECONDS if rank == slow and at == place else 0.0
-
+    slowness = Slowness(place if rank == slow else "")
     torch.manual_seed(0)
-    network = Network(
-        has_buffers=wrapper == "buffers", forward_seconds=seconds("forward"), backward_seconds=seconds("backward")
-    )
+    network = Network(slowness, has_buffers=wrapper == "buffers")
     model: torch.nn.Module = network
     if wrapper == "fsdp2":
         for part in (network.first, network.second, network.head, network):
@@ -80,24 +100,25 @@ def main() -> None:
     else:
         model = DistributedDataParallel(network)
     optimizer = Optimizer(model.parameters(), lr=1e-3)
-    optimizer.seconds = seconds("optimizer")
+    optimizer.slowness = slowness
 
     def batches() -> Iterator[torch.Tensor]:
         draw = torch.Generator().manual_seed(rank)
         for _ in range(STEPS):
-            time.sleep(seconds("loader"))
+            slowness.sleep("loader")
             yield torch.randn(64, 64, generator=draw)
 
     monitor = caboose.attach(model, optimizer)
     for batch in monitor.watch(batches()):
-        time.sleep(seconds("before"))
+        slowness.sleep("before")
         loss = model(batch).pow(2).mean()
-        time.sleep(seconds("loss"))
+        slowness.sleep("loss")
         loss.backward()
-        time.sleep(seconds("after"))
+        slowness.sleep("after")
         optimizer.step()
         optimizer.zero_grad()
         monitor.step(loss, num_samples=64)
+        slowness.end_step()
     monitor.close()
     dist.destroy_process_group()
 
