@@ -22,8 +22,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from caboose.attachment import no_code
-from caboose.integrations import frameworks, scalars
+from caboose.integrations import processes
 from caboose.report import live_monitors
 from caboose.version import __version__
 
@@ -54,6 +53,7 @@ WATCHING_FILES = frozenset(
         ("integrations", "frameworks.py"),
         ("integrations", "huggingface.py"),
         ("integrations", "lightning.py"),
+        ("integrations", "processes.py"),
         ("integrations", "scalars.py"),
         ("observe", "engine_optimizer.py"),
         ("observe", "loader.py"),
@@ -84,10 +84,7 @@ def main() -> None:
 
 def run(first: str, rest: list[str]) -> None:
     """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
-    guard = no_code.begin(os.environ)
-    if guard is not None:
-        frameworks.begin(guard)
-        scalars.begin(guard)
+    guard = processes.begin(os.environ)
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])

@@ -116,7 +116,16 @@ def stable_diffusion(directory: Path) -> None:
     CLIPTextModel(text).save_pretrained(model / "text_encoder")
     DDPMScheduler(num_train_timesteps=50).save_pretrained(model / "scheduler")
     _clip_tokenizer(model / "tokenizer")
-    (model / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline"}))
+    parts = {
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "scheduler": ["diffusers", "DDPMScheduler"],
+        **{name: [None, None] for name in ("safety_checker", "feature_extractor", "image_encoder")},
+    }
+    index = {"_class_name": "StableDiffusionPipeline", "requires_safety_checker": False, **parts}
+    (model / "model_index.json").write_text(json.dumps(index))
 
 
 def _clip_tokenizer(directory: Path) -> None:

@@ -83,6 +83,18 @@ def begin(env: Mapping[str, str]) -> Guard | None:
 _automatic: "AutoAttach | None" = None
 
 
+def note_processes() -> None:
+    """The script starts other processes, which may be those that train."""
+    if _automatic is not None:
+        _automatic.starts_processes = True
+
+
+def end(*, reports_unseen: bool) -> None:
+    """What a process trains that the script has started is over; it may run no exit handlers."""
+    if _automatic is not None:
+        _automatic.guard.protect("automatic attach", _automatic.finish)(reports_unseen=reports_unseen)
+
+
 def report_event(kind: str, **fields: Any) -> None:
     """An event of the run that is watched without code; nothing where the program has attached itself."""
     if _automatic is not None:
@@ -101,6 +113,8 @@ class AutoAttach:
     def __init__(self) -> None:
         self.guard = Guard(on_trip=self._shut_down)
         self._patches = Patches()
+        self.starts_processes = False
+        """Whether the script has started processes that may train in its place."""
         self._is_on = False
         self._has_installed = False
         self._monitor: Monitor | None = None
@@ -204,10 +218,21 @@ class AutoAttach:
         if self._is_on:
             self.stop()  # the monitor belongs to the parent too, and handles the fork itself
 
+    def finish(self, *, reports_unseen: bool) -> None:
+        """Reports the step that is open, and stops; logs why nothing was watched, if an optimizer was made."""
+        if not self._is_on:
+            return
+        self._end_open_step(os.getpid())
+        if reports_unseen and self._num_made:  # else the process may have been started for something else
+            self._report_unseen(os.getpid())
+        self.stop()
+
     def _report_unseen(self, pid: int) -> None:
         """At the exit of a script that ended well and in which nothing was ever watched: rank 0 logs the reason."""
         if not self._is_on or attach.has_attached() or os.getpid() != pid or hasattr(sys, "last_type"):
             return
+        if self.starts_processes:
+            return  # each of them reports about itself
         if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") != "0":
             return
         if not self._num_made:

@@ -51,7 +51,7 @@ def register(monitor: LiveMonitor, model: Any) -> None:
     global _is_registered
     if not _is_registered:
         _is_registered = True
-        atexit.register(_close_all)
+        atexit.register(close_all)
         try:
             _signals.start()
         except Exception as error:  # noqa: BLE001 - the run matters more than the name of its end
@@ -81,7 +81,8 @@ def is_watched(model: Any) -> bool:
     return any(watched() is model and monitor.is_active for monitor, watched in list(_live.items()))
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """What this process trains is over: closes every monitor."""
     for monitor in list(_live):
         try:
             monitor.close()

@@ -59,7 +59,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
     name = "gradient_explosion"
     config_class = GradientExplosionConfig
     judges_parts = True
-    needs = frozenset({"gradients"})
+    needs = frozenset({"gradient_norm"})
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: GradientExplosionConfig) -> None:
