@@ -83,7 +83,13 @@ def right_parts(parts: dict[str, list[dict[str, Any]]], record: dict[int, Rows],
 
 
 def _best(rows: list[dict[str, Any]], record: dict[int, Rows], watched: tuple[int, ...]) -> list[str]:
-    found = [right_numbers(rows, truth(record, (optimizer,))) for optimizer in watched]
+    found = []
+    for optimizer in watched:
+        steps = truth(record, (optimizer,))
+        found.append(right_numbers(rows, steps))
+        late = len(steps) - len(rows)
+        if late > 0:  # it joined after the first steps
+            found.append([f"the first {late} not seen", *right_numbers(rows, steps[late:])])
     return max(found, key=lambda sentences: sum(" right" in each for each in sentences))
 
 

@@ -314,7 +314,7 @@ def combine(
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = None if is_local else global_norm(layer_norm, layers)
-    is_understood = all(layer.placement != "unknown" for layer in layers)
+    is_understood = all(layer.placement != "unknown" for layer in layers if layer.held)
     if total is None and (is_understood or is_total_whole) and not is_local:
         # A rank is missing, or an engine shows no gradients; the clipper may have the whole norm.
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)

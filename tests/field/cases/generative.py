@@ -52,6 +52,7 @@ CASES = (
         "train.py",
         words("train.py --epochs 2 --batch-size 4 --learning-rate 1e-4 --scale 1 --validation 20"),
         prepare=made.segmentation,
+        env={"FIELD_STEPS": "12"},
         note="RMSprop, GradScaler (off), ReduceLROnPlateau, validation inside the epoch",
     ),
 )

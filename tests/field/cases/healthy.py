@@ -10,7 +10,7 @@ CASES = (
         "vwxyzjn/cleanrl",
         "cleanrl/dqn.py",
         words(
-            "cleanrl/dqn.py --no-cuda --seed {seed} --total-timesteps 12000 --learning-starts 2000 --buffer-size 10000"
+            "cleanrl/dqn.py --no-cuda --seed {seed} --total-timesteps 9000 --learning-starts 2000 --buffer-size 10000"
         ),
         paths=(".",),
     ),
@@ -18,7 +18,7 @@ CASES = (
         "ppo",
         "vwxyzjn/cleanrl",
         "cleanrl/ppo.py",
-        words("cleanrl/ppo.py --no-cuda --seed {seed} --total-timesteps 24000"),
+        words("cleanrl/ppo.py --no-cuda --seed {seed} --total-timesteps 16384"),
         paths=(".",),
     ),
     Case(
@@ -26,7 +26,7 @@ CASES = (
         "vwxyzjn/cleanrl",
         "cleanrl/sac_continuous_action.py",
         words(
-            "cleanrl/sac_continuous_action.py --no-cuda --seed {seed} --total-timesteps 1300 --learning-starts 500"
+            "cleanrl/sac_continuous_action.py --no-cuda --seed {seed} --total-timesteps 1000 --learning-starts 400"
             " --env-id Pendulum-v1 --buffer-size 5000"
         ),
         paths=(".",),
@@ -37,7 +37,7 @@ CASES = (
         "reinforcement_learning/actor_critic.py",
         words("actor_critic.py --log-interval 50 --seed {seed}"),
         directory="reinforcement_learning",
-        env={"FIELD_STEPS": "500"},
+        env={"FIELD_STEPS": "200"},
     ),
     Case(
         "reinforce",
@@ -45,7 +45,7 @@ CASES = (
         "reinforcement_learning/reinforce.py",
         words("reinforce.py --log-interval 50 --seed {seed}"),
         directory="reinforcement_learning",
-        env={"FIELD_STEPS": "500"},
+        env={"FIELD_STEPS": "200"},
     ),
     Case(
         "dcgan",
@@ -57,13 +57,13 @@ CASES = (
         ),
         directory="dcgan",
         data=data.mnist,
-        env={"FIELD_STEPS": "350"},
+        env={"FIELD_STEPS": "300"},
     ),
     Case(
         "wgan-gp",
         "eriklindernoren/PyTorch-GAN",
         "implementations/wgan_gp/wgan_gp.py",
-        words("wgan_gp.py --n_epochs 20 --batch_size 64 --sample_interval 100000"),
+        words("wgan_gp.py --n_epochs 16 --batch_size 64 --sample_interval 100000"),
         directory="implementations/wgan_gp",
         prepare=lambda code: data.mnist(code / "data" / "mnist"),
     ),
@@ -71,7 +71,7 @@ CASES = (
         "gan",
         "eriklindernoren/PyTorch-GAN",
         "implementations/gan/gan.py",
-        words("gan.py --n_epochs 20 --batch_size 64 --sample_interval 100000"),
+        words("gan.py --n_epochs 16 --batch_size 64 --sample_interval 100000"),
         directory="implementations/gan",
         prepare=lambda code: data.mnist(code / "data" / "mnist"),
     ),
