@@ -22,7 +22,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from caboose.integrations import children
+from caboose.integrations import processes
 from caboose.report import live_monitors
 from caboose.version import __version__
 
@@ -53,6 +53,7 @@ WATCHING_FILES = frozenset(
         ("integrations", "frameworks.py"),
         ("integrations", "huggingface.py"),
         ("integrations", "lightning.py"),
+        ("integrations", "processes.py"),
         ("integrations", "scalars.py"),
         ("observe", "engine_optimizer.py"),
         ("observe", "loader.py"),
@@ -84,7 +85,7 @@ def main() -> None:
 
 def run(first: str, rest: list[str]) -> None:
     """Runs `first` with `rest` as its arguments; if it is `-m`, the module that comes next."""
-    guard = children.begin()
+    guard = processes.begin()
     try:
         if first == "-m":
             _run_module(rest[0], rest[1:])

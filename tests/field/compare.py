@@ -65,6 +65,34 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [{**dict(row), "job": jobs[row["job"]]} for row in rows]
 
 
+def read_parts(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Of each part of a job with several models: the steps in which its optimizer stepped, oldest first."""
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = connection.execute("SELECT * FROM part_steps ORDER BY job, attempt, step").fetchall()
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["loss"] is not None:
+            parts.setdefault(row["part"], []).append(dict(row))
+    return parts
+
+
+def right_parts(parts: dict[str, list[dict[str, Any]]], record: dict[int, Rows], watched: tuple[int, ...]) -> list[str]:
+    """One sentence per part: its numbers against those of the optimizer that they agree with best."""
+    return [f"{name}: {'; '.join(_best(rows, record, watched))}" for name, rows in parts.items()]
+
+
+def _best(rows: list[dict[str, Any]], record: dict[int, Rows], watched: tuple[int, ...]) -> list[str]:
+    found = []
+    for optimizer in watched:
+        steps = truth(record, (optimizer,))
+        found.append(right_numbers(rows, steps))
+        late = len(steps) - len(rows)
+        if late > 0:  # it joined after the first steps
+            found.append([f"the first {late} not seen", *right_numbers(rows, steps[late:])])
+    return max(found, key=lambda sentences: sum(" right" in each for each in sentences))
+
+
 def truth(record: dict[int, Rows], watched: tuple[int, ...]) -> list[dict[str, Any]]:
     """Per step of the watched optimizers: the losses, the rate and the norms, over all ranks."""
     steps = []

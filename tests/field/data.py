@@ -147,8 +147,10 @@ def cora(directory: Path) -> None:
 
 def glue(directory: Path) -> None:
     """Pairs of sentences in a dataset directory, and a random BERT, at the names under which a script asks the hub."""
+    import torch
     from transformers import BertConfig, BertForSequenceClassification
 
+    torch.manual_seed(0)
     draw = random.Random(0)
     for split, count in (("train", 400), ("validation", 64), ("test", 64)):
         rows: list[dict[str, object]] = []
@@ -164,6 +166,9 @@ def glue(directory: Path) -> None:
                 }
             )
         json_lines(directory / "nyu-mll" / "glue" / f"{split}.jsonl", rows)
+    files = "".join(f"  - split: {name}\n    path: {name}.jsonl\n" for name in ("train", "validation", "test"))
+    described = f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n"
+    (directory / "nyu-mll" / "glue" / "README.md").write_text(described)
     config = BertConfig(
         vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
     )

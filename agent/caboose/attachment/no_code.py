@@ -24,9 +24,9 @@ those that are watched (`succession`), a new phase has begun: the monitor is clo
 
 If the script or a framework's callback calls `attach`, this one closes; `integrations.frameworks` adds those callbacks.
 A child that is forked once there is an optimizer reports nothing; one that is forked before may be a rank
-(`integrations.children` has the ranks that are spawned). Nothing here raises into the script: each entry is behind a
-guard, and a failure to attach ends the attempt. A script that ended well without a step that could be watched gets one
-line about that, unless it only started other processes.
+(`integrations.processes` has the ranks that the script starts). Nothing here raises into the script: each entry is
+behind a guard, and a failure to attach ends the attempt. A script that ended well without a step that could be watched
+gets one line about that, unless it only started other processes.
 """
 
 import atexit
@@ -88,10 +88,16 @@ def begin(env: Mapping[str, str], *, is_child: bool = False) -> Guard | None:
 _automatic: "AutoAttach | None" = None
 
 
-def note_children() -> None:
-    """This process starts others, which may train."""
+def note_processes() -> None:
+    """The script starts other processes, which may be those that train."""
     if _automatic is not None:
         _automatic.has_others = True
+
+
+def end(*, reports_unseen: bool) -> None:
+    """What a process trains that the script has started is over; it may run no exit handlers."""
+    if _automatic is not None:
+        _automatic.guard.protect("automatic attach", _automatic.finish)(reports_unseen=reports_unseen)
 
 
 def report_event(kind: str, **fields: Any) -> None:
@@ -220,6 +226,15 @@ class AutoAttach:
     def _forked(self) -> None:
         if self._is_on and self._num_made:
             self.stop()  # what is trained belongs to the parent, and a monitor handles the fork itself
+
+    def finish(self, *, reports_unseen: bool) -> None:
+        """Reports the step that is open, and stops; logs why nothing was watched, if an optimizer was made."""
+        if not self._is_on:
+            return
+        self._end_open_step(os.getpid())
+        if reports_unseen and self._num_made:  # else the process may have been started for something else
+            self._report_unseen(os.getpid())
+        self.stop()
 
     def _report_unseen(self, pid: int) -> None:
         """At the exit of a script that ended well and in which nothing was ever watched: rank 0 logs the reason."""

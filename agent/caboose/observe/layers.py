@@ -115,8 +115,12 @@ class LayerTable:
             self.blind["gradients"] = self._why_hidden
             self.blind["weights"] = "no optimizer updates them where they can be read; see gradients"
             return
-        num_ignored, num_partial = len(self.layers) - len(self.common), len(self._partial)
-        num_unknown = sum(layer.placement == "unknown" for layer in self.layers) - num_ignored - num_partial
+        updated = {
+            row for row, layer in enumerate(self.layers) if layer.held
+        }  # not an average of the weights, a teacher
+        ignored = updated.difference(self.common)
+        unknown = {row for row in updated if self.layers[row].placement == "unknown"}
+        num_ignored, num_partial, num_unknown = len(ignored), len(self._partial), len(unknown - ignored - self._partial)
         reasons = []
         if num_ignored:
             reasons.append(

@@ -232,6 +232,8 @@ class Observer:
         seen = ["loss", "lr", "phases"]
         if any(layer.placement != "unknown" for layer in self.table.layers):
             seen += ["gradients", "weights"]
+        elif any(isinstance(optimizer, EngineOptimizer) for optimizer in self.optimizers):
+            seen.append("gradient_norm")  # of all gradients, over all ranks
         parts = {
             "modes": self._modes,
             "local_gradients": self._samples.local,

@@ -9,7 +9,10 @@ Site = tuple[tuple[CodeType, int], ...]
 MAX_FRAMES = 24
 """Frames that are looked at, the innermost first."""
 DEPTH = 3
-"""Calls that tell one place from another: a helper that steps several optimizers is called from different lines."""
+"""Calls that tell one place from another: a helper that steps several optimizers is called from different lines.
+
+The frames of libraries between them do not count: a script's own wrapper around `backward` is called by torch.
+"""
 LIBRARIES = tuple({*(sysconfig.get_paths()[name] for name in ("purelib", "platlib")), str(Path(__file__).parents[1])})
 
 
@@ -29,7 +32,10 @@ def site_of(frame: FrameType | None) -> Site:
     """The place in the user's code that leads to this frame."""
     found: list[tuple[CodeType, int]] = []
     at = user_frame(frame)
-    while at is not None and len(found) < DEPTH:
-        found.append((at.f_code, at.f_lasti))
+    for _ in range(MAX_FRAMES):
+        if at is None or len(found) == DEPTH:
+            break
+        if not found or not at.f_code.co_filename.startswith(LIBRARIES):
+            found.append((at.f_code, at.f_lasti))
         at = at.f_back
     return tuple(found)

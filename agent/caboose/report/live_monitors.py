@@ -89,7 +89,7 @@ def register(monitor: LiveMonitor, model: Any) -> None:
     global _is_registered
     if not _is_registered:
         _is_registered = True
-        atexit.register(_close_all)
+        atexit.register(close_all)
         _endings.start()
         try:
             _signals.start()
@@ -134,7 +134,8 @@ def is_watched(model: Any) -> bool:
     return any(watched() is model and monitor.is_active for monitor, watched in list(_live.items()))
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """What this process trains is over: closes every monitor."""
     while _unsettled:
         say = _unsettled.pop(0)[1]
         say(exit_error(), noted_signal())

@@ -17,7 +17,7 @@ from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import AnyRule, RuleConfig, Trigger
 from caboose_daemon.rules.rank_silent import RankSilent, RankSilentConfig
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -31,8 +31,8 @@ class RuleStats:
     failures: int = 0
 
 
-MOVING_OBJECTIVE = "moving_objective"
-"""Visible in a job whose loss is not meant to fall."""
+GRADIENT_NORM = "gradient_norm"
+"""Visible where an engine computes the norm of all gradients, and shows none of them."""
 
 
 class Engine:
@@ -187,5 +187,6 @@ class Engine:
 
 def _lacks(rule: AnyRule, visible: frozenset[str]) -> list[str]:
     """What a rule needs to judge a job and does not have."""
-    missing = sorted(rule.needs - visible)
+    seen = visible | {GRADIENT_NORM} if "gradients" in visible else visible
+    missing = sorted(rule.needs - seen)
     return [*missing, "falling_loss"] if rule.assumes_falling_loss and MOVING_OBJECTIVE in visible else missing

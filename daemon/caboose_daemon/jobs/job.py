@@ -19,7 +19,7 @@ from caboose_daemon.diagnosis.case import Case, MemoryUse
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
-from caboose_daemon.jobs.engine import MOVING_OBJECTIVE, Engine
+from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
@@ -30,7 +30,7 @@ from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import Column, RankNumbers, StepSummary
 from caboose_daemon.steps.parts import JobPart, job_parts, layers_of, narrowed
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
-from caboose_daemon.steps.view import GONE, AlignmentFacts, JobView, RankState, RankView
+from caboose_daemon.steps.view import GONE, MOVING_OBJECTIVE, AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
 from caboose_wire.fields import Scalar
 

@@ -16,7 +16,7 @@ from caboose_daemon.format import duration
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
 from caboose_daemon.incidents.incident_log import Moment
-from caboose_daemon.jobs.engine import Engine
+from caboose_daemon.jobs.engine import GRADIENT_NORM, Engine
 from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback_state.decision import Decision
@@ -302,7 +302,13 @@ class Pipeline:
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
         for step in attempt.aligner.close(
-            attempt.gone, attempt.world, job.layers, now, main_group=job.main_group, is_final=is_final
+            attempt.gone,
+            attempt.world,
+            job.layers,
+            now,
+            main_group=job.main_group,
+            is_total_whole=GRADIENT_NORM in job.visible,
+            is_final=is_final,
         ):
             parts = [narrowed(step, part) for part in job.parts]
             self.judge(job, step, summarize(step, parts), job.declared(step), now, parts)

@@ -10,6 +10,9 @@ clipping that has never acted is an info: its limit may be far above the norms o
 A clipper that is called before `GradScaler.unscale_` compares its limit with gradients that are multiplied by the
 scale, often 65,536. It then acts on nearly every step and shortens all of them to the same tiny norm. That is a mistake
 in the loop, whatever the share, so it is reported after `scaled_steps`, and the share is not judged.
+
+In reinforcement learning and adversarial training the scale of a loss is that of rewards or of the other network, and
+clipping every step is the usual way to a step length that does not depend on it. There it is an info.
 """
 
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 CALM = 0.9
 """Share of the threshold below which it is resolved."""
@@ -92,7 +95,7 @@ class Clipping(LastingRule[ClippingConfig]):
         is_ruling = self._share > self.config.ruling_share
         ruling = ": clipping sets the step length" if is_ruling else ""
         return self._found(
-            Severity.WARNING,
+            Severity.INFO if MOVING_OBJECTIVE in view.visible else Severity.WARNING,
             step.step,
             f"{100 * self._share:.0f} % of the last {self.config.memory_steps:,} steps clipped, "
             f"step {step.step:,} to {ratio:.2g} of its norm{ruling}",

@@ -5,8 +5,9 @@ Design
 Healthy norms differ by orders of magnitude between models, and between a mean and a sum as the loss. So the norm is
 judged against its own history, in logarithms: by scales of its recent scatter, by its own outliers (the baseline's
 tail), and by ratio. A norm that at least doubles on each of three consecutive steps needs no history: that is how a
-blow-up starts, also in a run that was attached to in the middle. Where there is history, the doublings must exceed the
-run's own outliers. Without history the norm alone never pages.
+blow-up starts, also in a run that was attached to in the middle. Between two norms that are some steps apart it must
+have doubled at each of these steps. Where there is history, the doublings must exceed the run's own outliers. Without
+history the norm alone never pages.
 
 One high norm is one batch, which clipping handles: an info, unless it is `outlier_ratio` times the level. A norm that
 stays high, keeps doubling or is that high is a warning. It is critical when the loss is above its level too, or when
@@ -58,7 +59,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
     name = "gradient_explosion"
     config_class = GradientExplosionConfig
     judges_parts = True
-    needs = frozenset({"gradients"})
+    needs = frozenset({"gradient_norm"})
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: GradientExplosionConfig) -> None:
@@ -66,6 +67,8 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         self._norm = Baseline(config.warmup_steps)
         self._loss = Baseline(config.warmup_steps)
         self._last = math.nan
+        self._num_since = 0
+        """Steps since the last norm; those in which a part did not step do not count."""
         self._num_doubled = 0
         self._lasting = Lasting(1, config.calm_steps)
         self._num_high = 0
@@ -80,11 +83,15 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step of an explosion."""
         step = view.step
-        if step is None or (norm := step.finite_grad_norm) is None or norm <= 0:
+        if step is None:
+            return None
+        self._num_since += step.mean_loss is not None or step.grad_norm is not None
+        if (norm := step.finite_grad_norm) is None or norm <= 0:
             return None  # NaN and infinity are non_finite's; an exact zero is no explosion
         value = math.log(norm)
-        self._num_doubled = self._num_doubled + 1 if value - self._last >= DOUBLED else 0
-        before, self._last = self._last, value
+        is_doubled = value - self._last >= DOUBLED * max(1, self._num_since)
+        self._num_doubled = self._num_doubled + 1 if is_doubled else 0
+        before, self._last, self._num_since = self._last, value, 0
         is_high = self._is_high(value)
         is_doubling = self._is_doubling(value) and "startup" not in view.regime.active
         is_loss_high = self._is_loss_high(step.finite_loss)

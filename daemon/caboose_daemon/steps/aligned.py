@@ -268,8 +268,12 @@ def combine(
     layers: Sequence[Layer],
     main_group: int = 0,
     is_local: bool = False,
+    is_total_whole: bool = False,
 ) -> AlignedStep:
-    """The ranks' reports of one step, side by side; `is_local` if each rank has its own gradients."""
+    """The ranks' reports of one step, side by side; `is_local` if each rank has its own gradients.
+
+    `is_total_whole`: the clipper's norm is that of all gradients over all ranks, wherever they are.
+    """
     rows = max(world, max(reports, default=0) + 1)
     loss, local_norm, agent = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     weight = np.ones(rows)
@@ -310,8 +314,9 @@ def combine(
     first = reports[min(reports)]
     layer_norm = merge("grad_norm", reports, layers, world)
     total = None if is_local else global_norm(layer_norm, layers)
-    is_understood = all(layer.placement != "unknown" for layer in layers)
-    if total is None and is_understood and not is_local:  # a rank is missing; a clipper may have the whole norm
+    is_understood = all(layer.placement != "unknown" for layer in layers if layer.held)
+    if total is None and (is_understood or is_total_whole) and not is_local:
+        # A rank is missing, or an engine shows no gradients; the clipper may have the whole norm.
         total = next((c.total_norm for r in reports.values() if (c := r.clipping) and c.total_norm is not None), None)
     aligned = AlignedStep(
         attempt=attempt,

@@ -77,6 +77,7 @@ class Aligner:
         now: float,
         *,
         main_group: int = 0,
+        is_total_whole: bool = False,
         is_final: bool = False,
     ) -> Iterator[AlignedStep]:
         """The steps that are complete or overdue, in order; no step waits for ranks that are gone, or if it is final.
@@ -104,6 +105,7 @@ class Aligner:
                 world=world,
                 layers=layers,
                 main_group=main_group,
+                is_total_whole=is_total_whole,
                 is_local=self._are_gradients_local(step.reports, layers),
             )
 

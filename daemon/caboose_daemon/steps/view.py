@@ -13,6 +13,9 @@ from caboose_daemon.steps.settings import number
 from caboose_wire import Event, Group, Layer, Module
 from caboose_wire.fields import Scalar
 
+MOVING_OBJECTIVE = "moving_objective"
+"""Visible in a job whose loss is not meant to fall."""
+
 RankState = Literal["expected", "live", "left", "terminated", "failed"]
 """expected: no message yet. left: sent its Bye. terminated: left because of a signal. failed: because of an error."""
 GONE: frozenset[RankState] = frozenset({"left", "terminated", "failed"})

@@ -84,6 +84,7 @@ def check_hello(hello: Hello, stage: int) -> None:
     assert [(group.optimizer, group.num_parameters) for group in hello.groups] == [("AdamW", 144), ("AdamW", 68)]
     assert f"stage {stage}" in hello.blind["gradients"]
     assert "gradients" not in hello.visible
+    assert "gradient_norm" in hello.visible
     assert "weights" not in hello.visible
 
 

@@ -1,5 +1,6 @@
 """Parameters that DDP was told to ignore: each rank has its own, and nothing is compared or summed that holds them."""
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -53,3 +54,31 @@ def test_ignored_parameters_are_in_no_fingerprint_and_no_norm_and_that_is_said(
     assert [layer.placement for layer in hello.layers] == ["unknown", "unknown", "replicated", "replicated"]
     assert hello.blind["gradients"].startswith("2 parameters are ignored by DDP")
     assert monitor.guard.num_failures == 0
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_average_of_the_weights_beside_ddp_is_no_blindness(
+    attach: Callable[..., caboose.Monitor], network: torch.nn.Module, listening: Collector
+) -> None:
+    """A module that holds the DDP model and a copy which no optimizer updates, as a trainer's task does."""
+
+    class Task(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.average = DistributedDataParallel(network), copy.deepcopy(network)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(self.model(x))
+
+    task = Task()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    monitor = attach(task, optimizer, endpoint=listening.endpoint, rank=0, world_size=2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        task(torch.randn(5, 4)).sum().backward()
+        optimizer.step()
+        monitor.step(1.0)
+    listening.wait_for(StepReport, 2)
+    for hello in listening.hellos:
+        assert "gradients" not in hello.blind
+        assert "gradients" in hello.visible

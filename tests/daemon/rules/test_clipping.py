@@ -36,6 +36,11 @@ def test_warns_when_most_steps_are_clipped(share: float, is_silent: bool) -> Non
     assert clipped(a_run(), 600, share).is_silent is is_silent
 
 
+@pytest.mark.parametrize("objective", ["adversarial", "reinforcement"])
+def test_where_no_loss_is_meant_to_fall_clipping_every_step_is_usual(objective: str) -> None:
+    assert clipped(a_run(facts={"objective": objective}), 300, 1.0).only("clipping").severity == "info"
+
+
 def test_waits_for_as_many_steps_as_it_remembers() -> None:
     story = clipped(a_run(), 199, 1.0)
     assert story.is_silent

@@ -1,11 +1,13 @@
 """gradient_explosion: a norm far above its own history, or doubling; and norms that are merely large, or new."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from caboose_daemon.config import Config
 from caboose_daemon.offline.replay.logs import Column, Log
 from caboose_daemon.offline.replay.player import play
+from caboose_daemon.steps.view import JobView
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, views
 from support.scenario import INF, NAN, heavy_tailed
 from support.seeds import seeds
@@ -102,6 +104,31 @@ def test_three_doublings_in_a_row_need_no_history() -> None:
 
 def test_growth_by_less_than_a_doubling_is_not_one() -> None:
     assert watch(norms(1.9, 1.9**2, 1.9**3, before=20), warmup_steps=500).is_silent
+
+
+def test_norms_some_steps_apart_have_to_double_at_each_of_these_steps() -> None:
+    """Every fifth norm is taken. Growth by 20 % a step is no explosion, though each norm is 2.5 times the last one."""
+    growing, exploding = (1.0 * rate ** np.arange(41) for rate in (1.2, 2.1))
+    for values in (growing, exploding):
+        values[np.arange(41) % 5 != 0] = NAN
+
+    assert watch(growing, warmup_steps=500).is_silent
+    assert watch(exploding, warmup_steps=500).only().first.severity == "warning"
+
+
+def test_steps_in_which_a_part_does_not_step_are_no_steps_of_it() -> None:
+    """A generator that is updated at every fifth step of its critic, and doubles its norm at each of its own."""
+    values = 1.0 * 2.1 ** (np.arange(41) // 5)
+    values[np.arange(41) % 5 != 0] = NAN
+    run = [idle(view) if np.isnan(norm) else view for view, norm in zip(views(flat(41), values), values, strict=True)]
+
+    assert Watch("gradient_explosion", warmup_steps=500).over(run).only().first.severity == "warning"
+
+
+def idle(view: JobView) -> JobView:
+    """A step in which the part has no loss."""
+    assert view.step is not None
+    return msgspec.structs.replace(view, step=msgspec.structs.replace(view.step, mean_loss=None))
 
 
 def test_the_first_steps_of_a_run_may_double() -> None:

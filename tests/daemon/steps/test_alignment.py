@@ -276,3 +276,5 @@ def test_a_clippers_norm_is_not_that_of_the_whole_where_layers_are_placed_in_an_
     reports = {rank: a_report(arrays={}, clipping=Clipping(max_norm=1.0, total_norm=7.0)) for rank in range(2)}
     assert combine(reports, attempt=1, step=1, world=2, layers=layers).grad_norm is None
     assert combine(reports, attempt=1, step=1, world=2, layers=LAYERS).grad_norm == 7.0
+    average = (*LAYERS, msgspec.structs.replace(LAYERS[0], name="average", placement="unknown", held=False))
+    assert combine(reports, attempt=1, step=1, world=2, layers=average).grad_norm == 7.0

@@ -128,6 +128,15 @@ CASES = (
         note="graph of 2,708 nodes",
     ),
     Case(
+        "examples-gat-cora",
+        _EXAMPLES,
+        "gat/main.py",
+        words("main.py --no-accel --epochs 60"),
+        directory="gat",
+        prepare=lambda code: data.cora(code / "gat"),
+        note="graph of 2,708 nodes, full adjacency matrix",
+    ),
+    Case(
         "examples-fsdp2",
         _EXAMPLES,
         "distributed/FSDP2/example.py",

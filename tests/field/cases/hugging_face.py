@@ -1,6 +1,7 @@
 """Hugging Face's scripts and trainers."""
 
 import data
+import data_of_libraries
 
 from cases.case import DRIVERS, Case, words
 
@@ -24,6 +25,7 @@ CASES = (
             " --eval_strategy steps --eval_steps 20 --learning_rate 1e-3 --max_eval_samples 16"
         ),
         part="examples/pytorch/language-modeling",
+        prepare=data_of_libraries.accuracy,
         data=lambda directory: (
             data.tiny_llama(directory),
             data.text_file(directory / "train.txt", 20_000),
@@ -52,9 +54,9 @@ CASES = (
         "accelerate-nlp",
         "huggingface/accelerate",
         "examples/complete_nlp_example.py",
-        words("nlp_example.py --cpu"),
+        words("complete_nlp_example.py --cpu"),
         part="examples",
-        prepare=lambda code: data.glue(code),
+        prepare=lambda code: (data.glue(code), data_of_libraries.accuracy(code, "glue")),
         ranks=2,
         env={"FIELD_STEPS": "60"},
     ),

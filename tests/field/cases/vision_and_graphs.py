@@ -45,7 +45,7 @@ CASES = (
         "train.py",
         words(
             "train.py --data-dir {data} --model resnet10t --num-classes 2 --img-size 32 --batch-size 8 --epochs 3 --opt"
-            " adamw --lr 1e-3 --warmup-epochs 1 --model-ema --clip-grad 1.0 --workers 0 --device cpu"
+            " adamw --lr 1e-3 --warmup-epochs 1 --model-ema --clip-grad 1.0 --workers 1 --device cpu"
             " --output {data}/out"
             " --mixup 0.1 --log-interval 1"
         ),
@@ -55,8 +55,9 @@ CASES = (
             data.images(directory / "train", 160, 40),
             data.images(directory / "validation", 32, 40),
         ),
-        env={"FIELD_GLOO": "1"},
+        env={"FIELD_GLOO": "1", "FIELD_CUDA": "1"},
         note="DDP, EMA, mixup, clipping",
+        edits="device_ids of DDP by the recorder",
     ),
     Case(
         "dino",

@@ -138,11 +138,18 @@ def _keep_on_cpu() -> None:
 
     torch.Tensor.pin_memory = same  # type: ignore[method-assign,assignment]
     torch.Tensor.cuda = torch.nn.Module.cuda = same  # type: ignore[method-assign,assignment]
-    for name in ("set_device", "synchronize", "manual_seed", "manual_seed_all", "empty_cache"):
+    for name in (
+        "set_device",
+        "synchronize",
+        "manual_seed",
+        "manual_seed_all",
+        "empty_cache",
+        "reset_peak_memory_stats",
+    ):
         setattr(torch.cuda, name, lambda *_, **__: None)  # one function each: dynamo keeps a table of them
     torch.cuda.device_count = lambda: 1
     torch.cuda.max_memory_allocated = lambda *_: 0
-    torch.cuda.memory_allocated = lambda *_: 0
+    torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda *_: 0
     mode = OnCpu()
     mode.__enter__()
     _KEPT.append(mode)
@@ -251,7 +258,7 @@ class Recorder:
 
     def _write(self, row: dict[str, Any]) -> None:
         if self._file is None or self._pid != os.getpid():
-            rank = os.environ.get("RANK", "0")
+            rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
             path = os.path.join(os.environ["FIELD_RECORD"], f"rank{rank}.{os.getpid()}.jsonl")
             self._file, self._pid = open(path, "a", buffering=1), os.getpid()  # noqa: SIM115 - until the process ends
         self._file.write(json.dumps(row) + "\n")

@@ -157,7 +157,7 @@ def train(kind: str, endpoint: str) -> dict[str, Any]:
     if kind in ("plain", "no-code"):
         facts |= uses(model)
     before = [pickle.dumps(thing) for thing in (model, optimizer, scheduler)]
-    live_monitors._close_all()
+    live_monitors.close_all()
     facts["pickles when closed"] = before == [pickle.dumps(thing) for thing in (model, optimizer, scheduler)]
     found["closed"] = digests(model, [optimizer, scheduler])
     return {"written": found, "facts": facts}

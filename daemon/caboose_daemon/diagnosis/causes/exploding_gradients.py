@@ -40,7 +40,7 @@ class ExplodingGradients(Cause):
         grown, growing = _growth(norms), curves.growth_before_nan(case)
         if explosion is not None:
             yield from self._rise(case, explosion, grown)
-        elif growing is None and case.is_quiet("gradient_explosion") and case.sees("gradients"):
+        elif growing is None and case.is_quiet("gradient_explosion"):
             yield opposes(STRONG, "gradient norm stayed at its level")
         if grown is not None and grown > GREW:
             yield supports(STRONG, f"gradient norm grew {grown:.2g}x over the {len(norms)} steps before")
