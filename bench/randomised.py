@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--rejudge", action="store_true", help="judge the recordings again, without training")
     parser.add_argument("--report", action="store_true", help="only print what is known")
     parser.add_argument("--half", choices=("tune", "held"), help="only draws of this half, and their twins")
+    parser.add_argument("--loops", help="only draws in these loops, such as plain,amp")
     parser.add_argument("--limit", type=int, help="only so many draws, in the fixed mixed order")
     parser.add_argument("--slots", type=int, default=num_slots(), help="processes that train at the same time")
     parser.add_argument("--failures", action="store_true", help="list the failures of the tune half")
@@ -44,7 +45,8 @@ def main() -> int:
     options = parser.parse_args()
     console, results = Console(), Results(options.results)
     chosen = _chosen(options)
-    if not (options.resume or options.rejudge or options.report) and not options.names and options.half is None:
+    is_whole = not (options.names or options.half or options.loops or options.limit)
+    if is_whole and not (options.resume or options.rejudge or options.report):
         results.file.unlink(missing_ok=True)
     known = results.load()
     if options.rejudge:
@@ -65,6 +67,8 @@ def main() -> int:
 def _chosen(options: argparse.Namespace) -> list[Draw]:
     """What is measured, twins included, in the mixed order."""
     some = [draw for draw in draws() if options.half is None or (draw.disease and draw.half == options.half)]
+    if options.loops:
+        some = [draw for draw in some if draw.loop in options.loops.split(",")]
     if options.names:
         some = [draw for draw in some if {draw.id, draw.disease, draw.family} & set(options.names)]
         if not some:

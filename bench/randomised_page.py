@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from randomised_scores import NO_CAUSE, Judged, bins, totals
+from randomised_scores import ABOUT_TIME, NO_CAUSE, Judged, bins, totals
 
 from caboose_drills.randomised.diseases import DISEASES
 
@@ -86,7 +86,7 @@ def _by(ill: Sequence[Judged], key: Callable[[Judged], str]) -> list[str]:
 
 def _healthy(well: Sequence[Judged]) -> list[str]:
     runs = [one for one in well if not one.error]
-    rows = [["healthy twins", "runs", "errors", "with a critical", "with a warning or worse", "rules"]]
+    rows = [["healthy twins", "runs", "errors", "with a critical", "with a warning", "with one about numbers", "rules"]]
     for half in (*HALVES, "both"):
         some = [one for one in runs if half in (one.draw.half, "both")]
         rules = Counter(f"{rule}{'!' if rule in one.critical else ''}" for one in some for rule in one.rules)
@@ -97,6 +97,7 @@ def _healthy(well: Sequence[Judged]) -> list[str]:
                 str(sum(bool(o.error) for o in well if half in (o.draw.half, "both"))),
                 str(sum(bool(one.critical) for one in some)),
                 str(sum(bool(one.rules) for one in some)),
+                str(sum(bool(set(one.rules) - ABOUT_TIME) for one in some)),
                 ", ".join(f"{rule} {number}" for rule, number in rules.most_common()),
             ]
         )

@@ -2,9 +2,11 @@
 
 Design
 ------
-A run counts as *found* if an incident at warning or above was detected at or after its onset. Its diagnosis is that of
-the worst such incident, the earliest of equals. A run whose disease did no harm beside its healthy twin is *mild*: it
-is counted apart, since nothing had to be found. A run that could not be trained is counted as an error.
+A run counts as *found* if an incident at warning or above was detected at or after its onset, and is about what the
+disease is about: the speed of steps for a disease that takes time, else numbers. (On a busy machine steps slow down by
+themselves.) Its diagnosis is that of the worst such incident, the earliest of equals. A run whose disease did no harm
+beside its healthy twin is *mild*: it is counted apart, since nothing had to be found. A run that could not be trained
+is counted as an error.
 """
 
 import math
@@ -16,6 +18,10 @@ from caboose_drills.randomised.diseases import Disease, find
 from caboose_drills.randomised.draw import Draw
 
 LOUD = {"info": 0, "warning": 1, "critical": 2}
+ABOUT_TIME = frozenset(
+    {"straggler", "data_starved", "throughput_regression", "job_stalled", "rank_silent", "monitor_blind"}
+)
+"""Rules about processes and their speed."""
 LOST = 0.15
 """Share of the twin's progress that a harmful disease costs at least."""
 PEAK = 2.0
@@ -86,7 +92,8 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
             critical=tuple(sorted(critical)),
         )
     disease = find(draw.disease)
-    since = [(incident, step) for incident in loud if (step := _detected(incident, draw.onset)) is not None]
+    about = [incident for incident in loud if _is_about_time(incident) == (disease.harm == "time")]
+    since = [(incident, step) for incident in about if (step := _detected(incident, draw.onset)) is not None]
     main = min(since, key=lambda pair: (-LOUD[pair[0]["worst"]], pair[1]), default=None)
     causes = _causes(main[0]) if main is not None else ()
     first = causes[0] if causes and causes[0][1] >= 1.0 - sum(c for _, c in causes) else (NO_CAUSE, 0.0)
@@ -104,6 +111,11 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
         early=tuple(sorted(early)),
         causes=causes,
     )
+
+
+def _is_about_time(incident: dict[str, Any]) -> bool:
+    """Whether all that was reported in it is about the speed of steps."""
+    return all(m["rule"] in ABOUT_TIME for m in incident["members"] if LOUD[m["severity"]] >= 1)
 
 
 def _detected(incident: dict[str, Any], onset: int) -> int | None:

@@ -54,7 +54,7 @@ def gather(
         "scaler": scaler is not None and bool(scaler.is_enabled()),
     }
     device = facts["device"]
-    facts |= _initial_weights(model)
+    facts |= _initial_weights(model) | _recurrent_weights(model)
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -104,6 +104,25 @@ def _initial_weights(model: torch.nn.Module) -> dict[str, Scalar]:
     if not ratios:
         return {}
     return {"init_he_min": _rounded(min(ratios)), "init_he_max": _rounded(max(ratios))}
+
+
+def _recurrent_weights(model: torch.nn.Module) -> dict[str, Scalar]:
+    """`init_recurrent`: the largest factor by which recurrent weights stretch a state, as random ones of their size do.
+
+    Weights of standard deviation s between n units have a spectral radius near s times the root of n: above 1 a state,
+    and its gradient, grows from step to step of the sequence. torch's defaults have 0.58.
+    """
+    found: list[float] = []
+    for module in model.modules():
+        if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            continue
+        for name, weight in module._parameters.items():  # noqa: SLF001 - as above
+            if weight is None or "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
+                continue
+            part = own(weight).detach().reshape(-1)[:65_536].float()
+            if part.numel() > 1:
+                found.append(float(part.std()) * math.sqrt(weight.shape[-1]))
+    return {"init_recurrent": _rounded(max(found))} if found else {}
 
 
 def _rounded(ratio: float) -> float:

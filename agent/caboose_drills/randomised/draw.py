@@ -80,6 +80,8 @@ def _base(family: str, number: int) -> Draw:
     loop = loops[(number + FAMILIES.index(family)) % len(loops)] if number < 2 * len(LOOPS) else rng.choice(loops)
     optimizers = [o for o in OPTIMIZERS if family not in NEEDS_ADAPTIVE or o not in ("sgd", "momentum")]
     optimizer = rng.choice(optimizers if loop != "fsdp2" else [o for o in optimizers if o not in ("muon", "adafactor")])
+    if optimizer == "muon" and (loop in ("trainer", "lightning") or family == "gan"):
+        optimizer = "adamw"  # Muon needs a second optimizer beside it, which these loops have no place for
     return Draw(
         id=name,
         base=name,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from caboose_drills.randomised.plan import Loss, Plan, Tensors
+from caboose_drills.randomised.tasks import MOVES
 
 
 def build(plan: Plan) -> Loss:
@@ -19,6 +20,19 @@ def build(plan: Plan) -> Loss:
     if family == "lstm":
         return _classes if plan.draw.seed % 2 else _squares
     return _LOSSES[family]
+
+
+def quality(plan: Plan) -> Loss:
+    """What a run is judged by: its right loss; of values, the share of states in which the best action is a bad one."""
+    return _bad_actions if plan.draw.family == "rl" else build(plan)
+
+
+def _bad_actions(model: nn.Module, batch: Tensors) -> Tensor:
+    state = batch[0]
+    chosen = model(state).argmax(dim=1)
+    moved = state[:, :2] + MOVES[chosen]
+    distance, nearer = ((place - state[:, 2:]).norm(dim=1) for place in (state[:, :2], moved))
+    return (nearer >= distance).float().mean()
 
 
 def _classes(model: nn.Module, batch: Tensors) -> Tensor:

@@ -11,6 +11,8 @@ WIDTH = 24
 SIDE = 10
 LENGTH = 16
 ACTIONS = 4
+MOVES = torch.tensor([[0.2, 0.0], [-0.2, 0.0], [0.0, 0.2], [0.0, -0.2]])
+"""Where each action leads."""
 
 
 def build(plan: Plan) -> Data:
@@ -106,9 +108,8 @@ def _transitions(plan: Plan) -> Data:
     draw, num = seeded(plan), plan.num_train + HELD
     state = 2.0 * torch.rand(num, 4, generator=draw) - 1.0
     action = torch.randint(ACTIONS, (num,), generator=draw)
-    moves = torch.tensor([[0.2, 0.0], [-0.2, 0.0], [0.0, 0.2], [0.0, -0.2]])
     later = state.clone()
-    later[:, :2] = (later[:, :2] + moves[action] + 0.03 * torch.randn(num, 2, generator=draw)).clamp(-1.0, 1.0)
+    later[:, :2] = (later[:, :2] + MOVES[action] + 0.03 * torch.randn(num, 2, generator=draw)).clamp(-1.0, 1.0)
     distance = (later[:, :2] - later[:, 2:]).norm(dim=1)
     is_last = (distance < 0.25).float()
     reward = is_last - 0.1 * distance

@@ -32,7 +32,7 @@ class Training:
     def __init__(self, run: DrillRun, plan: Plan) -> None:
         self.run, self.plan = run, plan
         self.data: Data = tasks.build(plan)
-        self.right = losses.build(plan)
+        self.right, self.quality = losses.build(plan), losses.quality(plan)
         self.loss: Loss = self.right
         for edit in plan.edit_loss:
             self.loss = edit(self.loss)
@@ -164,13 +164,13 @@ class Training:
             self.model.eval()
 
     def _quality(self) -> float:
-        return self._evaluate(self.data.held)[0]
+        return self._evaluate(self.data.held, self.quality)[0]
 
-    def _evaluate(self, held: Tensors) -> tuple[float, float | None]:
+    def _evaluate(self, held: Tensors, loss: Loss | None = None) -> tuple[float, float | None]:
         model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         if self.plan.precision == "bfloat16 weights":
             held = in_bfloat16(held)
-        return evaluate(model, self.right, held, self.data.num_classes)
+        return evaluate(model, loss or self.right, held, self.data.num_classes)
 
 
 def in_bfloat16(batch: Tensors) -> Tensors:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
+from caboose_daemon.diagnosis.input_range import InputRange
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.curve import trend
@@ -80,6 +81,8 @@ class Case:
     """Whether a rule is switched on at all."""
     memory_use: Sequence[MemoryUse] = ()
     """In the sampled steps so far, oldest first."""
+    input_ranges: Sequence[InputRange] = ()
+    """Of the batches in the sampled steps so far, oldest first."""
 
     # What was found
 

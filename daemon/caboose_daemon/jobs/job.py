@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from caboose_daemon.diagnosis.case import Case, MemoryUse
+from caboose_daemon.diagnosis.input_range import InputRange
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
@@ -170,6 +171,8 @@ class Job:
     """The last sampled step, for diagnoses."""
     memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
     """Memory use in the last sampled steps."""
+    input_ranges: deque[InputRange] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """The range of the inputs in the last sampled steps."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -293,6 +296,7 @@ class Job:
             sampled=sampled,
             is_on=attempt.engine.is_on,
             memory_use=[use for use in self.memory if use.attempt == number],
+            input_ranges=[one for one in self.input_ranges if one.attempt == number],
         )
 
     def lr_at(self, step: int) -> float | None:

@@ -11,6 +11,8 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 LARGE = 2.5
 """Standard deviation relative to He initialisation that is never intended; torch's defaults have 0.4, He 1."""
 SMALL = 0.02
+STRETCHED = 2.0
+"""Factor by which recurrent weights stretch a state that is never intended; orthogonal ones have 1."""
 INSIDE = ("saturation", "dead_units", "gradient_vanishing")
 FIRST_SAMPLES = 200
 """A condition that needs a window of samples, and is reported by this step, may have been there from the start."""
@@ -21,16 +23,24 @@ class BadInit(Cause):
 
     id = "bad_init"
     title = "bad weight initialisation"
-    explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high"}
+    explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        ratio = model_facts.init_ratio(case)
+        ratio, stretch = model_facts.init_ratio(case), case.setting("init_recurrent")
         is_off = False
+        if stretch is not None and stretch > STRETCHED:
+            is_off = True
+            yield supports(
+                STRONG, f"initial recurrent weights stretch a state {stretch:.2g}x at each step of a sequence"
+            )
         if ratio is not None:
             low, high = ratio
             if high > LARGE:
                 is_off = True
                 yield supports(STRONG, f"initial weights up to {high:.2g}x those of He initialisation")
+            elif high < SMALL:
+                is_off = True
+                yield supports(STRONG, f"initial weights of all layers at most {high:.2g}x those of He initialisation")
             elif 0 < low < SMALL:
                 is_off = True
                 yield supports(FAIR, f"initial weights as small as {low:.2g}x those of He initialisation")
