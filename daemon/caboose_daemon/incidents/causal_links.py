@@ -101,6 +101,7 @@ EXTREME: Mapping[str, frozenset[str]] = {
     | {"activation_collapse", "gradient_vanishing", "dead_units", "lr_too_high", "lr_too_low", "frozen_parameters"}
     | {"divergence", "loss_spike", "metric_divergence"},
     "norm_of_few": BREAKS | STANDS_STILL | {"oscillation", "gradient_vanishing", "metric_divergence", "overfitting"},
+    "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
     "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters"},
     "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence"},
 }

@@ -133,6 +133,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             "initial_weights": None if "resume" in view.regime.active else risky_model.initial_weights(view.facts),
             "high_decay": risky_model.decay(view.groups),
             "norm_of_few": risky_model.norm_of_few(view.facts, view.config),
+            "frozen_at_random": risky_model.frozen_at_random(view.facts),
         }
         return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]
 

@@ -28,7 +28,7 @@ class PrecisionLost(Cause):
         if case.found("frozen_parameters") and case.value("frozen_parameters", "without_gradient"):
             yield opposes(FAIR, "layers have no gradient, whatever the precision")
         found = case.value("lr_too_low", "update_ratio")
-        update = found if found is not None else case.update_ratio
+        update = found if found is not None else case.typical_update
         if update is None:
             yield supports(SLIGHT, f"weights are {precision}")
         elif update < half:

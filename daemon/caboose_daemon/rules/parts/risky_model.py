@@ -24,6 +24,8 @@ FEW_SAMPLES = 2
 HALF_DIGIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 """The smallest change, as a share of a weight, that is not rounded away."""
 SLACK = 0.02
+MUCH = 0.05
+"""Share of the parameters that matters."""
 
 Facts = Mapping[str, Scalar]
 
@@ -85,6 +87,14 @@ def norm_of_few(facts: Facts, config: Facts) -> str | None:
     if batch is None or batch > FEW_SAMPLES or "BatchNorm" not in as_text(facts.get("norms")):
         return None
     return f"batch norms over {batch:.0f} samples, whose mean and variance are noise: use GroupNorm or LayerNorm"
+
+
+def frozen_at_random(facts: Facts) -> str | None:
+    """Frozen weights that nothing has ever trained, where they are a part of the model that matters."""
+    frozen, total = setting("frozen_at_random", facts), setting("num_parameters", facts)
+    if not frozen or not total or frozen < MUCH * total:
+        return None
+    return f"{100 * frozen / total:.2g} % of the parameters are frozen at their random initial values"
 
 
 def rounding(facts: Facts, updates: Sequence[float]) -> str | None:

@@ -1,4 +1,4 @@
-"""The range of the inputs in a sampled step, kept for the diagnosis."""
+"""What the diagnosis keeps of every sampled step: the range of the inputs and the typical update."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -22,3 +22,12 @@ class InputRange:
         lows = [batch.lowest for batch in batches if batch.lowest is not None and isfinite(batch.lowest)]
         highs = [batch.highest for batch in batches if batch.highest is not None and isfinite(batch.highest)]
         return cls(step.attempt, step.step, min(lows), max(highs)) if lows and highs else None
+
+
+@dataclass(frozen=True)
+class UpdateRatio:
+    """The update of the typical weight matrix as a share of its weights."""
+
+    attempt: int
+    step: int
+    value: float
