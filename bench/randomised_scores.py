@@ -153,6 +153,8 @@ def does_harm(draw: Draw, did: dict[str, Any], twin: dict[str, Any] | None) -> b
     """Whether the disease cost something, beside the healthy twin with the same seed."""
     if did.get("num_bad") or "error" in did:
         return True
+    if draw.disease.startswith("nan_"):  # it never came to a bad number
+        return False
     harm = find(draw.disease).harm
     if harm == "certain":
         return True

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -44,6 +45,8 @@ class BadInit(Cause):
             elif 0 < low < SMALL:
                 is_off = True
                 yield supports(FAIR, f"initial weights as small as {low:.2g}x those of He initialisation")
+        if is_off and zero_gradients(case):
+            yield supports(STRONG, "layers have gradients of exactly zero from the start")
         inside = [member for rule in INSIDE if (member := case.episode(rule)) is not None]
         if inside and "resume" not in case.incident.regimes:
             first = min(inside, key=lambda member: member.first.onset_step)
@@ -53,7 +56,7 @@ class BadInit(Cause):
                 yield supports(weight, f"{first.rule} in {place} at the first samples, before training could cause it")
             else:
                 yield opposes(STRONG, f"{first.rule} in {place} began at step {first.first.onset_step:,}, in training")
-        elif not case.began_early:
+        elif not case.began_early and not is_off:
             yield opposes(FAIR, f"began at step {case.onset:,}, long after the start")
         if ratio is not None and not is_off and not case.found("dead_units"):
             yield opposes(FAIR, f"usual initial weights, {ratio[0]:.2g} to {ratio[1]:.2g}x He initialisation")

@@ -6,7 +6,7 @@ import numpy as np
 
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -15,7 +15,7 @@ FIRST = 80
 MIN_STEPS = 30
 GREW = 4.0
 """Growth of the norm in them that a sum of gradients shows."""
-SMOOTH, ROUGH = 0.04, 0.12
+VERY_SMOOTH, SMOOTH, ROUGH = 0.03, 0.04, 0.12
 """Median second difference of the norm's logarithm: a sum hardly changes by one batch, a batch's gradient does."""
 
 
@@ -42,7 +42,7 @@ class GradientsNotZeroed(Cause):
         grown = float(np.median(norms[-5:]) / np.median(norms[:3]))
         if rough < SMOOTH and grown > GREW:
             yield supports(
-                STRONG,
+                DECISIVE if rough < VERY_SMOOTH and grown > 2 * GREW else STRONG,
                 f"gradient norm grew {grown:.2g}x over the first {len(norms)} steps as smoothly as a sum: it changes "
                 f"its course by {100 * rough:.1g} % from step to step",
             )

@@ -7,6 +7,7 @@ import numpy as np
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -42,6 +43,8 @@ class GraphDisconnected(Cause):
             yield opposes(STRONG, f"gradients reach every layer (norm {np.median(known[-50:]):.2g})")
         if case.found(*BREAKS, "oscillation"):
             yield opposes(STRONG, "the loss jumps or swings: weights move")
+        if without and zero_gradients(case):
+            yield opposes(STRONG, "these layers have a gradient, of exactly zero: the graph is whole")
         lost = model_facts.lost_gradient_at(case)
         if lost is not None:
             yield opposes(STRONG, f"they had gradients until step {lost:,}: a cut graph has none from the start")

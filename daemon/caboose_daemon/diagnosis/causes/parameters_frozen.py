@@ -13,6 +13,12 @@ MUCH = 0.05
 """Share of the parameters that matters."""
 
 
+def zero_gradients(case: Case) -> bool:
+    """Whether most layers without gradient have one that is exactly zero, as units that are dead or equal give."""
+    zero, without = (case.value("frozen_parameters", name) or 0.0 for name in ("zero_gradient", "without_gradient"))
+    return case.world == 1 and zero > 0.5 * without
+
+
 class ParametersFrozen(Cause):
     """Trainable layers that are cut off from the loss."""
 
@@ -40,6 +46,8 @@ class ParametersFrozen(Cause):
             yield supports(FAIR, f"{still:.0f} layers with gradient but never updated: {named(layers)}")
         else:
             yield opposes(STRONG, "these layers have a gradient, but are in no optimizer")
+        if zero_gradients(case):
+            yield opposes(STRONG, "these layers have a gradient, of exactly zero: something in the model stops it")
         taken = [rule for rule in ("dead_units", "saturation", "loss_scale_collapse", "non_finite") if case.found(rule)]
         if taken:
             yield opposes(FAIR, f"{', '.join(taken)} alone leaves layers without gradient")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, supports
 from caboose_daemon.incidents.causal_links import EXTREME
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -22,8 +22,11 @@ class RiskySettings(Cause):
         finding = case.finding("config_advice")
         if finding is None:
             return
-        has_own = set(finding.values) <= {"low_lr", "high_lr", *EXTREME}  # these have causes of their own
-        yield supports(FAIR if has_own else STRONG, finding.summary)
+        if EXTREME.keys() & finding.values.keys():  # these have causes of their own
+            yield supports(SLIGHT, finding.summary)
+            return
+        rates = {"low_lr", "high_lr"} & set(finding.values)
+        yield supports(FAIR if rates and len(finding.values) == len(rates) else STRONG, finding.summary)
 
     def advise(self, case: Case) -> Advice:
         finding = case.finding("config_advice")

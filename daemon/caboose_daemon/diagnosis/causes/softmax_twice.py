@@ -4,13 +4,17 @@ import math
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import model_facts
-from caboose_daemon.diagnosis.case import NEAR_CHANCE, Case
+from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 SLACK = 0.02
 """Share by which a loss may fall below the floor, from rounding."""
+NEAR_FLOOR = 0.3
+"""Share of the way from the floor to chance within which a loss is near its floor."""
+SURE = 0.5
+"""Accuracy above which a usual loss is far below that of a second softmax."""
 ALIKE = 0.15
 """Share of the way from chance to the floor within which a loss fits what the accuracy gives."""
 
@@ -33,8 +37,8 @@ class SoftmaxTwice(Cause):
         floor = floor_of(classes)
         if lowest < (1.0 - SLACK) * floor:
             yield opposes(DECISIVE, f"loss was down to {lowest:.3g}; of probabilities it cannot fall below {floor:.3g}")
-        elif lowest < (1.0 - NEAR_CHANCE) * math.log(classes):
-            yield supports(FAIR, f"loss never fell below {floor:.3g}, the least that a loss of probabilities can be")
+        elif lowest - floor < NEAR_FLOOR * (math.log(classes) - floor):
+            yield supports(FAIR, f"loss came down to {floor:.3g}, the least that a loss of probabilities can be")
         yield from self._fits_accuracy(case, floor, math.log(classes))
 
     def _fits_accuracy(self, case: Case, floor: float, chance: float) -> Iterator[Evidence]:
@@ -44,7 +48,7 @@ class SoftmaxTwice(Cause):
             return
         loss, accuracy = pairs[-1]
         expected = floor + 1.0 - accuracy
-        if accuracy > 2.0 * math.exp(-chance) and abs(loss - expected) < ALIKE * (chance - floor):
+        if accuracy > SURE and abs(loss - expected) < ALIKE * (chance - floor):
             text = f"validation loss {loss:.3g} at accuracy {accuracy:.2g} is that of a second softmax ({expected:.3g})"
             yield supports(STRONG, text)
 
