@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,
 
 bench-verify: setup ## how well `caboose verify` tells a change from chance, on simulated runs
 	@$(BIN)/python bench/verifying.py $(ARGS)
+
+bench-randomised: setup ## diseases drawn over architectures, optimizers and loops; writes its part of docs/diagnosis.md (within 60 minutes; ARGS=--resume goes on, ARGS=--rejudge judges the recordings again)
+	@$(BIN)/python bench/randomised.py --output docs/diagnosis.md $(ARGS)
 
 chaos: setup ## faults against real 2-rank runs from a seeded schedule (SEED=1 MINUTES=12; ARGS="--episode 7" runs one again)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)

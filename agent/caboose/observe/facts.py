@@ -29,6 +29,8 @@ ACTIVATIONS = (
     "PReLU",
 )
 MAX_INIT_LAYERS = 64
+MIN_DRAWN = 256
+"""Elements of a weight whose deviation tells how it was drawn."""
 CGROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """A container's memory limit, in control groups version 2 and 1."""
 
@@ -54,7 +56,7 @@ def gather(
         "scaler": scaler is not None and bool(scaler.is_enabled()),
     }
     device = facts["device"]
-    facts |= _initial_weights(model)
+    facts |= _initial_weights(model) | _recurrent_weights(model) | _frozen_at_random(model)
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -104,6 +106,47 @@ def _initial_weights(model: torch.nn.Module) -> dict[str, Scalar]:
     if not ratios:
         return {}
     return {"init_he_min": _rounded(min(ratios)), "init_he_max": _rounded(max(ratios))}
+
+
+def _recurrent_weights(model: torch.nn.Module) -> dict[str, Scalar]:
+    """`init_recurrent`: the largest factor by which recurrent weights stretch a state, as random ones of their size do.
+
+    Weights of standard deviation s between n units have a spectral radius near s times the root of n: above 1 a state,
+    and its gradient, grows from step to step of the sequence. torch's defaults have 0.58.
+    """
+    found: list[float] = []
+    for module in model.modules():
+        if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            continue
+        for name, weight in module._parameters.items():  # noqa: SLF001 - as above
+            if weight is None or "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
+                continue
+            part = own(weight).detach().reshape(-1)[:65_536].float()
+            if part.numel() > 1:
+                found.append(float(part.std()) * math.sqrt(weight.shape[-1]))
+    return {"init_recurrent": _rounded(max(found))} if found else {}
+
+
+def _frozen_at_random(model: torch.nn.Module) -> dict[str, Scalar]:
+    """`frozen_at_random`: elements of frozen weights that are still as torch draws them, which nothing has trained.
+
+    torch draws linear and convolutional weights uniformly within one over the root of the inputs. Trained weights keep
+    neither that limit nor its deviation. Embeddings are left out: what they are drawn with has no limit.
+    """
+    found = num = 0
+    for module in model.modules():
+        weight = module._parameters.get("weight")  # noqa: SLF001 - as above
+        if weight is None or weight.requires_grad or weight.dim() < 2 or num == MAX_INIT_LAYERS:
+            continue
+        part = own(weight).detach().reshape(-1)[:65_536].float()
+        if part.numel() < MIN_DRAWN or isinstance(module, torch.nn.Embedding):
+            continue
+        num += 1
+        bound = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
+        off = abs(float(part.std()) * math.sqrt(3.0) / bound - 1.0)
+        if off < 3.0 / math.sqrt(part.numel()) and float(part.abs().max()) <= bound * 1.0001:
+            found += num_elements(weight)
+    return {"frozen_at_random": found} if found else {}
 
 
 def _rounded(ratio: float) -> float:

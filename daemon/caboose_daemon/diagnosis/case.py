@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
+from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.curve import trend
@@ -37,6 +38,8 @@ NEAR_CHANCE = 0.03
 """Share by which a loss may differ from chance and still count as chance."""
 LUCKY = 0.05
 """By how much the accuracy of a guess may exceed 1 / classes."""
+FEW_SAMPLES = 5
+"""Samples before the onset that show how it came to it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,10 @@ class Case:
     """Whether a rule is switched on at all."""
     memory_use: Sequence[MemoryUse] = ()
     """In the sampled steps so far, oldest first."""
+    input_ranges: Sequence[InputRange] = ()
+    """Of the batches in the sampled steps so far, oldest first."""
+    update_ratios: Sequence[UpdateRatio] = ()
+    """Of the sampled steps so far, oldest first."""
 
     # What was found
 
@@ -311,6 +318,21 @@ class Case:
     def update_ratio(self) -> float | None:
         """The update of the typical weight matrix as a share of the weights, in the last sampled step."""
         return None if self.sampled is None else Updates().of(self.sampled, self.layers)
+
+    @property
+    def typical_update(self) -> float | None:
+        """The median of that ratio over the samples so far; the last one where no others are kept."""
+        known = sorted(one.value for one in self.update_ratios if math.isfinite(one.value))
+        return known[len(known) // 2] if known else self.update_ratio
+
+    @property
+    def update_before(self) -> UpdateRatio | None:
+        """The largest such update that was sampled up to the onset, of the last few samples; later ones show the harm.
+
+        None where none was sampled by then.
+        """
+        known = [one for one in self.update_ratios if one.step <= self.onset and math.isfinite(one.value)]
+        return max(known[-FEW_SAMPLES:], key=lambda one: one.value, default=None)
 
     @property
     def chance(self) -> float | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.rules.parts.depth import is_matrix
+from caboose_wire import Module
 
 HALF_MAX = 65504.0
 """The largest number float16 holds."""
@@ -38,6 +39,21 @@ def kinds(case: Case) -> frozenset[str]:
 def has_norms(case: Case) -> bool:
     """Whether the model has norm layers."""
     return bool(case.fact("norms")) or any("norm" in kind for kind in kinds(case))
+
+
+def has_batch_norms(case: Case) -> bool:
+    """Whether the model has norms that take their statistics from the batch."""
+    return "batchnorm" in case.fact("norms").lower() or any("batchnorm" in kind for kind in kinds(case))
+
+
+def has_embedding(case: Case) -> bool:
+    """Whether the model takes indices, so that its inputs are no measured numbers."""
+    return any("embedding" in kind for kind in kinds(case))
+
+
+def last_module(case: Case) -> Module | None:
+    """The module that was listed last, which in most models gives the output; None where none is known."""
+    return case.modules[-1] if case.modules else None
 
 
 def is_clipped(case: Case) -> bool | None:

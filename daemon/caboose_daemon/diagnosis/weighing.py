@@ -2,11 +2,15 @@
 
 Design
 ------
-Naive Bayes with few, round weights. Every cause that explains a member starts with the same odds, less its rarity. Each
-piece of evidence multiplies them. Each reported member that it does not explain divides them, and so does having no
-evidence for it; otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like
-the others that explains everything and has no evidence: so a confidence can be high only where specific evidence
-supports a cause, and all confidences add up to 1 with the unknown. Causes below 2 % are not shown.
+Naive Bayes with few, round weights. Every cause starts with the same odds, less its rarity. Each piece of evidence
+multiplies them. Each reported member that it does not explain divides them, and so does having no evidence for it;
+otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like the others that
+explains everything and has no evidence: so a confidence can be high only where specific evidence supports a cause, and
+all confidences add up to 1 with the unknown. Causes below 2 % are not shown.
+
+What a cause explains is a list of its usual symptoms, not of all. A cause none of whose symptoms was reported competes
+too, if one strong piece of evidence supports it and the incident is about numbers, as the cause is: a learning rate
+does not explain the speed of a machine.
 
 An incident is diagnosed when it opens and changes, and again when it has lasted twice as long as at the last diagnosis.
 So a spike that lasts is judged with what followed it, at a cost that does not grow with its length.
@@ -17,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import Cause, Evidence
+from caboose_daemon.diagnosis.cause import STRONG, Cause, Evidence
 from caboose_daemon.diagnosis.causes import CAUSES
 from caboose_daemon.diagnosis.refusals import refuse
 from caboose_daemon.incidents.causal_links import STANDS_STILL
@@ -33,6 +37,14 @@ UNEXPLAINED = 0.7
 """Log-odds that a cause loses for each member that it does not explain."""
 NOTHING_FOR_IT = 1.5
 """Log-odds that a cause loses if no evidence supports it."""
+FOREIGN = 1.2
+"""Log-odds that a cause loses beside if it explains none of the members."""
+ABOUT_MACHINES = frozenset(
+    {"rank_silent", "job_stalled", "straggler", "data_starved", "throughput_regression", "monitor_blind"}
+)
+"""Rules about processes and their speed."""
+ABOUT_ITSELF = frozenset({"config_advice", "replica_desync", "eval_mode"})
+"""Rules that see their causes, and no consequence: nothing else explains them."""
 MIN_CONFIDENCE = 0.02
 MAX_CAUSES = 6
 MAX_HUNTS = 8
@@ -88,9 +100,10 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
 
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
-    """The evidence and the log-odds; nothing where the cause explains none of the reported rules."""
+    """The evidence and the log-odds; nothing where the cause does not compete."""
     rules = case.reportable_rules
-    if not any(rule in cause.explains for rule in rules):
+    is_foreign = not any(rule in cause.explains for rule in rules)
+    if is_foreign and not _may_compete(cause, rules):
         return
     try:
         evidence = list(cause.weigh(case))
@@ -98,9 +111,19 @@ def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
         # A cause handles unexpected data, as a rule does; if one fails, the others still count.
         logger.exception("cause %s failed on incident %s", cause.id, case.incident.id)
         return
+    support = max((e.weight for e in evidence), default=0.0)
+    if is_foreign and support < STRONG:
+        return
     evidence += [Evidence(f"does not explain {rule}", -UNEXPLAINED) for rule in rules if rule not in cause.explains]
-    lacks = 0.0 if any(e.weight > 0 for e in evidence) else NOTHING_FOR_IT
-    yield evidence, START - cause.rarity - lacks + sum(e.weight for e in evidence)
+    lacks = 0.0 if support > 0 else NOTHING_FOR_IT
+    penalty = lacks + (FOREIGN if is_foreign else 0.0)
+    yield evidence, START - cause.rarity - penalty + sum(e.weight for e in evidence)
+
+
+def _may_compete(cause: Cause, rules: Iterable[str]) -> bool:
+    """Whether the cause is about numbers, as all of these rules are."""
+    symptoms = set(rules)
+    return bool(symptoms) and not symptoms & (ABOUT_MACHINES | ABOUT_ITSELF) and not cause.explains <= ABOUT_MACHINES
 
 
 def _missing(case: Case) -> Iterator[str]:

@@ -62,7 +62,7 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}),
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting"}),
-    "overfitting": frozenset({"metric_divergence"}),
+    "overfitting": frozenset({"metric_divergence", "saturation"}),  # answers that are certain saturate units
     "underfitting": frozenset({"plateau"}),
     "throughput_regression": frozenset({"job_stalled"}),
     "job_stalled": frozenset(),
@@ -91,6 +91,21 @@ WARNS_OF: Mapping[str, frozenset[str]] = {
 }
 """What each piece of advice (a key of the finding's values) warns of. Settings last as long as the run, so only what
 begins within a horizon of the start is attributed to them."""
+EXTREME: Mapping[str, frozenset[str]] = {
+    "high_dropout": BREAKS
+    | STANDS_STILL
+    | {"metric_divergence", "batch_size", "lr_too_high", "clipping", "oscillation"},
+    "high_momentum": CONSEQUENCES["lr_too_high"] | {"lr_too_high"},
+    "initial_weights": CONSEQUENCES["lr_too_high"] | {"lr_too_high", "lr_too_low", "saturation", "oscillation"},
+    "high_decay": STANDS_STILL
+    | {"activation_collapse", "gradient_vanishing", "dead_units", "lr_too_high", "lr_too_low", "frozen_parameters"}
+    | {"divergence", "loss_spike", "metric_divergence"},
+    "norm_of_few": BREAKS | STANDS_STILL | {"oscillation", "gradient_vanishing", "metric_divergence", "overfitting"},
+    "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
+    "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters"},
+    "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence"},
+}
+"""Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""
 ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}
 HORIZON = 100
 """How far apart two onsets may be, in reported steps, where no condition lasts from one to the other."""
@@ -128,7 +143,9 @@ def _can_break_late(known: Episode, new: Episode) -> bool:
 def _is_explained_by_advice(advice: Episode, other: Episode, horizon: int) -> bool:
     is_early = other.first.onset_step <= advice.first.onset_step + horizon
     return any(
-        other.rule == CONFIRMED_BY.get(name) or (is_early and other.rule in WARNS_OF.get(name, ()))
+        other.rule == CONFIRMED_BY.get(name)
+        or other.rule in EXTREME.get(name, ())
+        or (is_early and other.rule in WARNS_OF.get(name, ()))
         for name in _values(advice)
     )
 

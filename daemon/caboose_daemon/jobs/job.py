@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from caboose_daemon.diagnosis.case import Case, MemoryUse
+from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
@@ -24,6 +25,7 @@ from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.rules.parts.endings import were_cancelled
+from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
@@ -171,6 +173,10 @@ class Job:
     """The last sampled step, for diagnoses."""
     memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
     """Memory use in the last sampled steps."""
+    input_ranges: deque[InputRange] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """The range of the inputs in the last sampled steps."""
+    update_ratios: dict[str, deque[UpdateRatio]] = field(default_factory=dict)
+    """The typical update in the last sampled steps, by part; the name of a whole model is empty."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -294,7 +300,23 @@ class Job:
             sampled=sampled,
             is_on=attempt.engine.is_on,
             memory_use=[use for use in self.memory if use.attempt == number],
+            input_ranges=[one for one in self.input_ranges if one.attempt == number],
+            update_ratios=[one for one in self.update_ratios.get(incident.part, ()) if one.attempt == number],
         )
+
+    def keep_sample(self, step: AlignedStep) -> None:
+        """Keeps what diagnoses read of a sampled step."""
+        self.last_sampled = step.without_arrays()
+        self.memory.append(MemoryUse.of(step))
+        if (seen := InputRange.of(step)) is not None:
+            self.input_ranges.append(seen)
+        wholes = [("", self.last_sampled, self.layers)]
+        wholes += [(part.name, narrowed(self.last_sampled, part), layers_of(self.layers, part)) for part in self.parts]
+        for name, sampled, layers in wholes:
+            ratio = Updates().of(sampled, layers)
+            if ratio is not None:
+                kept = self.update_ratios.setdefault(name, deque(maxlen=RECENT_SAMPLES))
+                kept.append(UpdateRatio(step.attempt, step.step, ratio))
 
     def lr_at(self, step: int) -> float | None:
         """The largest group's learning rate at a step, by whichever attempt took it last, or just before it."""

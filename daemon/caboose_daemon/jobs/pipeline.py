@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from caboose_daemon.diagnosis import hunts
-from caboose_daemon.diagnosis.case import MemoryUse
 from caboose_daemon.diagnosis.weighing import diagnose_due
 from caboose_daemon.format import duration
 from caboose_daemon.incidents.episodes import Episode
@@ -330,8 +329,7 @@ class Pipeline:
         if step.has_local_gradients:
             job.blind.setdefault("gradient_norm", LOCAL_GRADIENTS)
         if step.is_sampled:
-            job.last_sampled = step.without_arrays()
-            job.memory.append(MemoryUse.of(step))
+            job.keep_sample(step)
         job.recent.append(summary)
         job.num_steps += 1
         job.num_non_finite += (

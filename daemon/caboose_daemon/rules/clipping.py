@@ -7,6 +7,9 @@ the same however strongly it was clipped, so no outlier moves it far. Where most
 the learning rate sets the step length. Norms are large while the rate warms up, so those steps are not counted. A
 clipping that has never acted is an info: its limit may be far above the norms of this run.
 
+Frequent clipping alone harms nothing. It is an info where the loss falls and steps are not cut to a tenth, and with an
+optimizer that divides the gradient by its own size, as Adam does: a limit that cuts all steps alike changes none.
+
 A clipper that is called before `GradScaler.unscale_` compares its limit with gradients that are multiplied by the
 scale, often 65,536. It then acts on nearly every step and shortens all of them to the same tiny norm. That is a mistake
 in the loop, whatever the share, so it is reported after `scaled_steps`, and the share is not judged.
@@ -15,15 +18,24 @@ In reinforcement learning and adversarial training the scale of a loss is that o
 clipping every step is the usual way to a step length that does not depend on it. There it is an info.
 """
 
+import math
+import statistics
+from collections import deque
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.scale_free import is_scale_free
 from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 CALM = 0.9
 """Share of the threshold below which it is resolved."""
+TENTH = 0.1
+"""Share of its length to which the typical step is cut, below which clipping slows a run however the loss falls."""
+CLEARLY = 3.0
+"""Standard errors by which a loss has fallen."""
+MIN_HALF = 10
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,20 @@ class Clipping(LastingRule[ClippingConfig]):
         self._num_clipped = 0
         self._largest = 0.0
         self._num_scaled = 0
+        self._losses: deque[float] = deque(maxlen=config.memory_steps)
+        self._ratios: deque[float] = deque(maxlen=config.memory_steps)
+
+    def _typical_ratio(self) -> float:
+        return statistics.median(self._ratios) if self._ratios else 1.0
+
+    def _is_falling(self) -> bool:
+        """Whether the loss is clearly lower in the second half of the steps that are remembered."""
+        half = len(self._losses) // 2
+        if half < MIN_HALF:
+            return False
+        before, after = list(self._losses)[:half], list(self._losses)[-half:]
+        error = math.hypot(statistics.pstdev(before), statistics.pstdev(after)) / math.sqrt(half)
+        return statistics.fmean(before) - statistics.fmean(after) > CLEARLY * error
 
     def observe(self, view: JobView) -> Finding | None:
         """A warning while most steps are clipped; an info while none ever was."""
@@ -73,6 +99,9 @@ class Clipping(LastingRule[ClippingConfig]):
         self._num_steps += 1
         self._num_clipped += is_clipped
         self._largest = max(self._largest, norm)
+        self._ratios.append(ratio)
+        if step.mean_loss is not None and math.isfinite(step.mean_loss):
+            self._losses.append(step.mean_loss)
         self._share += (is_clipped - self._share) / min(self._num_steps, self.config.memory_steps)
         is_quiet = self._num_clipped == 0
         was_quiet = self._last is not None and "never" in self._last.values
@@ -93,9 +122,14 @@ class Clipping(LastingRule[ClippingConfig]):
                 step.step, f"{100 * self._share:.0f} % of steps clipped, limit {100 * self.config.share:.0f} %"
             )
         is_ruling = self._share > self.config.ruling_share
+        harms = (
+            MOVING_OBJECTIVE not in view.visible
+            and not is_scale_free([group.optimizer for group in view.groups])
+            and (self._typical_ratio() < TENTH or not self._is_falling())
+        )
         ruling = ": clipping sets the step length" if is_ruling else ""
         return self._found(
-            Severity.INFO if MOVING_OBJECTIVE in view.visible else Severity.WARNING,
+            Severity.WARNING if harms else Severity.INFO,
             step.step,
             f"{100 * self._share:.0f} % of the last {self.config.memory_steps:,} steps clipped, "
             f"step {step.step:,} to {ratio:.2g} of its norm{ruling}",

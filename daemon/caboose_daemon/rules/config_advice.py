@@ -3,17 +3,21 @@
 Design
 ------
 What the agent's Hello contains (optimizers, their settings, precision, scaler, attention) is judged at the first step.
-What shows only later (whether the rate was warmed up, whether gradients are clipped) is judged again after
-`look_steps`. All advice is one finding with one onset. It is reported when it changes, not at every step, and it is
-never resolved, because settings do not change in a run. It never pages: many runs do well against the advice. Unknown
-settings are not judged: a resumed run has had its warm-up.
+What shows only later (whether the rate was warmed up, whether gradients are clipped, whether updates are rounded away)
+is judged again after `look_steps`. Values that hardly any run learns with are in `parts/risky_model`. All advice is one
+finding with one onset. It is reported when it changes, not at every step, and it is never resolved, because settings do
+not change in a run. It never pages: many runs do well against the advice. Unknown settings are not judged: a resumed
+run has had its warm-up.
 """
 
+import math
 from dataclasses import dataclass
 
+from caboose_daemon.rules.parts import risky_model
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Group
@@ -55,6 +59,9 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._num_steps = 0
         self._is_from_start = True
         self._was_clipped = False
+        self._updates = Updates()
+        self._ratios: list[float] = []
+        self._lowest_loss = math.inf
         self._is_done = False
 
     def observe(self, view: JobView) -> Finding | None:
@@ -82,6 +89,11 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             self._first_step, self._first_lr = step.step, lr
             self._is_from_start = "resume" not in view.regime.active and step.step <= 1
         self._highest_lr = max(self._highest_lr, lr)
+        if step.mean_loss is not None and step.mean_loss < self._lowest_loss:
+            self._lowest_loss = step.mean_loss
+        ratio = self._updates.typical(view)
+        if ratio is not None:
+            self._ratios.append(ratio)
         if not self._was_clipped and step.reports:  # all ranks clip alike
             clipping = next(iter(step.reports.values())).clipping
             self._was_clipped = clipping is not None and clipping.max_norm is not None
@@ -115,7 +127,15 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
             text = "float16 parameters without a GradScaler: small gradients become zero"
             advice.append(("fp16_without_scaler", Severity.WARNING, text))
-        return advice
+        extreme = {
+            "high_dropout": risky_model.dropout(view.facts),
+            "high_momentum": risky_model.momentum(view.groups),
+            "initial_weights": None if "resume" in view.regime.active else risky_model.initial_weights(view.facts),
+            "high_decay": risky_model.decay(view.groups),
+            "norm_of_few": risky_model.norm_of_few(view.facts, view.config),
+            "frozen_at_random": risky_model.frozen_at_random(view.facts),
+        }
+        return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]
 
     def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []
@@ -131,7 +151,11 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if is_transformer and is_adam and self._is_from_start and is_flat:
             text = f"no warm-up: learning rate {self._first_lr:g} from the first step"
             advice.append(("no_warmup", Severity.INFO, text))
-        return advice
+        seen = {
+            "lost_updates": risky_model.rounding(view.facts, self._ratios),
+            "softmax_twice": risky_model.softmax(view.modules, view.setting("num_classes"), self._lowest_loss),
+        }
+        return advice + [(name, Severity.WARNING, found) for name, found in seen.items() if found]
 
 
 def _is_adam(group: Group) -> bool:

@@ -8,7 +8,8 @@ several sampled steps although there is a gradient and a learning rate (an updat
 precision does that).
 
 Layers frozen on purpose need no gradient and are not judged. Layers that are trained in turns need a longer window:
-those that had a gradient before, and all layers where there are several optimizers. Experts and adapters, which a batch
+those that had a gradient before, and all layers of an optimizer among several (Muon and AdamW, which step together,
+have layers with and without a gradient: that is no turn). Experts and adapters, which a batch
 may bypass, and teachers and averages, which are copied from others, are left out by name. A bias may have a gradient of
 exactly zero because of the net's structure (before a norm, under a softmax), so for a bias only a missing gradient
 counts. Where the larger part of the model is in no optimizer, and all of it comes before the rest, only a head is
@@ -19,6 +20,7 @@ the middle or the end was forgotten.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,7 @@ ASIDE = frozenset({"expert", "experts", "moe", "adapter", "adapters", "ema", "te
 """Words in names of layers that only some batches use, or that are copied from others instead of trained."""
 BY_TURNS = 10
 """Factor on the window for layers that may be trained in turns."""
+FEW_OPTIMIZERS = 6
 LR_SHARE = 0.1
 """Share of the highest learning rate so far, below which an update may be too small to show."""
 
@@ -72,6 +75,19 @@ class _Table:
         self.is_head_alone = bool(is_most) and self.unheld.max() < trained.min()
         optimizers = {group.name.partition(".")[0] for group in groups if "." in group.name}
         self.patience = BY_TURNS if len(optimizers) > 1 else 1
+        self._sizes, self._held = sizes, held
+        totals = [
+            sum(group.num_parameters for group in groups if group.name.partition(".")[0] == optimizer)
+            for optimizer in sorted(optimizers)
+        ]
+        is_known = len(totals) <= FEW_OPTIMIZERS and sum(totals) == sizes[held].sum()
+        self._turns = (
+            {sum(some) for n in range(1, len(totals)) for some in combinations(totals, n)} if is_known else None
+        )
+
+    def can_be_turns(self, without: NDArray[np.bool_]) -> bool:
+        """Whether the layers without gradient are all those of some optimizers, by their size, as in turns they are."""
+        return self._turns is None or int(self._sizes[without & self._held].sum()) in self._turns
 
 
 class FrozenParameters(LastingRule[FrozenParametersConfig]):
@@ -121,6 +137,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         self._num_without: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._last_with_gradient: NDArray[np.int64] = np.full(num, step)
         self._num_still: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._is_zero: NDArray[np.bool_] = np.zeros(num, dtype=np.bool_)
         self._num_sampled = 0
         self._first_step = step
 
@@ -134,6 +151,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             return
         self._num_sampled += 1
         without = norms.is_absent | (is_zero & ~self._table.is_bias)
+        self._is_zero = is_zero
         self._last_with_gradient[has] = step.step
         self._num_without[has] = 0
         self._num_without[without] += 1
@@ -154,6 +172,8 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
 
     def _judge(self, view: JobView, step: int) -> Finding | None:
         table, window = self._table, self.config.window_steps * self._table.patience
+        if table.patience > 1 and not table.can_be_turns(self._num_without >= self.config.window_steps):
+            window = self.config.window_steps
         limits = np.where(self._had, self.config.window_steps * BY_TURNS, window)
         idle = table.is_watched & (self._num_without >= limits)
         still = table.is_watched & (self._num_still >= self.config.persist_samples) & ~idle
@@ -180,6 +200,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             values={
                 "not_held": float(len(table.unheld) if is_unheld else 0),
                 "without_gradient": float(idle.sum()),
+                "zero_gradient": float((idle & self._is_zero).sum()),
                 "never_moves": float(still.sum()),
             },
         )

@@ -6,15 +6,18 @@ from caboose_daemon.diagnosis.causes.bad_init import BadInit
 from caboose_daemon.diagnosis.causes.bad_shard import BadShard
 from caboose_daemon.diagnosis.causes.batch_too_large import BatchTooLarge
 from caboose_daemon.diagnosis.causes.batch_too_small import BatchTooSmall
+from caboose_daemon.diagnosis.causes.bootstrapped_targets import BootstrappedTargets
 from caboose_daemon.diagnosis.causes.budget_too_short import BudgetTooShort
 from caboose_daemon.diagnosis.causes.clip_before_unscale import ClipBeforeUnscale
 from caboose_daemon.diagnosis.causes.clip_too_tight import ClipTooTight
+from caboose_daemon.diagnosis.causes.constant_input import ConstantInput
 from caboose_daemon.diagnosis.causes.converged import Converged
 from caboose_daemon.diagnosis.causes.data_changed import DataChanged
 from caboose_daemon.diagnosis.causes.dying_relu import DyingRelu
 from caboose_daemon.diagnosis.causes.eval_mode_left_on import EvalModeLeftOn
 from caboose_daemon.diagnosis.causes.exploding_gradients import ExplodingGradients
 from caboose_daemon.diagnosis.causes.fp16_overflow import Fp16Overflow
+from caboose_daemon.diagnosis.causes.gradients_not_zeroed import GradientsNotZeroed
 from caboose_daemon.diagnosis.causes.graph_disconnected import GraphDisconnected
 from caboose_daemon.diagnosis.causes.hardware_fault import HardwareFault
 from caboose_daemon.diagnosis.causes.input_not_finite import InputNotFinite
@@ -27,6 +30,7 @@ from caboose_daemon.diagnosis.causes.machine_slower import MachineSlower
 from caboose_daemon.diagnosis.causes.memorising import Memorising
 from caboose_daemon.diagnosis.causes.memory_pressure import MemoryPressure
 from caboose_daemon.diagnosis.causes.metric_bug import MetricBug
+from caboose_daemon.diagnosis.causes.momentum_too_high import MomentumTooHigh
 from caboose_daemon.diagnosis.causes.monitor_overrun import MonitorOverrun
 from caboose_daemon.diagnosis.causes.optimizer_unsuited import OptimizerUnsuited
 from caboose_daemon.diagnosis.causes.outlier_batch import OutlierBatch
@@ -34,6 +38,7 @@ from caboose_daemon.diagnosis.causes.over_regularised import OverRegularised
 from caboose_daemon.diagnosis.causes.overconfident import Overconfident
 from caboose_daemon.diagnosis.causes.parameters_frozen import ParametersFrozen
 from caboose_daemon.diagnosis.causes.parameters_unregistered import ParametersUnregistered
+from caboose_daemon.diagnosis.causes.precision_lost import PrecisionLost
 from caboose_daemon.diagnosis.causes.rank_failed import RankFailed
 from caboose_daemon.diagnosis.causes.rank_hung import RankHung
 from caboose_daemon.diagnosis.causes.rank_killed import RankKilled
@@ -46,6 +51,7 @@ from caboose_daemon.diagnosis.causes.scheduler_not_restored import SchedulerNotR
 from caboose_daemon.diagnosis.causes.slow_loader import SlowLoader
 from caboose_daemon.diagnosis.causes.slow_rank import SlowRank
 from caboose_daemon.diagnosis.causes.slowing_steps import SlowingSteps
+from caboose_daemon.diagnosis.causes.softmax_twice import SoftmaxTwice
 from caboose_daemon.diagnosis.causes.too_little_capacity import TooLittleCapacity
 from caboose_daemon.diagnosis.causes.uneven_update import UnevenUpdate
 from caboose_daemon.diagnosis.causes.unnormalised_input import UnnormalisedInput
@@ -59,15 +65,18 @@ CAUSES: tuple[Cause, ...] = (
     BadShard(),
     BatchTooLarge(),
     BatchTooSmall(),
+    BootstrappedTargets(),
     BudgetTooShort(),
     ClipBeforeUnscale(),
     ClipTooTight(),
+    ConstantInput(),
     Converged(),
     DataChanged(),
     DyingRelu(),
     EvalModeLeftOn(),
     ExplodingGradients(),
     Fp16Overflow(),
+    GradientsNotZeroed(),
     GraphDisconnected(),
     HardwareFault(),
     InputNotFinite(),
@@ -80,6 +89,7 @@ CAUSES: tuple[Cause, ...] = (
     Memorising(),
     MemoryPressure(),
     MetricBug(),
+    MomentumTooHigh(),
     MonitorOverrun(),
     OptimizerUnsuited(),
     OutlierBatch(),
@@ -87,6 +97,7 @@ CAUSES: tuple[Cause, ...] = (
     Overconfident(),
     ParametersFrozen(),
     ParametersUnregistered(),
+    PrecisionLost(),
     RankFailed(),
     RankHung(),
     RankKilled(),
@@ -99,6 +110,7 @@ CAUSES: tuple[Cause, ...] = (
     SlowLoader(),
     SlowRank(),
     SlowingSteps(),
+    SoftmaxTwice(),
     TooLittleCapacity(),
     UnevenUpdate(),
     UnnormalisedInput(),

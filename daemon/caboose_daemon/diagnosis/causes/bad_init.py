@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 LARGE = 2.5
 """Standard deviation relative to He initialisation that is never intended; torch's defaults have 0.4, He 1."""
 SMALL = 0.02
+STRETCHED = 2.0
+"""Factor by which recurrent weights stretch a state that is never intended; orthogonal ones have 1."""
 INSIDE = ("saturation", "dead_units", "gradient_vanishing")
 FIRST_SAMPLES = 200
 """A condition that needs a window of samples, and is reported by this step, may have been there from the start."""
@@ -21,19 +24,29 @@ class BadInit(Cause):
 
     id = "bad_init"
     title = "bad weight initialisation"
-    explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high"}
+    explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        ratio = model_facts.init_ratio(case)
+        ratio, stretch = model_facts.init_ratio(case), case.setting("init_recurrent")
         is_off = False
+        if stretch is not None and stretch > STRETCHED:
+            is_off = True
+            yield supports(
+                STRONG, f"initial recurrent weights stretch a state {stretch:.2g}x at each step of a sequence"
+            )
         if ratio is not None:
             low, high = ratio
             if high > LARGE:
                 is_off = True
                 yield supports(STRONG, f"initial weights up to {high:.2g}x those of He initialisation")
+            elif high < SMALL:
+                is_off = True
+                yield supports(STRONG, f"initial weights of all layers at most {high:.2g}x those of He initialisation")
             elif 0 < low < SMALL:
                 is_off = True
                 yield supports(FAIR, f"initial weights as small as {low:.2g}x those of He initialisation")
+        if is_off and zero_gradients(case):
+            yield supports(STRONG, "layers have gradients of exactly zero from the start")
         inside = [member for rule in INSIDE if (member := case.episode(rule)) is not None]
         if inside and "resume" not in case.incident.regimes:
             first = min(inside, key=lambda member: member.first.onset_step)
@@ -43,7 +56,7 @@ class BadInit(Cause):
                 yield supports(weight, f"{first.rule} in {place} at the first samples, before training could cause it")
             else:
                 yield opposes(STRONG, f"{first.rule} in {place} began at step {first.first.onset_step:,}, in training")
-        elif not case.began_early:
+        elif not case.began_early and not is_off:
             yield opposes(FAIR, f"began at step {case.onset:,}, long after the start")
         if ratio is not None and not is_off and not case.found("dead_units"):
             yield opposes(FAIR, f"usual initial weights, {ratio[0]:.2g} to {ratio[1]:.2g}x He initialisation")

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 TINY = 4
 """Samples per step at which noise is likely even where it was not measured."""
+PAIR = 2
+"""Samples of which a batch norm leaves nothing but a sign."""
 
 
 class BatchTooSmall(Cause):
@@ -15,7 +18,9 @@ class BatchTooSmall(Cause):
 
     id = "batch_too_small"
     title = "batch too small"
-    explains = frozenset({"batch_size", "oscillation", "plateau", "loss_spike", "not_learning", "underfitting"})
+    explains = frozenset(
+        {"batch_size", "oscillation", "plateau", "loss_spike", "not_learning", "underfitting", "config_advice"}
+    )
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         ratio, batch = case.value("batch_size", "ratio"), case.batch
@@ -32,6 +37,13 @@ class BatchTooSmall(Cause):
             yield supports(FAIR, f"only {batch:.0f} samples per step")
         elif batch is not None and batch >= 256:
             yield opposes(FAIR, f"{batch:,.0f} samples per step")
+        each = case.setting("batch_size")
+        if each is not None and each <= TINY and model_facts.has_batch_norms(case):
+            text = f"batch norms normalise over {each:.0f} samples"
+            if each <= PAIR:
+                yield supports(DECISIVE, f"{text}: of each, only the sign of its difference is left")
+            else:
+                yield supports(STRONG, f"{text}: their statistics are noise")
 
     def advise(self, case: Case) -> Advice:
         ratio, batch = case.value("batch_size", "ratio"), case.batch

@@ -8,6 +8,7 @@ from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.rules.parts.scale_free import is_scale_free
 
 STEADY = 3.0
 """Ratio of the 90th percentile of the norms to their median, below which the norm is steady."""
@@ -38,6 +39,10 @@ class ClipTooTight(Cause):
                 yield supports(FAIR, f"gradient norm is steady: 90 % of steps below {high:.3g}")
             else:
                 yield opposes(FAIR, f"gradient norm is not steady: median {usual:.3g}, 90th percentile {high:.3g}")
+        if is_scale_free(case.optimizer.split(",")):
+            yield opposes(
+                STRONG, f"{case.optimizer} divides gradients by their size: cutting all of them changes no step"
+            )
         if case.found("gradient_explosion", "divergence", "lr_too_high"):
             yield opposes(FAIR, "the run is unstable and needs the clipping")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -19,7 +20,14 @@ class DyingRelu(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         share = case.value("dead_units", "share")
         finding = case.finding("dead_units")
+        has_relu = bool(model_facts.kinds(case) & set(model_facts.RECTIFIED))
+        if has_relu and zero_gradients(case) and case.found("frozen_parameters"):
+            yield supports(STRONG, "layers below ReLUs have gradients of exactly zero")
+        elif share is None and not has_relu and case.modules:
+            yield opposes(STRONG, "the model has no ReLU")
         if share is None or finding is None:
+            if has_relu and zero_gradients(case):
+                return
             if model_facts.would_show_dead_units(case):
                 yield opposes(STRONG, "no layer has many dead units")
             lost = model_facts.lost_gradient_at(case)

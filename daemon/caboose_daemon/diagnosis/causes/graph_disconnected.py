@@ -7,7 +7,8 @@ import numpy as np
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
-from caboose_daemon.incidents.causal_links import STANDS_STILL
+from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
+from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MANY = 0.5
@@ -28,7 +29,11 @@ class GraphDisconnected(Cause):
         known = norms[np.isfinite(norms)]
         without = case.value("frozen_parameters", "without_gradient") or 0.0
         total = sum(layer.trainable and layer.held for layer in case.layers)
-        if len(norms) >= 20 and (not len(known) or not known.any()):
+        has_none = len(norms) >= 20 and (not len(known) or not known.any())
+        fell = _fell(case) if has_none else None
+        if fell is not None:
+            yield opposes(STRONG, f"the loss fell from {fell[0]:.3g} to {fell[1]:.3g}: some weights move")
+        elif has_none:
             yield supports(DECISIVE, f"no parameter had a gradient on any of {len(norms):,} steps, though backward ran")
         elif total and without / total >= MANY:
             yield supports(STRONG, f"{without:.0f} of {total} trainable layers get no gradient")
@@ -36,6 +41,10 @@ class GraphDisconnected(Cause):
             yield supports(SLIGHT, f"{without:.0f} trainable layers get no gradient")
         elif len(known) >= 20 and case.is_quiet("frozen_parameters"):
             yield opposes(STRONG, f"gradients reach every layer (norm {np.median(known[-50:]):.2g})")
+        if case.found(*BREAKS, "oscillation"):
+            yield opposes(STRONG, "the loss jumps or swings: weights move")
+        if without and zero_gradients(case):
+            yield opposes(STRONG, "these layers have a gradient, of exactly zero: the graph is whole")
         lost = model_facts.lost_gradient_at(case)
         if lost is not None:
             yield opposes(STRONG, f"they had gradients until step {lost:,}: a cut graph has none from the start")
@@ -51,3 +60,15 @@ class GraphDisconnected(Cause):
             avoid="do not raise the learning rate or train longer: a weight without gradient never moves",
             verify="every parameter has a gradient after one backward, and the loss falls on one repeated batch",
         )
+
+
+def _fell(case: Case) -> tuple[float, float] | None:
+    """The first and the last level of the loss, if it fell by far more than it scatters."""
+    losses = case.curve("loss")
+    losses = losses[np.isfinite(losses)]
+    if len(losses) < 60:
+        return None
+    first, last = losses[:20], losses[-20:]
+    scatter = float(np.std(last))
+    then, now = float(np.median(first)), float(np.median(last))
+    return (then, now) if then - now > max(3.0 * scatter, 0.02 * abs(then)) else None

@@ -67,12 +67,22 @@ class LrTooHigh(Cause):
             yield supports(STRONG, f"one step changed the weights by {100 * rewritten:.3g} %")
         elif update is not None and update > HEALTHY_UPDATE:
             yield supports(STRONG, f"weights change by {100 * update:.2g} % per step")
-        elif case.is_quiet("lr_too_high") and case.update_ratio is not None and case.update_ratio > DEAD_UPDATE:
-            share = f"weights change by {100 * case.update_ratio:.2g} % per step"
-            if case.update_ratio > HEALTHY_UPDATE:
-                yield supports(FAIR, f"{share}, above the usual 1 %")
-            else:
-                yield opposes(FAIR if case.update_ratio < HEALTHY_UPDATE / 3 else SLIGHT, f"{share}, which is usual")
+        elif case.is_quiet("lr_too_high"):
+            yield from self._sampled_updates(case)
+
+    def _sampled_updates(self, case: Case) -> Iterator[Evidence]:
+        """The update before the onset; the last one where none was sampled by then, which harm may have changed."""
+        before, last = case.update_before, case.update_ratio
+        ratio = last if before is None else before.value
+        if ratio is None or ratio <= DEAD_UPDATE:
+            return
+        share = f"weights change by {100 * ratio:.2g} % per step"
+        if before is not None:
+            share = f"weights changed by {100 * ratio:.2g} % at step {before.step:,}"
+        if ratio > HEALTHY_UPDATE:
+            yield supports(FAIR, f"{share}, above the usual 1 %")
+        else:
+            yield opposes(FAIR if ratio < HEALTHY_UPDATE / 3 else SLIGHT, f"{share}, which is usual")
 
     def _start(self, case: Case) -> Iterator[Evidence]:
         """A loss above the untrained model's, for a while or for good; gradients that have vanished."""

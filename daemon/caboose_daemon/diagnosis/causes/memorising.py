@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 FEW_EPOCHS = 2.0
@@ -38,6 +39,8 @@ class Memorising(Cause):
             yield supports(SLIGHT, "neither dropout nor weight decay")
         if case.is_guessing:
             yield opposes(STRONG, "validation was never better than chance: nothing was generalised before")
+        if case.found(*STANDS_STILL) and not case.found("overfitting"):
+            yield opposes(STRONG, "the training loss stands still: it is not memorised")
         if case.found("eval_mode"):
             yield opposes(FAIR, "training in eval mode alone separates the two losses")
         if any(case.value("metric_divergence", kind) for kind in ("equal", "chance")):

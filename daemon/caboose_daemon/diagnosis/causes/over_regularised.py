@@ -20,7 +20,9 @@ class OverRegularised(Cause):
 
     id = "over_regularised"
     title = "regularisation too strong"
-    explains = frozenset({"underfitting", "plateau", "not_learning", "activation_collapse", "gradient_vanishing"})
+    explains = frozenset(
+        {"underfitting", "plateau", "not_learning", "activation_collapse", "gradient_vanishing", "config_advice"}
+    )
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         decay, dropout = case.hyper("weight_decay"), case.dropout

@@ -4,10 +4,19 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.lasting_rule import named
+
+MUCH = 0.05
+"""Share of the parameters that matters."""
+
+
+def zero_gradients(case: Case) -> bool:
+    """Whether most layers without gradient have one that is exactly zero, as units that are dead or equal give."""
+    zero, without = (case.value("frozen_parameters", name) or 0.0 for name in ("zero_gradient", "without_gradient"))
+    return case.world == 1 and zero > 0.5 * without
 
 
 class ParametersFrozen(Cause):
@@ -15,10 +24,15 @@ class ParametersFrozen(Cause):
 
     id = "parameters_frozen"
     title = "layers cut off from the loss"
-    explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "gradient_vanishing"}
+    explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "gradient_vanishing", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         finding = case.finding("frozen_parameters")
+        frozen, total = case.setting("frozen_at_random"), case.setting("num_parameters")
+        if frozen and total:
+            share = f"{100 * frozen / total:.2g} % of the parameters are frozen at their random initial values"
+            yield supports(DECISIVE if frozen > MUCH * total else FAIR, share)
+            return
         if finding is None:
             is_seen = case.is_quiet("frozen_parameters") and bool(case.layers)
             yield opposes(STRONG, "every layer gets gradients and updates" if is_seen else "no frozen layer seen")
@@ -32,6 +46,8 @@ class ParametersFrozen(Cause):
             yield supports(FAIR, f"{still:.0f} layers with gradient but never updated: {named(layers)}")
         else:
             yield opposes(STRONG, "these layers have a gradient, but are in no optimizer")
+        if zero_gradients(case):
+            yield opposes(STRONG, "these layers have a gradient, of exactly zero: something in the model stops it")
         taken = [rule for rule in ("dead_units", "saturation", "loss_scale_collapse", "non_finite") if case.found(rule)]
         if taken:
             yield opposes(FAIR, f"{', '.join(taken)} alone leaves layers without gradient")

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, supports
+from caboose_daemon.incidents.causal_links import EXTREME
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 NAMES = ("fp16_without_scaler", "low_lr", "high_lr", "adam_l2", "no_clipping", "no_warmup")
@@ -20,6 +21,9 @@ class RiskySettings(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         finding = case.finding("config_advice")
         if finding is None:
+            return
+        if EXTREME.keys() & finding.values.keys():  # these have causes of their own
+            yield supports(SLIGHT, finding.summary)
             return
         rates = {"low_lr", "high_lr"} & set(finding.values)
         yield supports(FAIR if rates and len(finding.values) == len(rates) else STRONG, finding.summary)

@@ -10,6 +10,9 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 
 LARGE = 50.0
 """Absolute value above which inputs are not normalised."""
+VERY_LARGE = 300.0
+"""Absolute value above which they are not the bytes of an image either."""
+NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 
 
 class UnnormalisedInput(Cause):
@@ -42,8 +45,12 @@ class UnnormalisedInput(Cause):
         extent = model_facts.input_range(case)
         if extent is None or width is not None or any("embedding" in kind for kind in model_facts.kinds(case)):
             return
-        if max(-extent[0], extent[1]) > LARGE:
-            yield supports(FAIR, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
+        largest = max(-extent[0], extent[1])
+        if largest > LARGE:
+            weight = STRONG if largest > VERY_LARGE else FAIR
+            yield supports(weight, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
+            if not any(layer.kind.startswith(NORMS) for layer in case.layers[:2]):
+                yield supports(SLIGHT, "no norm comes before the first weights")
         else:
             yield opposes(STRONG, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
 

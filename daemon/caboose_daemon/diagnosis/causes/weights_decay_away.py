@@ -21,6 +21,7 @@ class WeightsDecayAway(Cause):
     explains = STANDS_STILL | {
         "activation_collapse",
         "gradient_vanishing",
+        "config_advice",
         "dead_units",
         "loss_spike",
         "divergence",

@@ -1,0 +1,119 @@
+"""Settings of model and optimizer that hardly any run learns with, as the agent's Hello and first samples show them.
+
+Each limit is far beyond what is used on purpose. Every function returns the advice, or None.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from caboose_daemon.steps.settings import as_number, as_text
+from caboose_daemon.steps.settings import number as setting
+from caboose_wire import Group, Module
+from caboose_wire.fields import Scalar
+
+HIGH_DROPOUT = 0.8
+HIGH_MOMENTUM = 0.995
+LARGE_INIT, SMALL_INIT = 4.0, 0.01
+"""Standard deviation of a layer's initial weights relative to He initialisation: of the largest layer."""
+STRETCH = 3.0
+"""Factor by which initial recurrent weights stretch a state at each step of a sequence."""
+HIGH_DECAY = 0.01
+"""Share of the weights that decay removes at each step."""
+FEW_SAMPLES = 2
+HALF_DIGIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""The smallest change, as a share of a weight, that is not rounded away."""
+SLACK = 0.02
+MUCH = 0.05
+"""Share of the parameters that matters."""
+
+Facts = Mapping[str, Scalar]
+
+
+def dropout(facts: Facts) -> str | None:
+    """Dropout that leaves a fifth of the units, or fewer."""
+    values = [float(p) for p in re.findall(r"[0-9.]+", as_text(facts.get("dropout")))]
+    highest = max(values, default=0.0)
+    return f"dropout {highest:g} removes nearly all units at each step" if highest >= HIGH_DROPOUT else None
+
+
+def momentum(groups: Sequence[Group]) -> str | None:
+    """Momentum that carries a gradient on for hundreds of steps."""
+    found = [value for group in groups if (value := momentum_of(group)) is not None]
+    highest = max(found, default=0.0)
+    if highest < HIGH_MOMENTUM:
+        return None
+    return f"momentum {highest:g}: each gradient acts for {1 / max(1e-6, 1 - highest):,.0f} steps (usual: 10)"
+
+
+def momentum_of(group: Group) -> float | None:
+    """`momentum`, or the first of `betas`."""
+    value = as_number(group.settings.get("momentum"))
+    if value is not None:
+        return value
+    first = re.match(r"[(\[]\s*([0-9.]+(?:e-?\d+)?)", as_text(group.settings.get("betas")))
+    return float(first.group(1)) if first else None
+
+
+def initial_weights(facts: Facts) -> str | None:
+    """Weights that were drawn far too large, or all but zero."""
+    highest, stretch = setting("init_he_max", facts), setting("init_recurrent", facts)
+    if stretch is not None and stretch > STRETCH:
+        return f"initial recurrent weights stretch a state {stretch:.2g}x at each step of a sequence"
+    if highest is not None and highest > LARGE_INIT:
+        return f"initial weights up to {highest:.2g}x those of He initialisation"
+    if highest is not None and highest < SMALL_INIT:
+        return f"initial weights at most {highest:.2g}x those of He initialisation: all but zero"
+    return None
+
+
+def decay(groups: Sequence[Group]) -> str | None:
+    """Decay that halves the weights within seventy steps; where Adam divides it by its size, it is not known."""
+    for group in groups:
+        share = (as_number(group.settings.get("weight_decay")) or 0.0) * _highest_rate(group)
+        is_scaled = group.optimizer in ("Adam", "NAdam", "RAdam", "Adamax")
+        if share > HIGH_DECAY and not (is_scaled and not group.settings.get("decoupled_weight_decay")):
+            return f"weight decay removes {100 * share:.2g} % of the weights at each step"
+    return None
+
+
+def _highest_rate(group: Group) -> float:
+    return max(as_number(group.settings.get(name)) or 0.0 for name in ("lr", "initial_lr"))
+
+
+def norm_of_few(facts: Facts, config: Facts) -> str | None:
+    """Batch norms over one or two samples."""
+    batch = setting("batch_size", config, facts)
+    if batch is None or batch > FEW_SAMPLES or "BatchNorm" not in as_text(facts.get("norms")):
+        return None
+    return f"batch norms over {batch:.0f} samples, whose mean and variance are noise: use GroupNorm or LayerNorm"
+
+
+def frozen_at_random(facts: Facts) -> str | None:
+    """Frozen weights that nothing has ever trained, where they are a part of the model that matters."""
+    frozen, total = setting("frozen_at_random", facts), setting("num_parameters", facts)
+    if not frozen or not total or frozen < MUCH * total:
+        return None
+    return f"{100 * frozen / total:.2g} % of the parameters are frozen at their random initial values"
+
+
+def rounding(facts: Facts, updates: Sequence[float]) -> str | None:
+    """Updates that the weights' own precision rounds away, by the median of the samples."""
+    precision = as_text(facts.get("precision"))
+    half = HALF_DIGIT.get(precision)
+    if half is None or len(updates) < 3:
+        return None
+    typical = sorted(updates)[len(updates) // 2]
+    if typical >= half:
+        return None
+    return f"{precision} weights round away changes below {100 * half:.2g} %; a step changes {100 * typical:.1g} %"
+
+
+def softmax(modules: Sequence[Module], classes: float | None, lowest: float) -> str | None:
+    """A model that ends in a softmax, with a loss that never was below what a second softmax allows."""
+    if not modules or modules[-1].kind != "Softmax" or not classes:
+        return None
+    floor = math.log(math.e + classes - 1.0) - 1.0
+    if lowest < (1.0 - SLACK) * floor:
+        return None
+    return f"the model ends in a Softmax, and the loss stays above {floor:.3g}: cross entropy takes logits"
