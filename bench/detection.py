@@ -6,9 +6,9 @@
 
 The corpus is a directory:
 
-    index.csv       a row per run; id, label, onset, excerpt, repo and split are read. label: healthy, ambiguous (excluded), or kinds
-                    joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored separately;
-                    repo and split (a set of logs, for --split) may be missing
+    index.csv       a row per run; id, label, onset, excerpt, repo and split are read. label: healthy, ambiguous
+                    (excluded), or kinds joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted
+                    lines, scored separately; repo and split (a set of logs, for --split) may be missing
     events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither
                     a hit nor false; `best_before_divergence` is where a divergence is first detectable
     runs/<id>.csv   step, loss, grad_norm, lr, val_loss; empty: not logged; nan and inf are literal
@@ -216,7 +216,10 @@ def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, lis
     """The alarms of our rules."""
     logs = ((run.id, read_log(root / "runs" / f"{run.id}.csv")) for run in runs)
     raised = Verdicts(config).of(logs, len(runs))
-    return {run.id: [Alarm(r.rule, float(r.step), r.is_page) for r in found] for run, found in zip(runs, raised)}
+    return {
+        run.id: [Alarm(r.rule, float(r.step), r.is_page) for r in found]
+        for run, found in zip(runs, raised, strict=True)
+    }
 
 
 def of_peers(root: Path, runs: Sequence[Run]) -> dict[str, dict[str, list[Alarm]]]:
@@ -334,9 +337,7 @@ def main() -> int:
     progress("")
     points = sum(len(run.steps) for run in runs)
     verdicts = goals(score, ours.get(options.bloom))
-    print(
-        f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s (0 where nothing changed since the last time).\n"
-    )
+    print(f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s (verdicts are remembered).\n")
     print(table([score, *others]))
     print()
     print(repositories(score))

@@ -67,14 +67,12 @@ class Verdicts:
         start = time.monotonic()
         with ProcessPoolExecutor(self._processes, initializer=_set_config, initargs=(self._config,)) as pool:
             waiting: list[tuple[str, str, Future[list[Raised]] | None]] = []
-            num = 0
-            for name, log in logs:
+            for num, (name, log) in enumerate(logs, start=1):
                 key = _hash_of(log)
                 is_new = key not in self._known
                 waiting.append((name, key, pool.submit(_judge, log) if is_new else None))
                 while len(waiting) > AHEAD:
                     yield self._take(waiting.pop(0))
-                num += 1
                 _show(name, num, total, time.monotonic() - start)
             for entry in waiting:
                 yield self._take(entry)

@@ -15,8 +15,8 @@ rises significantly, by as much, over a good part of the run.
 
 The rise is a share of the best value; for losses that have been negative, of the improvement so far (see `progress`).
 The scatter is that of the changes between evaluations around their own median, which a steady trend does not change.
-The first change is the descent of the run (it may have been evaluated before its first step) and is left out. An open
-rise is no scatter. Where the validation loss came
+The first change, where it is the largest fall of all, is the descent of the run (it may have been evaluated before its
+first step) and is left out. An open rise is no scatter. Where the validation loss came
 down again after an earlier rise (double descent), the finding mentions it.
 """
 
@@ -36,6 +36,7 @@ TRAIN_MEMORY = 50.0
 SCATTER_MEMORY = 32
 MANY = 8
 MEDIAN_OF = 3
+MIN_CHANGES = 2
 TO_MEAN = 1.18
 """Median to mean absolute deviation, for a normal distribution."""
 FEW = 4.0
@@ -130,7 +131,7 @@ class Overfitting(Rule[OverfittingConfig]):
         self._num += 1
         self._progress.observe(loss, view)
         self._curve.add(loss)
-        if self._num > 2 and self._recent:  # changes of single evaluations: medians over three scatter less
+        if self._recent:  # changes of single evaluations: medians over three scatter less
             self._held = [*self._held[-SCATTER_MEMORY:], loss - self._recent[-1]]
         self._recent.append(loss)
         if self._num > MANY:
@@ -168,10 +169,14 @@ class Overfitting(Rule[OverfittingConfig]):
     def _learn_scatter(self) -> None:
         self._changes.extend(self._held)
         self._held = []
-        if len(self._changes) >= MEDIAN_OF:
-            few = 1.0 + FEW / len(self._changes)
-            middle = median(self._changes)
-            self._scatter = few * TO_MEAN * median(abs(change - middle) for change in self._changes)
+        if not self._changes:
+            return
+        changes = list(self._changes)
+        if len(changes) < SCATTER_MEMORY and -changes[0] > max(map(abs, changes[1:]), default=0.0):
+            del changes[0]
+        if len(changes) >= MIN_CHANGES:
+            middle, few = median(changes), 1.0 + FEW / len(changes)
+            self._scatter = few * TO_MEAN * median(abs(change - middle) for change in changes)
 
     @property
     def _is_training(self) -> bool:

@@ -16,8 +16,8 @@ Where none of them holds, the run has converged and nothing is reported. A run t
 
 Logs have few rows, each for many steps, and often neither norm nor rate. There the length of the run itself is the
 reason: a loss that has stood still for three quarters of it (see `standstill`) is stuck, unless it fell so far before
-(`kept`) that nothing may be left to learn. A live run is not judged so: a small model may be at its noise floor within
-a hundred steps.
+(`kept`) that nothing may be left to learn, or so little (`learned`) that `not_learning` reports it. A live run is not
+judged so: a small model may be at its noise floor within a hundred steps.
 """
 
 import math
@@ -58,8 +58,10 @@ class PlateauConfig(RuleConfig):
     """Share of its first level below which the gradient norm has vanished."""
     min_points: int = 16
     """Rows of a log before it can have stood still for three quarters of its run."""
+    learned: float = 0.6
+    """Share of its first loss (or of chance) above which a log that stands still is `not_learning`'s."""
     kept: float = 0.25
-    """Share of its first loss (or of chance) below which a log that stands still may have converged."""
+    """Share of it below which a log that stands still may have converged."""
 
 
 class Plateau(Rule[PlateauConfig]):
@@ -172,7 +174,9 @@ class Plateau(Rule[PlateauConfig]):
         """The reason where a log has stood still for three quarters of its run; empty where it has not."""
         line = standstill(self._curve, self._evaluations, self.config.min_improvement, is_open=bool(self._summary))
         start = max(self._start[0], known(view) or 0.0)
-        if line is None or not self._is_start_seen or line.level < self.config.kept * start:
+        if line is None or not self._is_start_seen:
+            return ""
+        if not self.config.kept * start <= line.level <= self.config.learned * start:
             return ""
         return f"it has not fallen for three quarters of the run, start {start:.4g}"
 

@@ -2,8 +2,8 @@
 
 Design
 ------
-Some loggers write NaN where nothing was evaluated, and some validations were never finite. Neither is news. A validation
-has gone bad if several evaluations were finite since the start, or since the last bad one.
+Some loggers write NaN where nothing was evaluated, and some validations were never finite. Neither is news. A
+validation has gone bad if several evaluations were finite since the start, or since the last bad one.
 """
 
 import math

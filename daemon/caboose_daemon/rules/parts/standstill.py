@@ -9,8 +9,9 @@ whatever it did before: it found the frequencies of its targets (a language mode
 or never fell at all.
 
 "Does not fall" must be known, not only unseen. The two curves, training and validation, are fitted with straight lines
-from a quarter of the run on. Neither may fall significantly, and both together (weighted by their precision) must move
-by less than `limit`, with an error that would show half as much again. An evaluation on fixed samples scatters less
+from a quarter of the run on. Neither may fall significantly, nor the training loss rise (a rise is `divergence`'s), and
+both together, weighted by their precision, must fall by less than `limit`, with an error that would show half as much
+again. An evaluation on fixed samples scatters less
 than random batches, so it counts for more. A validation curve of few points has no known precision and is left out.
 """
 
@@ -45,7 +46,7 @@ def standstill(train: Curve, validation: Curve, limit: float, *, is_open: bool =
         return None
     if is_open:
         return line
-    if line.falls(SIGNIFICANT) or line.relative_error > VAGUE * limit:
+    if line.falls(SIGNIFICANT) or line.rises(SIGNIFICANT) or line.relative_error > VAGUE * limit:
         return None
     change, error = joint(lines)
     return line if change > -limit and error < ERROR * limit else None

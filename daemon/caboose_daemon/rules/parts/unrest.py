@@ -3,19 +3,24 @@
 Design
 ------
 Batch noise is there from the start, and becomes smaller as the loss falls. A run whose steps became too large was calm
-once: its scatter has grown since, in absolute terms, and its level is no lower than it was then. (A loss that starts to
-scatter because it has learned something is lower.) No regular swing is needed, so no certain number of rows per swing.
+once: its scatter has grown since, in absolute terms, and its level is no lower than when it was last calm. (A loss that
+starts to scatter because it has learned something is lower.) No regular swing is needed, so no certain number of rows
+per swing.
 
-The scatter is the median of absolute second differences, which neither a trend nor a few outliers inflate, over the last
-two blocks of `BLOCK` values. It is compared with the calmest one before. That must hold for `LASTING` blocks in a row.
+The scatter is the median of absolute second differences, which neither a trend nor a few outliers inflate, over the
+last two blocks of `BLOCK` values. It is compared with the calmest one before. That must hold for `LASTING` blocks in a
+row.
 """
 
+import math
 from statistics import median
 
 BLOCK = 16
 WIDE = 2
 """Blocks over which the scatter is taken."""
 LASTING = 3
+CALM = 2.0
+"""Factor on the calmest scatter up to which a block is calm."""
 TO_SIGMA = 1.4826 / 6.0**0.5
 """Median of absolute second differences to the standard deviation of one value, if they are normal."""
 LEAST = 1e-3
@@ -33,8 +38,10 @@ class Unrest:
         self._values: list[list[float]] = [[]]
         self._scatters: list[tuple[float, float]] = []
         """Scatter and level of the last blocks, those that overlap with the present one."""
-        self._calmest: tuple[float, float] | None = None
-        """The least scatter before those, and its level."""
+        self._calmest = math.inf
+        """The least scatter before those."""
+        self._calm_level = math.nan
+        """The level when it was last about as calm as that."""
         self._num_restless = 0
         self.growth = 0.0
         """The scatter over the calmest one."""
@@ -70,12 +77,12 @@ class Unrest:
         self.amplitude = scatter / max(abs(level), 1e-300)
         self._scatters.append((scatter, level))
         if len(self._scatters) > WIDE:
-            before = self._scatters.pop(0)
-            if self._calmest is None or before[0] < self._calmest[0]:
-                self._calmest = before
-        if self._calmest is None:
+            before, level_before = self._scatters.pop(0)
+            self._calmest = min(self._calmest, before)
+            if before <= CALM * self._calmest:
+                self._calm_level = level_before
+        if math.isnan(self._calm_level):
             return
-        calm, calm_level = self._calmest
-        self.growth = scatter / max(calm, LEAST * abs(level), 1e-300)
-        is_restless = self.growth > self._growth and self.amplitude > self._amplitude and level >= calm_level
+        self.growth = scatter / max(self._calmest, LEAST * abs(level), 1e-300)
+        is_restless = self.growth > self._growth and self.amplitude > self._amplitude and level >= self._calm_level
         self._num_restless = self._num_restless + 1 if is_restless else 0
