@@ -6,8 +6,9 @@
 
 The corpus is a directory:
 
-    index.csv       a row per run; id, label, onset and excerpt are read. label: healthy, ambiguous (excluded), or kinds
-                    joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted lines, scored separately
+    index.csv       a row per run; id, label, onset, excerpt, repo and split are read. label: healthy, ambiguous
+                    (excluded), or kinds joined by ";"; onset: kind@step joined by ";"; excerpt: 1 for a few pasted
+                    lines, scored separately; repo and split (a set of logs, for --split) may be missing
     events.csv      id, kind, onset_step, severity: further events of a run. An alarm on one that is `minor` is neither
                     a hit nor false; `best_before_divergence` is where a divergence is first detectable
     runs/<id>.csv   step, loss, grad_norm, lr, val_loss; empty: not logged; nan and inf are literal
@@ -18,6 +19,9 @@ Design
 A healthy run counts as alarmed if anything above info is raised in it outside its minor events: page, if critical. A
 label is caught by an alarm of a matching rule, from three points before its onset on; NaN and divergence only by a
 page. Other systems' rules have no names and no severities: every alarm of theirs counts for every label as a page.
+
+Runs of one repository are alike, so each figure is stated twice: over runs, and as the mean over repositories of the
+share of each one's runs.
 """
 
 import argparse
@@ -33,9 +37,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verdicts import Verdicts, progress
+
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.offline.replay.logs import LogError, read_log
-from caboose_daemon.offline.replay.player import play
 
 ANY = "*"
 SLACK = 3
@@ -79,6 +84,7 @@ class Run:
     is_excerpt: bool
     steps: list[float]
     minor: list[tuple[str, float | None]]
+    repo: str = ""
 
     @property
     def is_healthy(self) -> bool:
@@ -112,6 +118,17 @@ class Score:
     caught: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
     delays: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    outcomes: defaultdict[tuple[str, str], list[bool]] = field(default_factory=lambda: defaultdict(list))
+    """By what is counted and repository: of each run, whether it was paged, alarmed or caught."""
+
+    def by_repository(self, *what: str) -> tuple[float, int]:
+        """The mean over repositories of the share of their runs, and the number of repositories."""
+        shares = defaultdict(list)
+        for (kind, repo), outcomes in self.outcomes.items():
+            if kind in what:
+                shares[repo] += outcomes
+        means = [statistics.fmean(outcomes) for outcomes in shares.values()]
+        return (statistics.fmean(means) if means else 0.0), len(means)
 
     def recall(self, kinds: Sequence[str]) -> tuple[int, int]:
         """Caught, of how many, over these labels."""
@@ -126,8 +143,8 @@ def number(text: str) -> float | None:
         return None
 
 
-def read_corpus(root: Path) -> list[Run]:
-    """The runs that are not ambiguous."""
+def read_corpus(root: Path, split: str | None = None) -> list[Run]:
+    """The runs that are not ambiguous, of one set or of all."""
     events = defaultdict(list)
     with (root / "events.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -136,7 +153,7 @@ def read_corpus(root: Path) -> list[Run]:
     with (root / "index.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             labels = row["label"].split(";")
-            if "ambiguous" in labels:
+            if "ambiguous" in labels or split not in (None, row.get("split")):
                 continue
             steps = read_log(root / "runs" / f"{row['id']}.csv").steps.astype(float).tolist()
             onsets: dict[str, float] = {}
@@ -148,7 +165,9 @@ def read_corpus(root: Path) -> list[Run]:
                 if event["kind"] == "best_before_divergence" and "divergence" in labels and best is not None:
                     onsets["divergence"] = min(onsets.get("divergence", best), best)
             minor = [(e["kind"], number(e["onset_step"])) for e in events[row["id"]] if e["severity"] == "minor"]
-            runs.append(Run(row["id"], labels, onsets, row["excerpt"] == "1", steps, minor))
+            runs.append(
+                Run(row["id"], labels, onsets, row["excerpt"] == "1", steps, minor, row.get("repo") or row["id"])
+            )
     return runs
 
 
@@ -163,8 +182,11 @@ def judge(name: str, runs: Sequence[Run], alarms: Mapping[str, Sequence[Alarm]])
             score.num_healthy += 1
             if false:
                 score.alarmed.append(f"{run.id} ({false[0].rule})")
-            if any(alarm.is_page for alarm in false):
+            is_paged = any(alarm.is_page for alarm in false)
+            if is_paged:
                 score.paged.append(run.id)
+            score.outcomes["paged", run.repo].append(is_paged)
+            score.outcomes["alarmed", run.repo].append(bool(false))
             continue
         for label in run.labels:
             if label in NAMES:
@@ -182,6 +204,7 @@ def _judge_label(score: Score, run: Run, label: str, raised: Sequence[Alarm]) ->
         and (alarm.is_page or label not in NEED_A_PAGE)
     ]
     score.total[label] += 1
+    score.outcomes[label, run.repo].append(bool(fitting))
     if fitting:
         score.caught[label] += 1
         score.delays[label].append(min(fitting) - onset)
@@ -189,20 +212,14 @@ def _judge_label(score: Score, run: Run, label: str, raised: Sequence[Alarm]) ->
         score.missed.append(f"{run.id} ({label})")
 
 
-def progress(text: str) -> None:
-    """Rewrites one line on a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
 def of_caboose(root: Path, runs: Sequence[Run], config: Config) -> dict[str, list[Alarm]]:
     """The alarms of our rules."""
-    alarms = {}
-    for done, run in enumerate(runs):
-        progress(f"Caboose, {done} of {len(runs)}: {run.id}")
-        judged = play(read_log(root / "runs" / f"{run.id}.csv"), config.rules)
-        alarms[run.id] = [Alarm(f.rule, float(f.step), f.severity == "critical") for f in judged.findings]
-    return alarms
+    logs = ((run.id, read_log(root / "runs" / f"{run.id}.csv")) for run in runs)
+    raised = Verdicts(config).of(logs, len(runs))
+    return {
+        run.id: [Alarm(r.rule, float(r.step), r.is_page) for r in found]
+        for run, found in zip(runs, raised, strict=True)
+    }
 
 
 def of_peers(root: Path, runs: Sequence[Run]) -> dict[str, dict[str, list[Alarm]]]:
@@ -237,6 +254,23 @@ def table(scores: Sequence[Score]) -> str:
             f"| {score.name} | {len(score.paged)} / {score.num_healthy} | {len(score.alarmed)} / {score.num_healthy} |"
             f" {sudden[0]} / {sudden[1]} | {slow[0]} / {slow[1]} |"
         )
+    return "\n".join(lines)
+
+
+def repositories(score: Score) -> str:
+    """Markdown: our figures over runs, and as the mean over repositories."""
+    sudden, slow = score.recall(SUDDEN), score.recall(SLOW)
+    rows = (
+        ("healthy runs paged", len(score.paged), score.num_healthy, ("paged",)),
+        ("healthy runs with any alarm", len(score.alarmed), score.num_healthy, ("alarmed",)),
+        ("spike, divergence, NaN caught", *sudden, SUDDEN),
+        ("overfitting, plateau, oscillation caught", *slow, SLOW),
+        *((f"{kind} caught", *score.recall((kind,)), (kind,)) for kind in SLOW),
+    )
+    lines = ["| | runs | mean over repositories | repositories |", "| --- | ---: | ---: | ---: |"]
+    for name, num, total, what in rows:
+        mean, repos = score.by_repository(*what)
+        lines.append(f"| {name} | {num} / {total} | {100 * mean:.1f} % | {repos} |")
     return "\n".join(lines)
 
 
@@ -279,6 +313,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="directory of labelled logs, as described above")
     parser.add_argument("--config", type=Path, help="thresholds to judge by; the defaults otherwise")
+    parser.add_argument("--split", help="only the runs of this set")
+    parser.add_argument(
+        "--alone", action="store_true", help="without other systems' rules, which take most of the time"
+    )
     parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
     parser.add_argument("--bloom", default="bigsci_03", help="id of the BLOOM-176B excerpt (default: %(default)s)")
     options = parser.parse_args()
@@ -287,19 +325,22 @@ def main() -> int:
         parser.error(f"{options.corpus}: {', '.join(missing)} missing; --help describes the corpus format")
     try:
         config = load(options.config)
-        runs = read_corpus(options.corpus)
+        runs = read_corpus(options.corpus, options.split)
     except (ConfigError, LogError, KeyError) as error:
         parser.error(str(error))
-    start = time.process_time()
+    start = time.monotonic()
     ours = of_caboose(options.corpus, runs, config)
-    seconds = time.process_time() - start
+    seconds = time.monotonic() - start
     score, excerpts = judge("**Caboose**", runs, ours)
-    others = [judge(name, runs, alarms)[0] for name, alarms in of_peers(options.corpus, runs).items()]
+    peers = {} if options.alone else of_peers(options.corpus, runs)
+    others = [judge(name, runs, alarms)[0] for name, alarms in peers.items()]
     progress("")
     points = sum(len(run.steps) for run in runs)
     verdicts = goals(score, ours.get(options.bloom))
-    print(f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s of CPU.\n")
+    print(f"{len(runs)} runs, {points:,} points, replayed in {seconds:.1f} s (verdicts are remembered).\n")
     print(table([score, *others]))
+    print()
+    print(repositories(score))
     print()
     print(details(score, excerpts))
     print()

@@ -11,7 +11,8 @@ what happened in the run as it was, so the verdict must stay:
     renumbered      steps times 7
     evaluated at 0  a validation loss before the first step, as high as the first loss, where there are later ones
     prefixed        the run continues a healthy one: a fall to its own first level comes before it. What is about the
-                    first steps has another name then, so only whether anything is raised is compared
+                    first steps has another name then, so only whether anything is raised is compared. Not for runs
+                    that are labelled as a plateau: one that fell to a third and is flat since has another history
     halved          neighbouring rows as one, their mean; only what lasts is compared (see LASTING)
     cut             the last third is missing: what is raised in the rest must be what the whole log has there
 """
@@ -20,33 +21,31 @@ import argparse
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
-from detection import progress
 from splices import MAX_POINTS, thinned
+from verdicts import Raised, Verdicts
 
 from caboose_daemon.config import load
 from caboose_daemon.offline.replay.logs import Column, Log, read_log
-from caboose_daemon.offline.replay.player import play
-from caboose_daemon.rules.parts.rule import RuleConfig
 
 LASTING = {"divergence", "overfitting", "not_learning", "plateau", "non_finite"}
 """Rules about conditions that last, which thinning by two must not hide."""
 LOSSES = ("loss", "val_loss", "grad_norm")
+UNCHANGED = "unchanged"
 Verdict = dict[str, str]
 
 
-def verdict(log: Log, configs: dict[str, RuleConfig], until: int | None = None) -> Verdict:
-    """Rule to highest severity, above info; `until` leaves out what was raised from that row on."""
-    last = None if until is None else int(log.steps[until - 1])
+def verdict(raised: Sequence[Raised], until: int | None = None) -> Verdict:
+    """Rule to highest severity, above info; `until` leaves out what was raised after that step."""
     found: Verdict = {}
-    for finding in play(log, configs).findings:
-        if last is None or finding.step <= last:
-            is_page = finding.severity == "critical" or found.get(finding.rule) == "critical"
-            found[finding.rule] = "critical" if is_page else "warning"
+    for rule, step, is_page in raised:
+        if until is None or step <= until:
+            found[rule] = "critical" if is_page or found.get(rule) == "critical" else "warning"
     return found
 
 
@@ -94,7 +93,7 @@ def prefixed(log: Log) -> Log | None:
     values = column.values[column.is_logged]
     if len(values) < 20 or not (values[:10] > 0).all() or not np.isfinite(values[:10]).all():
         return None
-    level = float(np.median(values[:3]))
+    level = float(values[:3].max())  # a fall from the prefix to a steep start is no rise
     scatter = float(np.median(np.abs(np.diff(values[:20])))) / level if np.isfinite(values[:20]).all() else 0.01
     random = np.random.default_rng(1)
     fall = level * (1.0 + 2.0 * np.exp(-np.arange(60) / 12.0))
@@ -110,62 +109,81 @@ def main() -> int:
     options = parser.parse_args()
     if not (options.corpus / "index.csv").exists():
         parser.error(f"{options.corpus}: index.csv missing; bench/detection.py --help describes the corpus format")
-    configs = load(None).rules
-    tally: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    changed = []
     with (options.corpus / "index.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["excerpt"] != "1" and row["label"] != "ambiguous"]
-    for number, row in enumerate(rows[:: options.every]):
-        progress(f"{number} of {len(rows) // options.every}: {row['id']}")
-        log = thinned(read_log(options.corpus / "runs" / f"{row['id']}.csv"), 1)  # at most MAX_POINTS rows
+    rows = rows[:: options.every]
+    logs = {row["id"]: thinned(read_log(options.corpus / "runs" / f"{row['id']}.csv"), 1) for row in rows}
+    work = [(row, name, log) for row in rows for name, log in changes(logs[row["id"]], row["label"])]
+    found = Verdicts(load(None)).of(((f"{row['id']}, {name}", log) for row, name, log in work), len(work))
+    tally: defaultdict[tuple[str, str], list[tuple[bool, str]]] = defaultdict(list)
+    changed, whole = [], []
+    for (row, name, _), raised in zip(work, found, strict=True):
+        if name == UNCHANGED:
+            whole = raised
+            continue
+        one, other = compared(name, logs[row["id"]], whole, raised)
         kind = "healthy" if row["label"] == "healthy" else "sick"
-        whole = verdict(log, configs)
-        for name, one, other in compared(log, whole, configs):
-            count = tally[name, kind]
-            count[1] += 1
-            count[0] += one == other
-            if one != other:
-                changed.append(f"{name:15} {row['id']:20} {one} -> {other}")
-    progress("")
-    print(f"{len(rows[:: options.every])} logs, at most {MAX_POINTS} rows of each.\n")
-    print("| change | healthy logs with the same verdict | sick logs with the same verdict |\n| --- | ---: | ---: |")
+        tally[name, kind].append((one == other, row.get("repo") or row["id"]))
+        if one != other:
+            changed.append(f"{name:15} {row['id']:20} {one} -> {other}")
+    print(f"{len(rows)} logs, at most {MAX_POINTS} rows of each. Verdicts that stay; mean over repositories.\n")
+    print("| change | healthy logs | | sick logs | |\n| --- | ---: | ---: | ---: | ---: |")
     for name in dict.fromkeys(name for name, _ in tally):
-        cells = [f"{tally[name, kind][0]} / {tally[name, kind][1]}" for kind in ("healthy", "sick")]
-        print(f"| {name} | {' | '.join(cells)} |")
+        print(f"| {name} | {' | '.join(_share(tally[name, kind]) for kind in ('healthy', 'sick'))} |")
     if options.verbose:
         print("\n".join(["", *changed]))
     return 0
 
 
-def compared(log: Log, whole: Verdict, configs: dict[str, RuleConfig]) -> list[tuple[str, Verdict, Verdict]]:
-    """(name of the change, verdict before, verdict after) for each change that this log can have."""
-    changes: dict[str, Callable[[], Log | None]] = {
+def _share(outcomes: Sequence[tuple[bool, str]]) -> str:
+    """Logs with the same verdict, and the mean over repositories."""
+    by_repo = defaultdict(list)
+    for is_same, repo in outcomes:
+        by_repo[repo].append(is_same)
+    mean = fmean(fmean(same) for same in by_repo.values()) if by_repo else 0.0
+    return f"{sum(same for same, _ in outcomes)} / {len(outcomes)} | {100 * mean:.0f} %"
+
+
+def changes(log: Log, label: str) -> Iterator[tuple[str, Log]]:
+    """The log itself, and each changed one that it can have, by the name of the change."""
+    possible: dict[str, Callable[[], Log | None]] = {
+        UNCHANGED: lambda: log,
         "times 1,000": lambda: scaled(log, 1e3),
         "divided by 1,000": lambda: scaled(log, 1e-3),
         "renumbered": lambda: renumbered(log),
         "evaluated at 0": lambda: evaluated_at_0(log),
-        "prefixed": lambda: prefixed(log),
+        "prefixed": lambda: None if "plateau" in label else prefixed(log),
+        "halved": lambda: thinned(log, 2) if len(log.steps) >= 40 else None,
+        "cut": lambda: cut(log) if _kept(log) >= 20 else None,
     }
-    results = []
-    for name, change in changes.items():
+    for name, change in possible.items():
         other = change()
         if other is not None:
-            after = verdict(other, configs)
-            is_other = name == "prefixed" and bool(whole) == bool(after)
-            results.append((name, whole, whole if is_other else after))
-    if len(log.steps) >= 40:
-        kept = {rule: severity for rule, severity in whole.items() if rule in LASTING}
-        halved = verdict(thinned(log, 2), configs)
-        results.append(("halved", kept, {rule: severity for rule, severity in halved.items() if rule in LASTING}))
-    num = 2 * len(log.steps) // 3
-    if num >= 20:
-        cut = replace(
-            log,
-            steps=log.steps[:num],
-            columns={name: Column(c.values[:num], c.is_logged[:num]) for name, c in log.columns.items()},
-        )
-        results.append(("cut", verdict(log, configs, until=num), verdict(cut, configs)))
-    return results
+            yield name, other
+
+
+def _kept(log: Log) -> int:
+    return 2 * len(log.steps) // 3
+
+
+def cut(log: Log) -> Log:
+    """The first two thirds."""
+    num = _kept(log)
+    columns = {name: Column(c.values[:num], c.is_logged[:num]) for name, c in log.columns.items()}
+    return replace(log, steps=log.steps[:num], columns=columns)
+
+
+def compared(name: str, log: Log, whole: Sequence[Raised], other: Sequence[Raised]) -> tuple[Verdict, Verdict]:
+    """The two verdicts that must be the same."""
+    before, after = verdict(whole), verdict(other)
+    if name == "prefixed":
+        return before, before if bool(before) == bool(after) else after
+    if name == "halved":
+        lasting = ({rule: level for rule, level in one.items() if rule in LASTING} for one in (before, after))
+        return next(lasting), next(lasting)
+    if name == "cut":
+        return verdict(whole, until=int(log.steps[_kept(log) - 1])), after
+    return before, after
 
 
 if __name__ == "__main__":

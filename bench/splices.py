@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from caboose_daemon.offline.replay.logs import Column, Log
 
+CADENCES = (1, 10, 100)
 Array = NDArray[np.float64]
 MIN_POINTS = 30
 """Points that a log must have at a cadence to be used at it."""
+AGAIN = 4
 MAX_POINTS = 1500
 """Rows of a longer log that are used, from its start."""
 
@@ -226,19 +228,23 @@ def cases(
     *,
     per_fault: int,
     seed: int,
-    cadences: tuple[int, ...] = (1, 10, 100),
+    cadences: tuple[int, ...] = CADENCES,
 ) -> Iterator[Case]:
-    """For each fault and cadence, `per_fault` logs drawn at random, each with the fault at a random place."""
+    """For each fault and cadence, `per_fault` cases: logs drawn at random, each with the fault at a random place.
+
+    Where fewer logs can have it, each is used up to `AGAIN` times, at other places.
+    """
     for every in cadences:
         known = {name: thin for name, log in logs.items() if len((thin := thinned(log, every)).steps) >= MIN_POINTS}
         for fault in faults:
             names = sorted(known)
             random_of(seed, fault.label, every).shuffle(names)
             found = 0
-            for name in names:
+            for again, name in ((again, name) for again in range(AGAIN) for name in names):
                 if found >= per_fault:
                     break
-                spliced = splice(known[name], fault, random_of(seed, fault.label, every, name))
+                names_of_case = (fault.label, every, name, again) if again else (fault.label, every, name)
+                spliced = splice(known[name], fault, random_of(seed, *names_of_case))
                 if spliced is not None:
                     found += 1
                     yield Case(spliced[0], fault, spliced[1], name, every)

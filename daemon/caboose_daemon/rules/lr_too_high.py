@@ -191,7 +191,8 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         """Whether many of the first losses are far above the first ones; also in a warm-up, which raises no loss so.
 
         The highest of the first three is the reference: of losses that scatter as those of single samples do, the first
-        one alone may be a hundredth of the usual. A log's row stands for many steps, so fewer rows page.
+        one alone may be a hundredth of the usual. A log's row stands for many steps, so fewer rows page. It scatters
+        less, too: there it is a warning already at `worse_than_start` times the median of the first three.
         """
         losses = self._losses
         if len(losses) >= FIRST_LOSSES_JUDGED:
@@ -202,12 +203,20 @@ class LrTooHigh(Rule[LrTooHighConfig]):
         num_far = sum(value > limit * first for value in losses)
         is_log = step.stands_for_many
         if first <= 0 or num_far < MANY or recent <= limit * first:
-            return False
+            return is_log and self._is_worse_than_start(step.step, losses, recent)
         if not is_log and recent - first <= NOISE * TO_SIGMA * median(self._jumps):
             return False
         self._is_far = is_log or num_far >= 2 * MANY
         if not self._above.is_open:
             self._above.restore(step.step)
+        return True
+
+    def _is_worse_than_start(self, step: int, losses: list[float], recent: float) -> bool:
+        limit = self.config.worse_than_start * median(losses[:FIRST_LOSSES])
+        if limit <= 0 or recent <= limit or sum(value > limit for value in losses) < MANY:
+            return False
+        if not self._above.is_open:
+            self._above.restore(step)
         return True
 
     def _is_blown_up(self, view: JobView, step: AlignedStep) -> bool:

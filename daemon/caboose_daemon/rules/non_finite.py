@@ -13,6 +13,8 @@ A GradScaler finds its scale by overflowing: a skipped step changed nothing, so 
 reported. A loss that is not finite is reported also then; it does not come from the scale.
 
 A loss that was positive and then stays at exactly 0.0 is how some trainers print NaN.
+
+A validation loss that is not finite any more while training is finite is a warning (see `bad_validation`).
 """
 
 import math
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.rules.parts.bad_validation import BadValidation
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.origins import (
     BadModule,
@@ -86,16 +89,24 @@ class NonFinite(Rule[NonFiniteConfig]):
         self._skipped = SkippedSteps()
         self._num_skipped = 0
         self._modules = WatchedModules()
+        self._validation = BadValidation()
+        self._validation_onset: int | None = None
+        """The onset of a bad validation that is reported."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step with a bad number, with the origin of the first one."""
         step = view.step
-        if step is None or self._is_finite_log_row(step):
+        if step is None:
             return None
+        if view.events:
+            self._validation.observe(view, step.step)
+        if self._is_finite_log_row(step):
+            return self._of_validation(step.step)
         is_skipped = self._skipped.observe(step)
         bad = self._look(step, is_skipped=is_skipped)
         if not bad.is_any:
-            return self._calm(step)
+            return self._calm(step) if self._origin is not None else self._of_validation(step.step)
+        self._validation_onset = None
         if self._origin is None:
             self._origin = self._begin(view, step, bad)
         origin = self._origin
@@ -207,6 +218,25 @@ class NonFinite(Rule[NonFiniteConfig]):
             layers=origin.layers,
             phase=origin.phase,
             state="resolved",
+        )
+
+    def _of_validation(self, step: int) -> Finding | None:
+        """A finding while the last validation loss was not finite, and training is."""
+        onset, last = self._validation.onset, self._validation_onset
+        self._validation_onset = onset
+        if onset is None and last is None:
+            return None
+        is_over = onset is None or (last is not None and onset != last)
+        summary = f"validation loss is {self._validation.value:g} since step {onset}, training is finite"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.INFO if is_over else Severity.WARNING),
+            step=step,
+            onset_step=last if is_over and last is not None else onset if onset is not None else step,
+            summary="validation loss finite again" if is_over else summary,
+            phase="validation",
+            state="resolved" if is_over else "open",
+            values={"steps": 0.0, "ranks_with_bad_loss": 0.0},
         )
 
     def _values(self, origin: Origin, step: AlignedStep) -> dict[str, float]:

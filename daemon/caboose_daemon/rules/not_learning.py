@@ -33,6 +33,7 @@ from caboose_daemon.rules.parts.chance import known, likely
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.standstill import standstill
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
@@ -66,8 +67,8 @@ class NotLearningConfig(RuleConfig):
     fallen: float = 0.03
     """Fall from the start (first losses, or chance), as a share, that shows that something was learned."""
     at_once: float = 0.6
-    """Share of its start above which a loss that fell only within the first sixteenth has learned no more than the
-    frequencies of its targets."""
+    """Share of its start above which a log that fell only in its first quarter has learned no more than the frequencies
+    of its targets."""
     chance_steps: int = 2000
     """Steps within that share of chance that are reported, where batch and dataset size are unknown."""
 
@@ -137,8 +138,11 @@ class NotLearning(Rule[NotLearningConfig]):
         line = trend(means[max(1, len(means) // 16) :])
         limit = self.config.min_improvement
         chance = known(view)
-        if line.falls(4.0) and line.relative < -5 * limit:
-            self._has_learned = True  # if it is flat later, that is a plateau
+        still = self._fell_at_once(view)
+        if still is not None:
+            return still
+        if line.falls(4.0) and line.relative < -5 * limit and view.step is not None:
+            self._has_learned = not view.step.stands_for_many  # if it is flat later, that is a plateau
         self._is_at_chance = self._stays_at_chance(view)
         if self._is_at_chance:
             return line
@@ -156,8 +160,6 @@ class NotLearning(Rule[NotLearningConfig]):
                 self._start[0],
                 3.0 * TO_SIGMA * self._jitter,
             )  # the next rows of a log are far from the start
-        if self._is_start_seen and self._fell_at_once(view, line):
-            return False
         if not self._is_start_seen and chance is None:
             return True  # it may have, before this rule saw the run
         if chance is not None and (chance < start or not self._is_start_seen):
@@ -167,20 +169,18 @@ class NotLearning(Rule[NotLearningConfig]):
         lowest = min(fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
         return start - lowest > max(self.config.fallen * abs(start), error)
 
-    def _fell_at_once(self, view: JobView, line: Trend) -> bool:
-        """Whether the loss fell from its first value to a level not far below, and not at all since.
+    def _fell_at_once(self, view: JobView) -> Trend | None:
+        """The line through a log that fell from its first value to a level not far below, and not since.
 
         A model learns the frequencies of its targets within a few steps (a language model is then at the unigram
-        entropy). Learning anything else takes longer than a row of a log. A row of a live run is one step, and a small
-        model may be at its noise floor as fast.
+        entropy). Learning anything else takes longer than a few rows of a log. A row of a live run is one step, and a
+        small model may be at its noise floor as fast.
         """
-        if view.step is None or not view.step.stands_for_many:
-            return False
-        first = self._start[0]
+        if view.step is None or not view.step.stands_for_many or not self._is_start_seen:
+            return None
         limit = self.config.min_improvement / 2
-        return (
-            line.level > self.config.at_once * first > 0 and abs(line.relative) < limit and line.relative_error < limit
-        )
+        line = standstill(self._curve, self._evaluations, limit, is_open=self._trend is not None)
+        return line if line is not None and line.level > self.config.at_once * self._start[0] > 0 else None
 
     def _stays_at_chance(self, view: JobView) -> bool:
         """Whether the run has been near chance for so long that any small fall is memorisation."""

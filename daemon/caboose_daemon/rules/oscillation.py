@@ -14,6 +14,9 @@ drops out of it.
 Deviations are those of the logarithm where the loss is positive, so that swings over orders of magnitude count fully.
 Each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in units
 of the recent scatter; otherwise the first fall of the run, which is the steepest, would dominate.
+
+A row of a log is often a mean over more steps than one swing takes, and neighbouring rows are then uncorrelated. There
+a run that was calm and has become restless (see `unrest`) oscillates as well.
 """
 
 import math
@@ -22,6 +25,7 @@ from dataclasses import dataclass
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.unrest import Unrest
 from caboose_daemon.steps.view import JobView
 
 LEVEL_MEMORY = 32.0
@@ -42,6 +46,10 @@ class OscillationConfig(RuleConfig):
     """Crossings of the level and back within those steps that are needed."""
     persist_steps: int = 200
     """Steps in a row before it is reported."""
+    growth: float = 6.0
+    """Scatter of a log over its calmest one that is reported, where the level is no better."""
+    restless: float = 0.2
+    """Scatter of a log, as a share of its level, that is needed as well."""
 
 
 class Oscillation(Rule[OscillationConfig]):
@@ -71,22 +79,47 @@ class Oscillation(Rule[OscillationConfig]):
         self._side = 0
         self._swings = 0.0
         self._lasting = Lasting(config.persist_steps, config.persist_steps)
+        self._unrest = Unrest(config.growth, config.restless)
+        self._restless_since: int | None = None
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the loss oscillates."""
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
             return None
+        restless = self._follow_unrest(step.step, loss) if step.stands_for_many else None
         if not self._follow(loss):
-            return None
+            return restless
         verdict = self._lasting.judge(step.step, self._is_swinging())
         if verdict == "quiet":
-            return None
+            return restless
         return self._finding(step.step, verdict)
 
     def resume(self, finding: Finding) -> None:
         """Restores the onset; the swings are measured again."""
         self._lasting.restore(finding.onset_step)
+
+    def _follow_unrest(self, step: int, loss: float) -> Finding | None:
+        """A finding while a log that was calm is restless."""
+        unrest = self._unrest
+        unrest.add(loss)
+        if not unrest.is_restless and self._restless_since is None:
+            return None
+        if self._restless_since is None:
+            self._restless_since = step
+        numbers = f"{100 * unrest.amplitude:.0f} % of its level, {unrest.growth:.0f} times as large as at its calmest"
+        is_over = not unrest.is_restless
+        finding = Finding(
+            rule=self.name,
+            severity=self.capped(Severity.INFO if is_over else Severity.WARNING),
+            step=step,
+            onset_step=self._restless_since,
+            summary=f"loss {'no longer ' * is_over}swings: {numbers}",
+            state="resolved" if is_over else "open",
+            values={"amplitude": unrest.amplitude, "growth": unrest.growth},
+        )
+        self._restless_since = None if is_over else self._restless_since
+        return finding
 
     def _follow(self, loss: float) -> bool:
         """Follows one loss; whether enough was seen to judge."""

@@ -10,18 +10,22 @@ noise; a training loss that rises too has another cause.
 
 After many evaluations their medians over three are used instead: the best of many noisy ones is luck.
 
+A rise that is slow against the scatter of evaluations is seen in all of them: a straight line from the best level on
+rises significantly, by as much, over a good part of the run.
+
 The rise is a share of the best value; for losses that have been negative, of the improvement so far (see `progress`).
-The scatter is that of the changes between evaluations around their own median, which neither the first fall of a run
-(evaluated before its first step) nor a steady trend changes. An open rise is no scatter. Where the validation loss came
+The scatter is that of the changes between evaluations around their own median, which a steady trend does not change.
+The first change, where it is the largest fall of all, is the descent of the run (it may have been evaluated before its
+first step) and is left out. An open rise is no scatter. Where the validation loss came
 down again after an earlier rise (double descent), the finding mentions it.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -32,12 +36,19 @@ TRAIN_MEMORY = 50.0
 SCATTER_MEMORY = 32
 MANY = 8
 MEDIAN_OF = 3
+MIN_CHANGES = 2
 TO_MEAN = 1.18
-"""Median absolute deviation to mean absolute deviation, for a normal distribution."""
+"""Median to mean absolute deviation, for a normal distribution."""
 FEW = 4.0
 """A scatter known from n changes is taken to be 1 + FEW / n times as large."""
 LUCK = 0.6
 """The best of n normal values is about sqrt(2 ln n) standard deviations below their mean; in usual changes, this."""
+MIN_RISING = 8
+"""Evaluations since the best level through which a line is known."""
+LASTING = 1.0 / 3.0
+"""Share of the evaluations since the best level."""
+SURE = 5.0
+"""Standard errors by which the line must rise; more than chance, because it begins at the lowest level."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class Overfitting(Rule[OverfittingConfig]):
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self._last = math.nan
         self._num_rises = 0
+        self._curve = Curve()
         self._changes: deque[float] = deque(maxlen=SCATTER_MEMORY)
         """Changes between evaluations, from which the scatter is learned."""
         self._held: list[float] = []
@@ -118,6 +130,7 @@ class Overfitting(Rule[OverfittingConfig]):
     def _evaluate(self, view: JobView, loss: float, step: int) -> None:
         self._num += 1
         self._progress.observe(loss, view)
+        self._curve.add(loss)
         if self._recent:  # changes of single evaluations: medians over three scatter less
             self._held = [*self._held[-SCATTER_MEMORY:], loss - self._recent[-1]]
         self._recent.append(loss)
@@ -135,9 +148,10 @@ class Overfitting(Rule[OverfittingConfig]):
             0, int(math.log2(self._num / MANY))
         )  # the more evaluations, the more often several are bad in a row
         persist = self.config.persist + chances
-        is_rising = is_above and self._num_rises >= self.config.rises
+        is_slow = self._is_rising_slowly()
+        is_rising = is_slow or (is_above and self._num_rises >= self.config.rises)
         is_found = is_rising or (self._num_above >= persist and self._num >= self.config.min_evaluations)
-        if self._is_open and not is_above:
+        if self._is_open and not (is_above or is_slow):
             self._is_open, self._has_come_back = False, True
             summary = f"validation loss back at {loss:.4g}, near its best {self._best:.4g}"
             self._finding = self._make_finding(step, loss, "resolved", summary)
@@ -155,16 +169,38 @@ class Overfitting(Rule[OverfittingConfig]):
     def _learn_scatter(self) -> None:
         self._changes.extend(self._held)
         self._held = []
-        if len(self._changes) >= MEDIAN_OF:
-            few = 1.0 + FEW / len(self._changes)
-            self._scatter = few * _scatter(self._changes)
+        if not self._changes:
+            return
+        changes = list(self._changes)
+        if len(changes) < SCATTER_MEMORY and -changes[0] > max(map(abs, changes[1:]), default=0.0):
+            del changes[0]
+        if len(changes) >= MIN_CHANGES:
+            middle, few = median(changes), 1.0 + FEW / len(changes)
+            self._scatter = few * TO_MEAN * median(abs(change - middle) for change in changes)
+
+    @property
+    def _is_training(self) -> bool:
+        return math.isnan(self._train_at_best) or self._train < self._train_at_best
+
+    def _is_rising_slowly(self) -> bool:
+        """Whether a line through all evaluations since the best level rises."""
+        means = self._curve.means
+        if len(means) < 2 * MIN_RISING:
+            return False
+        levels = [median(means[i : i + MEDIAN_OF]) for i in range(len(means) - MEDIAN_OF + 1)]
+        since = means[min(range(len(levels)), key=levels.__getitem__) :]
+        if len(since) < max(MIN_RISING, LASTING * len(means)):
+            return False
+        line = trend(since)
+        return (
+            self._is_training and line.rises(SURE) and line.change > self.config.rise * self._progress.size(self._best)
+        )
 
     def _is_above(self, loss: float) -> bool:
         rise = loss - self._best
-        is_training = math.isnan(self._train_at_best) or self._train < self._train_at_best
         luck = LUCK * math.sqrt(2 * math.log(max(2, self._num)))
         limit = max(self.config.rise * self._progress.size(self._best), (self.config.scatters + luck) * self._scatter)
-        return rise > limit and is_training
+        return rise > limit and self._is_training
 
     def _make_finding(self, step: int, loss: float, state: str, summary: str) -> Finding:
         return Finding(
@@ -183,9 +219,3 @@ class Overfitting(Rule[OverfittingConfig]):
                 "first": self._progress.first,
             },
         )
-
-
-def _scatter(changes: Sequence[float]) -> float:
-    """The usual change between two evaluations, apart from a common trend."""
-    middle = median(changes)
-    return TO_MEAN * median(abs(change - middle) for change in changes)

@@ -13,6 +13,11 @@ And is there a reason to think that the run is not converged:
   not seen (the daemon was restarted, the run resumed), this cannot be judged.
 
 Where none of them holds, the run has converged and nothing is reported. A run that never fell is `not_learning`'s.
+
+Logs have few rows, each for many steps, and often neither norm nor rate. There the length of the run itself is the
+reason: a loss that has stood still for three quarters of it (see `standstill`) is stuck, unless it fell so far before
+(`kept`) that nothing may be left to learn, or so little (`learned`) that `not_learning` reports it. A live run is not
+judged so: a small model may be at its noise floor within a hundred steps.
 """
 
 import math
@@ -20,9 +25,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from caboose_daemon.rules.parts.beginning import is_start_of_run
+from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.standstill import PART, standstill
+from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 32
@@ -48,6 +56,12 @@ class PlateauConfig(RuleConfig):
     """Share of the run with a decayed rate that is reported; schedules that end with the run stay below."""
     gone_gradient: float = 0.001
     """Share of its first level below which the gradient norm has vanished."""
+    min_points: int = 16
+    """Rows of a log before it can have stood still for three quarters of its run."""
+    learned: float = 0.6
+    """Share of its first loss (or of chance) above which a log that stands still is `not_learning`'s."""
+    kept: float = 0.25
+    """Share of it below which a log that stands still may have converged."""
 
 
 class Plateau(Rule[PlateauConfig]):
@@ -63,9 +77,11 @@ class Plateau(Rule[PlateauConfig]):
     def __init__(self, config: PlateauConfig) -> None:
         super().__init__(config)
         self._curve = Curve()
+        self._evaluations = Curve()
         self._start: list[float] = []
         self._is_start_seen = True
         """Whether the curve begins at the start of the run."""
+        self._first_step = 0
         self._start_norm: list[float] = []
         self._norm = math.nan
         self._peak_lr = 0.0
@@ -78,19 +94,26 @@ class Plateau(Rule[PlateauConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the loss is flat for one of the reasons."""
         step = view.step
+        for evaluation in of_events(view.events) if view.events else ():
+            if math.isfinite(evaluation.loss):
+                self._evaluations.add(evaluation.loss)
         if step is None or (loss := step.finite_loss) is None:
             return None
         self._follow(step.lr, step.finite_grad_norm)
         if not self._start:
-            self._is_start_seen = is_start_of_run(step, view.regime)
+            self._is_start_seen, self._first_step = is_start_of_run(step, view.regime), step.step
         if len(self._start) < START_POINTS:
             self._start.append(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
-        if has_new and self._curve.num_points >= self.config.min_steps:
-            reason = self._judge(view, step.step)
+        is_log, num = step.stands_for_many, self._curve.num_points
+        if has_new and num >= (self.config.min_points if is_log else self.config.min_steps):
+            reason = self._judge(view, step.step) if num >= self.config.min_steps else ""
+            began = step.step
+            if is_log and not reason and (reason := self._stands_still(view)):
+                began = self._first_step + (step.step - self._first_step) // PART
             has_ended = bool(self._summary) and not reason
             if reason and not self._onset:
-                self._onset = step.step
+                self._onset = began
             level = f"{self._curve.means[-1]:.4g}"
             self._summary = f"loss flat at {level} since step {self._onset:,}: {reason}" if reason else ""
             if has_ended:
@@ -146,6 +169,16 @@ class Plateau(Rule[PlateauConfig]):
             return f"gradient norm vanished ({fall}), start {start:.4g}"
         rate = "" if math.isnan(self._lr) else f", learning rate {self._lr:.2g} near its peak"
         return f"start {start:.4g}{rate} (saddle or too little capacity)"
+
+    def _stands_still(self, view: JobView) -> str:
+        """The reason where a log has stood still for three quarters of its run; empty where it has not."""
+        line = standstill(self._curve, self._evaluations, self.config.min_improvement, is_open=bool(self._summary))
+        start = max(self._start[0], known(view) or 0.0)
+        if line is None or not self._is_start_seen:
+            return ""
+        if not self.config.kept * start <= line.level <= self.config.learned * start:
+            return ""
+        return f"it has not fallen for three quarters of the run, start {start:.4g}"
 
     @property
     def _first(self) -> float:

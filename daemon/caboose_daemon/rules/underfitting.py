@@ -21,6 +21,7 @@ from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.standstill import joint
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
@@ -142,6 +143,5 @@ def _is_flat(train: Trend, validation: Trend, limit: float, *, is_open: bool) ->
         return True
     if train.relative_error > VAGUE * limit:
         return False
-    weights = [1.0 / max(line.relative_error, 1e-9) ** 2 for line in lines]
-    change = sum(w * line.relative for w, line in zip(weights, lines, strict=True)) / sum(weights)
-    return change > -limit and 1.0 / math.sqrt(sum(weights)) < limit
+    change, error = joint(lines)
+    return change > -limit and error < limit
