@@ -32,7 +32,8 @@ def _bad_actions(model: nn.Module, batch: Tensors) -> Tensor:
     chosen = model(state).argmax(dim=1)
     moved = state[:, :2] + MOVES[chosen]
     distance, nearer = ((place - state[:, 2:]).norm(dim=1) for place in (state[:, :2], moved))
-    return (nearer >= distance).float().mean()
+    share: Tensor = (nearer >= distance).float().mean()
+    return share
 
 
 def _classes(model: nn.Module, batch: Tensors) -> Tensor:

@@ -310,7 +310,7 @@ class Job:
         self.memory.append(MemoryUse.of(step))
         if (seen := InputRange.of(step)) is not None:
             self.input_ranges.append(seen)
-        wholes = [("", self.last_sampled, self.layers)]
+        wholes: list[tuple[str, AlignedStep, Sequence[Layer]]] = [("", self.last_sampled, self.layers)]
         wholes += [(part.name, narrowed(self.last_sampled, part), layers_of(self.layers, part)) for part in self.parts]
         for name, sampled, layers in wholes:
             ratio = Updates().of(sampled, layers)
