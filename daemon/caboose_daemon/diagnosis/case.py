@@ -38,6 +38,7 @@ NEAR_CHANCE = 0.03
 """Share by which a loss may differ from chance and still count as chance."""
 LUCKY = 0.05
 """By how much the accuracy of a guess may exceed 1 / classes."""
+FIRST_STEPS = 5
 FEW_SAMPLES = 5
 """Samples before the onset that show how it came to it."""
 
@@ -332,7 +333,10 @@ class Case:
         None where none was sampled by then.
         """
         known = [one for one in self.update_ratios if one.step <= self.onset and math.isfinite(one.value)]
-        return max(known[-FEW_SAMPLES:], key=lambda one: one.value, default=None)
+        later = [
+            one for one in known if one.step > FIRST_STEPS
+        ]  # an optimizer's first steps are larger than its others
+        return max((later or known)[-FEW_SAMPLES:], key=lambda one: one.value, default=None)
 
     @property
     def chance(self) -> float | None:

@@ -49,6 +49,9 @@ class Cause(ABC):
     """A short noun phrase for a list."""
     explains: ClassVar[frozenset[str]]
     """Rules whose findings it can cause."""
+    is_plain: ClassVar[bool] = False
+    """Whether its strong evidence is a fault in any run, with or without the symptoms that it explains: such a cause
+    competes for other symptoms too."""
     rarity: ClassVar[float] = 0.0
     """Log-odds to subtract at the start: 1 for a cause that is seen once in a few runs with these symptoms."""
 

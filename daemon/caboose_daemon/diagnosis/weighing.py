@@ -121,9 +121,9 @@ def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:
 
 
 def _may_compete(cause: Cause, rules: Iterable[str]) -> bool:
-    """Whether the cause is about numbers, as all of these rules are."""
+    """Whether its evidence is a fault in any run, and all of these rules are about numbers."""
     symptoms = set(rules)
-    return bool(symptoms) and not symptoms & (ABOUT_MACHINES | ABOUT_ITSELF) and not cause.explains <= ABOUT_MACHINES
+    return cause.is_plain and bool(symptoms) and not symptoms & (ABOUT_MACHINES | ABOUT_ITSELF)
 
 
 def _missing(case: Case) -> Iterator[str]:

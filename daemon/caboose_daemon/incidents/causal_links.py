@@ -102,7 +102,7 @@ EXTREME: Mapping[str, frozenset[str]] = {
     | {"divergence", "loss_spike", "metric_divergence"},
     "norm_of_few": BREAKS | STANDS_STILL | {"oscillation", "gradient_vanishing", "metric_divergence", "overfitting"},
     "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
-    "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters"},
+    "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence"},
     "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence"},
 }
 """Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""

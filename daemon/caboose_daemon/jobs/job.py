@@ -191,6 +191,8 @@ class Job:
     num_refused: int = 0
     refused_detail: str = ""
     """The last process that claimed this job's name and was refused."""
+    previous_scheduler_steps: int | None = None
+    """What the scheduler had counted at the step that this attempt resumed from; None where it is not known."""
     previous_lr: float | None = None
     """The learning rate of the step that this attempt resumed from; None where it is not known."""
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
@@ -270,6 +272,7 @@ class Job:
             look_at_alignment=attempt.alignment_facts,
             start_step=attempt.start_step,
             previous_lr=self.previous_lr,
+            previous_scheduler_steps=self.previous_scheduler_steps,
             look_at_abstaining=lambda: attempt.engine.abstaining(self.visible),
         )
 
@@ -317,6 +320,13 @@ class Job:
             if ratio is not None:
                 kept = self.update_ratios.setdefault(name, deque(maxlen=RECENT_SAMPLES))
                 kept.append(UpdateRatio(step.attempt, step.step, ratio))
+
+    def scheduler_steps_at(self, step: int) -> int | None:
+        """What the scheduler had counted at a step, by the last report of the attempt so far and its pace."""
+        last = self.last
+        counts = [] if last is None else [report.num_scheduler_steps for report in last.reports.values()]
+        known = next((count for count in counts if count is not None), None)
+        return None if known is None or last is None else round(known * min(1.0, step / max(1, last.step)))
 
     def lr_at(self, step: int) -> float | None:
         """The largest group's learning rate at a step, by whichever attempt took it last, or just before it."""

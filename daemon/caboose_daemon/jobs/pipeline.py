@@ -132,6 +132,7 @@ class Pipeline:
         if hello.start_step > 0:
             job.attempt.regimes = RegimeTracker(is_resumed=True)
         job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
+        job.previous_scheduler_steps = job.scheduler_steps_at(hello.start_step) if hello.start_step > 0 else None
         job.last = job.last_sampled = None
         job.meters.restart()
         job.rollback.restart(is_rollback=is_rollback, start_step=hello.start_step)

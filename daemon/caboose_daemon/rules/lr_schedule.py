@@ -9,10 +9,12 @@ Four conditions, each distinguished from the schedules that look like it:
   so far; the regime shows that. A warm restart returns to the exact peak before it. And schedulers that are stepped
   once an epoch warm up in stairs: such a jump coincides with a scheduler step, and the steps before it do not. Where a
   log skips steps, the rates between are unknown, and only a rate far above all earlier ones counts.
-* A reset: the scheduler's own step count goes back, or the rate after a resume is far from the rate that the same step
+* A reset: the scheduler's own step count goes back, within an attempt or from one to the next (one that starts over
+  with a warm-up looks healthy by its rate), or the rate after a resume is far from the rate that the same step
   had before. Rates are often lowered on purpose after a resume, so downwards only the order of magnitude counts.
-* Zero, or a negligible share of its peak, before the end: the run continues with steps that change nothing. Cosine
-  schedules touch zero for one step, and a rate rounded by a log is zero for the last few percent of a run.
+* Zero, a negligible share of its peak, or a low rate whose updates float32 rounds away, before the end: the run
+  continues with steps that change nothing. Cosine schedules touch zero for one step, and a rate rounded by a log is
+  zero for the last few percent of a run.
 * A scheduler that never moves the rate: it was never stepped (its count is constant though epochs have passed), or it
   belongs to another optimizer (it counts, but a kind that changes the rate at every step does not). Kinds that are
   constant by design, or wait for a plateau or a milestone, are judged by their count alone, or not at all.
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
@@ -36,6 +39,10 @@ RISE = 0.25
 SAME_PEAK = 0.05
 """Relative distance from its peak within which a warm restart returns."""
 RESUME_BELOW = 10.0
+LOW, ROUNDED = 1e-2, 2.0**-24
+"""Share of its peak below which a rate is low, and the update, as a share of a weight, that float32 rounds away."""
+FEW_COUNTS = 20
+"""Scheduler steps below which one that starts over has lost nothing."""
 NEXT_TO_NOTHING = 1e-6
 """Share of its peak below which a rate counts as zero: its updates are below the weights' precision."""
 ZERO_STEPS = 5
@@ -107,6 +114,8 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._num_skipped = 0
         self._first_epoch: int | None = None
         self._num_zero = 0
+        self._updates = Updates()
+        self._update = math.inf
         self._fault: _Fault | None = None
 
     def observe(self, view: JobView) -> Finding | None:
@@ -117,6 +126,8 @@ class LrSchedule(Rule[LrScheduleConfig]):
         lr = max(step.lr)
         if not math.isfinite(lr) or lr < 0:
             return None
+        update = self._updates.typical(view)
+        self._update = self._update if update is None else update
         before, last_step = self._lr, self._last_step
         self._last_step = step.step
         self._num_skipped = max(0, step.step - last_step - 1)
@@ -147,6 +158,12 @@ class LrSchedule(Rule[LrScheduleConfig]):
         self._first_step, self._first_epoch = step.step, step.epoch
         self._count = self._first_count = _scheduler_steps(step)
         earlier, now = view.previous_lr, step.main_lr
+        count, known = self._count, view.previous_scheduler_steps
+        if count is not None and known is not None and known >= FEW_COUNTS and count < known / 2:
+            summary = (
+                f"scheduler counts {count:,} at the resume at step {step.step:,}, {known:,} before: it starts over"
+            )
+            return _Fault("reset", step.step, summary, earlier or self._first_lr, now or self._first_lr)
         if earlier is None or earlier <= 0 or now is None:
             return None
         if self.config.jump_ratio * earlier >= now >= earlier / RESUME_BELOW:
@@ -187,7 +204,8 @@ class LrSchedule(Rule[LrScheduleConfig]):
         return None if is_warmup or is_restart else self._fault_of("jump", step, lr, before)
 
     def _is_zero(self, lr: float) -> bool:
-        return lr <= NEXT_TO_NOTHING * self._peak
+        is_rounded_away = lr <= LOW * self._peak and self._update < ROUNDED
+        return is_rounded_away or lr <= NEXT_TO_NOTHING * self._peak
 
     def _patience_at_zero(self, view: JobView, step: AlignedStep) -> float:
         total = _total_steps(view)

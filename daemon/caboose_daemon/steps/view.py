@@ -86,6 +86,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False):
     look_at_alignment: Callable[[], AlignmentFacts] = AlignmentFacts
     start_step: int = 0
     """The step that this attempt began after."""
+    previous_scheduler_steps: int | None = None
     previous_lr: float | None = None
     """Where this attempt resumed an earlier one: the largest group's learning rate at that step."""
     look_at_abstaining: Callable[[], Mapping[str, Sequence[str]]] = dict

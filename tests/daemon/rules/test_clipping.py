@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_wire import Clipping, Scaler
+from caboose_wire import Clipping, Group, Scaler
 from support.ranks import EVERYTHING
 from support.scenario import NORMS, Scenario
 from support.scenario import scenario as of_all_rules
@@ -46,11 +46,35 @@ def test_waits_for_as_many_steps_as_it_remembers() -> None:
     assert story.is_silent
 
     episode = clipped(story, 1, 1.0).only("clipping")
-    assert (episode.severity, episode.first.step) == ("warning", 220)
+    assert episode.first.step == 220
     assert (
         lacks(episode.first.summary, "100 % of the last 200 steps", "step 220 to 0.5", "clipping sets the step length")
         == []
     )
+
+
+def standing(steps: int, cut: float, optimizer: str = "SGD", slope: float = 0.0) -> Scenario:
+    """A run whose every step is cut to a share of its norm, while its loss changes by `slope` at each step."""
+    story = a_run(groups=(Group("0", optimizer, {"lr": 1e-3}),))
+    for number in range(steps):
+        story.meanwhile(clipping=Clipping(max_norm=NORM * cut)).losses(3.0 + slope * number)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("cut", "optimizer", "slope", "severity"),
+    [
+        (0.5, "SGD", 0.0, "warning"),
+        (0.5, "SGD", -0.005, "info"),
+        (0.01, "SGD", -0.005, "warning"),
+        (0.01, "AdamW", 0.0, "info"),
+    ],
+    ids=["nothing is learned", "the loss falls", "cut to a hundredth", "a step that no size changes"],
+)
+def test_frequent_clipping_is_a_fault_where_it_costs_progress(
+    cut: float, optimizer: str, slope: float, severity: str
+) -> None:
+    assert standing(220, cut, optimizer, slope).only("clipping").severity == severity
 
 
 def test_says_less_between_half_and_four_fifths() -> None:

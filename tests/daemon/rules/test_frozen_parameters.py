@@ -74,6 +74,19 @@ def test_under_several_optimizers_the_window_is_longer() -> None:
     assert a_net(1.0, 1.0, -1.0, 1.0, groups=groups).healthy(99).is_silent
 
 
+def test_layers_without_gradient_that_are_a_part_of_an_optimizer_are_in_no_turn() -> None:
+    def groups(first: int, second: int) -> tuple[Group, ...]:
+        return tuple(
+            Group(f"{number}.0", kind, {"lr": 1e-3}, num_parameters=size)
+            for number, (kind, size) in enumerate((("Muon", first), ("AdamW", second)))
+        )
+
+    whole = a_net(1.0, 1.0, -1.0, 1.0, groups=groups(100, 300)).healthy(20)
+    part = a_net(1.0, 1.0, -1.0, 1.0, groups=groups(200, 200)).healthy(20)
+    assert whole.is_silent, "all of the first optimizer's layers rest"
+    assert part.only("frozen_parameters").first.layers == ("body.weight",)
+
+
 def test_experts_that_no_batch_has_chosen_are_healthy() -> None:
     names = tuple(Layer(f"moe.experts.{i}.weight", 100, "Linear") for i in range(4))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.ranks import a_hello
+from caboose_wire import Layer
+from support.ranks import EVERYTHING, a_hello
 from support.scenario import Scenario
 from support.scenario import scenario as of_all_rules
 from support.summaries import lacks
@@ -169,15 +170,18 @@ def test_a_log_that_skips_steps_shows_no_single_jump() -> None:
 # Resets
 
 
-def resumed(before: Schedule, after: Schedule, at: int = 500) -> Scenario:
-    """A run that was launched again and goes on where it was."""
-    story = following(before, at)
+def resumed(before: Schedule, after: Schedule, at: int = 500, counted_from: int | None = None) -> Scenario:
+    """A run that was launched again and goes on where it was; its scheduler may count, after the resume from a step."""
+    counts = {} if counted_from is None else {"num_scheduler_steps": lambda rank, step: step}
+    story = plays(scenario(1), before, at, **counts)
     story.leaves(0).wait(10.0)
     story.talking = {0}
     hello = a_hello(rank=0, world=1, attempt=1, start_step=at, incarnation="incarnation-b")
     story.says(0, hello)
     story.step = at
-    return plays(story, after, 60, attempt=1)
+    if counted_from is not None:
+        counts = {"num_scheduler_steps": lambda rank, step: step - counted_from}
+    return plays(story, after, 60, attempt=1, **counts)
 
 
 def test_a_resume_with_the_same_schedule_is_silent() -> None:
@@ -195,6 +199,16 @@ def test_a_rate_that_is_back_at_its_start_after_a_resume_is_found() -> None:
 
 def test_a_warm_up_that_begins_again_after_a_resume_is_found() -> None:
     assert resumed(cosine, lambda step: cosine(step - 500)).only("lr_schedule").first.step == 501
+
+
+def test_a_scheduler_that_starts_over_is_found_though_its_warm_up_is_a_usual_rate() -> None:
+    at_a_tenth = lambda step: PEAK / 10  # noqa: E731 - as low before as the warm-up is after
+
+    first = resumed(at_a_tenth, lambda step: warm_up(step - 490), counted_from=500).only("lr_schedule").first
+
+    assert (first.step, first.values["reset"]) == (501, 1)
+    assert lacks(first.summary, "counts 1", "500 before") == []
+    assert resumed(at_a_tenth, at_a_tenth, counted_from=0).is_silent
 
 
 def test_a_rate_lowered_on_purpose_after_a_resume_is_left_alone() -> None:
@@ -242,6 +256,15 @@ def test_a_rate_that_decayed_to_next_to_nothing_is_as_good_as_zero() -> None:
     assert episode.first.onset_step in (240, 280)
     assert episode.first.values["zero"] == 1
     assert episode.is_open
+
+
+@pytest.mark.parametrize(("update", "is_silent"), [(1e-8, False), (1e-6, True)])
+def test_a_low_rate_whose_updates_are_rounded_away_is_as_good_as_zero(update: float, is_silent: bool) -> None:
+    table = tuple(Layer(f"layer{number}.weight", 4096, "Linear") for number in range(2))
+    story = scenario(1, layers=table, norms=(1.0, 1.0), visible=EVERYTHING, config={"total_steps": 1000})
+    plays(story, constant, 100).meanwhile(lr=(1e-3 * PEAK,)).sampled(2, update_ratio=[update, update])
+
+    assert story.healthy(30).is_silent is is_silent
 
 
 def test_a_rate_of_a_hundred_thousandth_of_its_peak_is_not_zero() -> None:

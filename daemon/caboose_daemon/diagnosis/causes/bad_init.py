@@ -24,6 +24,7 @@ class BadInit(Cause):
 
     id = "bad_init"
     title = "bad weight initialisation"
+    is_plain = True
     explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -18,6 +18,7 @@ class BatchTooSmall(Cause):
 
     id = "batch_too_small"
     title = "batch too small"
+    is_plain = True
     explains = frozenset(
         {"batch_size", "oscillation", "plateau", "loss_spike", "not_learning", "underfitting", "config_advice"}
     )

@@ -19,8 +19,9 @@ class BootstrappedTargets(Cause):
 
     id = "bootstrapped_targets"
     title = "bootstrapped targets without a target network"
+    is_plain = True
     explains = BREAKS | STANDS_STILL | {"oscillation", "lr_too_high", "clipping"}
-    rarity = 1.5
+    rarity = 0.75
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         if case.setting("num_classes"):
@@ -28,7 +29,7 @@ class BootstrappedTargets(Cause):
             return
         objective = case.fact("objective")
         if objective == "reinforcement":
-            yield supports(STRONG, "the objective is reinforcement: targets may be made of the model's own values")
+            yield supports(SLIGHT, "the objective is reinforcement: targets may be made of the model's own values")
         elif objective == "adversarial":
             yield opposes(STRONG, "the objective is adversarial")
             return

@@ -13,6 +13,7 @@ class ClipBeforeUnscale(Cause):
 
     id = "clip_before_unscale"
     title = "gradients clipped before unscale_"
+    is_plain = True
     explains = STANDS_STILL | {"clipping", "lr_too_low"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.unnormalised_input import VERY_LARGE
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.scale_free import is_scale_free
@@ -19,6 +21,7 @@ class ClipTooTight(Cause):
 
     id = "clip_too_tight"
     title = "gradient clipping too tight"
+    is_plain = True
     explains = STANDS_STILL | {"clipping", "lr_too_low"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
@@ -43,6 +46,9 @@ class ClipTooTight(Cause):
             yield opposes(
                 STRONG, f"{case.optimizer} divides gradients by their size: cutting all of them changes no step"
             )
+        extent = model_facts.input_range(case)
+        if extent is not None and max(-extent[0], extent[1]) > VERY_LARGE and not model_facts.has_embedding(case):
+            yield opposes(FAIR, f"inputs of up to {max(-extent[0], extent[1]):.3g} make gradients that need it")
         if case.found("gradient_explosion", "divergence", "lr_too_high"):
             yield opposes(FAIR, "the run is unstable and needs the clipping")
 

@@ -17,6 +17,7 @@ class ConstantInput(Cause):
 
     id = "constant_input"
     title = "inputs that never change"
+    is_plain = True
     explains = STANDS_STILL | {"overfitting", "metric_divergence", "lr_too_low", "frozen_parameters"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -15,6 +15,7 @@ class DyingRelu(Cause):
 
     id = "dying_relu"
     title = "dying ReLUs"
+    is_plain = True
     explains = STANDS_STILL | {"dead_units", "frozen_parameters", "gradient_vanishing", "activation_collapse"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

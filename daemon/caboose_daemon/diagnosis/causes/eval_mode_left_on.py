@@ -13,6 +13,7 @@ class EvalModeLeftOn(Cause):
 
     id = "eval_mode_left_on"
     title = "training in eval mode"
+    is_plain = True
     explains = STANDS_STILL | {"eval_mode", "overfitting", "metric_divergence"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

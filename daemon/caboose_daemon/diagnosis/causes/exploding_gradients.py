@@ -24,6 +24,7 @@ class ExplodingGradients(Cause):
 
     id = "exploding_gradients"
     title = "exploding gradients"
+    is_plain = True
     explains = BREAKS | {
         "loss_scale_collapse",
         "activation_collapse",

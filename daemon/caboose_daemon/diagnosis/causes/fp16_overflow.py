@@ -17,6 +17,7 @@ class Fp16Overflow(Cause):
 
     id = "fp16_overflow"
     title = "float16 overflow"
+    is_plain = True
     explains = STANDS_STILL | {"loss_scale_collapse", "non_finite", "config_advice", "frozen_parameters", "lr_too_low"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -10,11 +10,11 @@ from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Eviden
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-FIRST = 80
-"""Steps at the start that are compared: a sum grows fastest there."""
 MIN_STEPS = 30
+LONG = 150
+"""Steps over which no explosion stays smooth."""
 GREW = 4.0
-"""Growth of the norm in them that a sum of gradients shows."""
+"""Growth of the norm since the first steps that a sum of gradients shows."""
 VERY_SMOOTH, SMOOTH, ROUGH = 0.03, 0.04, 0.12
 """Median second difference of the norm's logarithm: a sum hardly changes by one batch, a batch's gradient does."""
 
@@ -24,32 +24,28 @@ class GradientsNotZeroed(Cause):
 
     id = "gradients_not_zeroed"
     title = "gradients never zeroed"
+    is_plain = True
     explains = (
         BREAKS
         | STANDS_STILL
         | {"lr_too_high", "oscillation", "clipping", "dead_units", "saturation", "activation_collapse"}
-        | {"gradient_vanishing", "frozen_parameters", "config_advice"}
+        | {"gradient_vanishing", "frozen_parameters", "config_advice", "overfitting", "metric_divergence"}
     )
     rarity = 0.5
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        norms = case.curve("grad_norm")[:FIRST]
+        norms = case.curve("grad_norm")
         norms = norms[np.isfinite(norms) & (norms > 0)]
         if len(norms) < MIN_STEPS or not curves.has_first_step(case):
             return
-        logs = np.log(norms)
-        rough = float(np.median(np.abs(np.diff(logs, 2))))
-        grown = float(np.median(norms[-5:]) / np.median(norms[:3]))
-        if rough < SMOOTH and grown > GREW:
-            yield supports(
-                DECISIVE if rough < VERY_SMOOTH and grown > 2 * GREW else STRONG,
-                f"gradient norm grew {grown:.2g}x over the first {len(norms)} steps as smoothly as a sum: it changes "
-                f"its course by {100 * rough:.1g} % from step to step",
-            )
-            if _is_linear(norms):
-                yield supports(STRONG, "it grew by about as much at each step: every gradient is added to the last")
-        elif rough > ROUGH:
+        rough = float(np.median(np.abs(np.diff(np.log(norms), 2))))
+        grown = float(np.median(norms[-10:]) / np.median(norms[:3]))
+        if rough > ROUGH:
             yield opposes(STRONG, f"gradient norm changes by {100 * rough:.2g} % from batch to batch: it is no sum")
+        elif rough < SMOOTH and grown > GREW and (len(norms) >= LONG or _is_linear(norms)):
+            weight = DECISIVE if rough < VERY_SMOOTH and grown > 2 * GREW else STRONG
+            text = f"gradient norm grew {grown:.2g}x over {len(norms):,} steps as smoothly as a sum of all gradients"
+            yield supports(weight, f"{text}: from step to step it changes its course by {100 * rough:.1g} %")
         elif grown < 1.5:
             yield opposes(FAIR, "gradient norm did not grow from the first step on")
 
@@ -64,5 +60,5 @@ class GradientsNotZeroed(Cause):
 
 def _is_linear(norms: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
     """Whether a line through the first steps explains them: gradients that agree add up."""
-    first = norms[: max(10, len(norms) // 3)]
+    first = norms[: max(10, len(norms) // 2)]
     return float(np.corrcoef(np.arange(len(first)), first)[0, 1]) > 0.97

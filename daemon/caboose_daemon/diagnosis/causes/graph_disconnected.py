@@ -20,6 +20,7 @@ class GraphDisconnected(Cause):
 
     id = "graph_disconnected"
     title = "loss disconnected from the parameters"
+    is_plain = True
     explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "metric_divergence", "gradient_vanishing"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -14,6 +14,7 @@ class InputNotFinite(Cause):
 
     id = "input_not_finite"
     title = "NaN or infinity in a batch"
+    is_plain = True
     explains = BREAKS | {"bad_batch", "rank_outlier", "loss_scale_collapse"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

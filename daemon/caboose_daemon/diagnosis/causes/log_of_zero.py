@@ -7,6 +7,7 @@ import numpy as np
 from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.hunts import Hunted
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 CALM = 2.0
@@ -18,6 +19,7 @@ class LogOfZero(Cause):
 
     id = "log_of_zero"
     title = "log(0) or 0/0 in the loss"
+    is_plain = True
     explains = frozenset({"non_finite", "loss_spike", "divergence", "gradient_explosion"})
     """Near zero the logarithm and its slope are large before they are infinite."""
 
@@ -25,7 +27,7 @@ class LogOfZero(Cause):
         finding = case.finding("non_finite")
         if finding is None:
             return
-        for hunt in case.hunts[:1]:
+        for hunt in _of_the_cause(case):
             if hunt.is_run and hunt.is_undefined:
                 yield supports(DECISIVE, f"NaN hunt: {hunt.summary}")
             elif hunt.is_run:
@@ -76,3 +78,13 @@ class LogOfZero(Cause):
             avoid="do not change optimizer or learning rate: the operation is undefined at any rate",
             verify=f"after the change the batch of step {case.onset:,} has a finite loss",
         )
+
+
+def _of_the_cause(case: Case) -> tuple[Hunted, ...]:
+    """The first hunt, if it shows a cause: weights that are bad after a bad loss are its consequence."""
+    first = case.hunts[:1]
+    if not first or first[0].where != "parameter":
+        return first
+    norms = case.before("grad_norm", 1)
+    was_finite = len(norms) == 1 and np.isfinite(case.curve("grad_norm")[case.steps < case.onset][-1])
+    return () if was_finite else first

@@ -26,6 +26,7 @@ class LrTooHigh(Cause):
 
     id = "lr_too_high"
     title = "learning rate too high"
+    is_plain = True
     explains = (
         BREAKS
         | STANDS_STILL

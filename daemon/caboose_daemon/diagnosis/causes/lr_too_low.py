@@ -22,6 +22,7 @@ class LrTooLow(Cause):
 
     id = "lr_too_low"
     title = "learning rate too low"
+    is_plain = True
     explains = STANDS_STILL | {"lr_too_low", "config_advice", "metric_divergence"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -20,6 +20,7 @@ class OverRegularised(Cause):
 
     id = "over_regularised"
     title = "regularisation too strong"
+    is_plain = True
     explains = frozenset(
         {"underfitting", "plateau", "not_learning", "activation_collapse", "gradient_vanishing", "config_advice"}
     )

@@ -24,6 +24,7 @@ class ParametersFrozen(Cause):
 
     id = "parameters_frozen"
     title = "layers cut off from the loss"
+    is_plain = True
     explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "gradient_vanishing", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -14,6 +14,7 @@ class ParametersUnregistered(Cause):
 
     id = "parameters_unregistered"
     title = "parameters in no optimizer"
+    is_plain = True
     explains = STANDS_STILL | {"frozen_parameters", "lr_too_low"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -13,6 +13,7 @@ class ScheduleJump(Cause):
 
     id = "schedule_jump"
     title = "jump in the learning-rate schedule"
+    is_plain = True
     explains = (
         BREAKS
         | STANDS_STILL

@@ -13,6 +13,7 @@ class SchedulerIdle(Cause):
 
     id = "scheduler_idle"
     title = "scheduler without effect"
+    is_plain = True
     explains = BREAKS | STANDS_STILL | {"lr_schedule", "oscillation", "lr_too_high", "lr_too_low"}
     rarity = 1.0
 

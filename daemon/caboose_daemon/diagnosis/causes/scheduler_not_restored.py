@@ -13,6 +13,7 @@ class SchedulerNotRestored(Cause):
 
     id = "scheduler_not_restored"
     title = "scheduler state not restored on resume"
+    is_plain = True
     explains = BREAKS | STANDS_STILL | {"lr_schedule", "oscillation", "lr_too_high", "lr_too_low", "overfitting"}
     rarity = 1.0
 

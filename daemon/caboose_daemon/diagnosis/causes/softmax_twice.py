@@ -24,6 +24,7 @@ class SoftmaxTwice(Cause):
 
     id = "softmax_twice"
     title = "softmax applied twice"
+    is_plain = True
     explains = STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence", "config_advice"}
     rarity = 0.5
 

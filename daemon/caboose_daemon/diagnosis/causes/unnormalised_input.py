@@ -20,14 +20,15 @@ class UnnormalisedInput(Cause):
 
     id = "unnormalised_input"
     title = "inputs not normalised"
+    is_plain = True
     explains = (
         BREAKS
         | STANDS_STILL
         | {"bad_batch", "rank_outlier", "activation_collapse", "saturation", "dead_units", "loss_scale_collapse"}
-        | {"lr_too_high", "oscillation"}
+        | {"lr_too_high", "oscillation", "clipping"}
     )
 
-    rarity = 1.0
+    rarity = 0.5
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         width, usual = case.value("bad_batch", "width"), case.value("bad_batch", "usual_width")
@@ -50,7 +51,8 @@ class UnnormalisedInput(Cause):
             weight = STRONG if largest > VERY_LARGE else FAIR
             yield supports(weight, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
             if not any(layer.kind.startswith(NORMS) for layer in case.layers[:2]):
-                yield supports(SLIGHT, "no norm comes before the first weights")
+                weight = FAIR if largest > VERY_LARGE else SLIGHT
+                yield supports(weight, "no norm comes before the first weights")
         else:
             yield opposes(STRONG, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
 

@@ -16,6 +16,7 @@ class VanishingDepth(Cause):
 
     id = "vanishing_depth"
     title = "gradient vanishing with depth"
+    is_plain = True
     explains = STANDS_STILL | {"gradient_vanishing", "lr_too_low", "frozen_parameters"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -18,6 +18,7 @@ class WeightsDecayAway(Cause):
 
     id = "weights_decay_away"
     title = "weights shrunk by weight decay"
+    is_plain = True
     explains = STANDS_STILL | {
         "activation_collapse",
         "gradient_vanishing",

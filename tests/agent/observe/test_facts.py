@@ -1,0 +1,52 @@
+"""What the Hello states about how a model was made: recurrent weights, and frozen ones that nothing has trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from caboose.observe import facts
+
+
+def of(model: nn.Module) -> dict[str, object]:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    return dict(facts.gather(model, [optimizer], schedulers=[], scaler=None))
+
+
+def frozen(*layers: nn.Module) -> nn.Sequential:
+    model = nn.Sequential(*layers, nn.Linear(8, 2))
+    for layer in layers:
+        layer.requires_grad_(requires_grad=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "expected"), [(nn.LSTM, 1.0, 0.58), (nn.GRU, 1.0, 0.58), (nn.RNN, 10.0, 5.8)]
+)
+def test_recurrent_weights_are_told_by_what_they_do_to_a_state(
+    kind: type[nn.RNN], factor: float, expected: float
+) -> None:
+    torch.manual_seed(0)
+    model = kind(16, 64, num_layers=2)
+    with torch.no_grad():
+        model.weight_hh_l1.mul_(factor)
+
+    assert of(nn.Sequential(model))["init_recurrent"] == pytest.approx(expected, rel=0.05)
+
+
+def test_a_model_without_recurrence_or_frozen_weights_has_neither_fact() -> None:
+    assert not {"init_recurrent", "frozen_at_random"} & of(nn.Sequential(nn.Linear(32, 32))).keys()
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(32, 64), nn.Conv2d(8, 16, 3)])
+def test_frozen_weights_as_torch_draws_them_are_counted(layer: nn.Module) -> None:
+    assert of(frozen(layer))["frozen_at_random"] == layer.weight.numel()  # type: ignore[union-attr, operator]  # a weight
+
+
+def test_frozen_weights_that_were_trained_or_drawn_otherwise_are_not() -> None:
+    torch.manual_seed(0)
+    trained, normal, small = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(4, 4)
+    with torch.no_grad():
+        trained.weight.add_(0.02 * torch.randn_like(trained.weight))
+        normal.weight.normal_(0.0, 0.1)
+
+    assert "frozen_at_random" not in of(frozen(trained, normal, small, nn.Embedding(40, 32)))
