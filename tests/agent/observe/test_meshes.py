@@ -14,7 +14,7 @@ from caboose_wire import Hello, StepReport
 from support.collector import Collector, collector
 from support.training import JOBS, finish, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 STEPS = 4
 SUMS = ("sequence", "tied", "by_hand")
 """Some gradients are `Partial` there: those of the norms, and with placements by hand most of them."""
@@ -33,7 +33,7 @@ def launch(world: int) -> tuple[Collector, list[dict[str, Any]]]:
     with collector() as listening:
         env = {"CABOOSE_ENDPOINT": listening.endpoint}
         with training(out, *LAYOUTS[world], env=env, ranks=world, script=JOBS / "meshes.py") as job:
-            ranks = finish(job, out, timeout=200, ranks=world)
+            ranks = finish(job, out, timeout=500, ranks=world)  # eight layouts, of four ranks each
         listening.wait_for(StepReport, STEPS * world * len(LAYOUTS[world]))
     return listening, ranks
 

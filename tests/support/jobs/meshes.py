@@ -202,7 +202,7 @@ def train(layout: str, world: int) -> dict[str, Any]:
 def main() -> None:
     out, *layouts = sys.argv[1:]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     seen = {layout: train(layout, dist.get_world_size()) for layout in layouts}
     (Path(out) / f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()

@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("layouts", nargs="+")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     seen = {layout: train(layout) for layout in options.layouts}
     (options.out / f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
