@@ -32,15 +32,19 @@ SPAWN = "torch.multiprocessing.spawn"
 RAY = ("ray.train.torch.torch_trainer", "ray.train.v2.torch.torch_trainer")
 
 _patches = Patches()
+_has_begun = False
+"""Whether frameworks are waited for; a forked process inherits that."""
 _run_function: Callable[..., Any] | None = None
 """torch's own function, where it was replaced."""
 
 
 def begin(env: Mapping[str, str]) -> Guard | None:
     """Begins to watch what this process trains, and the processes that it starts for that."""
+    global _has_begun
     guard = no_code.begin(env)
-    if guard is None:
-        return None
+    if guard is None or _has_begun:
+        return guard
+    _has_begun = True
     frameworks.begin(guard)
     scalars.begin(guard)
     imports.when_imported(SPAWN, guard.protect("automatic attach", _watch_spawned))
