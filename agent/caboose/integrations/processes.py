@@ -40,13 +40,17 @@ RAY = ("ray.train.torch.torch_trainer", "ray.train.v2.torch.torch_trainer")
 
 _patches = Patches()
 """They stay until the process ends."""
+_has_begun = False
+"""Whether frameworks are waited for; a forked process inherits that."""
 
 
 def begin(*, is_child: bool = False) -> Guard | None:
     """Watches what this process trains from now on, and what it starts; returns its guard. Never raises."""
+    global _has_begun
     guard = no_code.begin(os.environ, is_child=is_child)
-    if guard is None:
-        return None
+    if guard is None or _has_begun:
+        return guard
+    _has_begun = True
     frameworks.begin(guard)
     scalars.begin(guard)
     imports.when_imported("multiprocessing.spawn", _watch_spawning)

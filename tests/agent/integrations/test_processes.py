@@ -61,7 +61,7 @@ def run(
     launcher = ["-m", "caboose"] if watched else []
     command = [sys.executable, *launcher, "train.py", str(free_port()), *arguments]
     env = clean_environment(CABOOSE_ENDPOINT=listening.endpoint, CABOOSE_QUIET="1", OMP_NUM_THREADS="1")
-    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=280, check=False)
 
 
 def check_ranks(listening: Collector) -> None:

@@ -68,6 +68,7 @@ CASES = (
         ),
         directory="dcgan",
         env={"FIELD_STEPS": "60"},
+        watched=(0, 1),
         note="GAN",
     ),
     Case(

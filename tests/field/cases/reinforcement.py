@@ -20,17 +20,17 @@ CASES = (
             (
                 "sac_continuous_action",
                 "--total-timesteps 700 --learning-starts 500 --env-id Pendulum-v1 --buffer-size 2000",
-                (0,),
+                (0, 1, 2),
             ),
             (
                 "td3_continuous_action",
                 "--total-timesteps 800 --learning-starts 500 --env-id Pendulum-v1 --buffer-size 2000",
-                (0,),
+                (0, 1),
             ),
             (
                 "ddpg_continuous_action",
                 "--total-timesteps 800 --learning-starts 500 --env-id Pendulum-v1 --buffer-size 2000",
-                (0,),
+                (0, 1),
             ),
         )
     ),
@@ -41,6 +41,7 @@ CASES = (
             "stable_baselines3/ppo/ppo.py",
             (f"{DRIVERS}/sb3.py", algorithm, environment, steps),
             paths=(".",),
+            watched=(0, 1, 2) if algorithm == "SAC" else (0,),
         )
         for algorithm, environment, steps in (
             ("PPO", "CartPole-v1", "4096"),
