@@ -55,9 +55,10 @@ test-long: setup tools ## the tests that take minutes: long runs, kinds of shard
 	@requirements/tests.sh $(BIN)/python $(BESIDE) -m "long and not alone and not rest"
 	@requirements/tests.sh $(BIN)/python -m "alone and long"
 
-# What has passed at this commit is kept in a file until all has, so that it goes on where it was stopped.
+# What has passed at this commit is kept in a file until all has, so that it goes on where it was stopped. (With "=": pytest
+# looks for conftest.py beside a word that is a file.)
 test-rest: setup tools ## every further case of what test and test-long run: half an hour, resumable, for a release
-	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed .rest-passed -m "rest"
+	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed=.rest-passed -m "rest"
 
 lint: setup ## check style
 	@$(BIN)/ruff check .
@@ -109,15 +110,15 @@ bench-overhead: setup ## what the agent costs a step, beside others (long; ARGS=
 	@$(BIN)/python bench/overhead.py $(ARGS)
 
 bench-detection: setup ## how good the rules are on labelled logs (CORPUS=DIR; ARGS=--check)
-	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-detection CORPUS=DIR"; exit 2; }
+	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-detection CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/detection.py $(CORPUS) $(ARGS)
 
 bench-power: setup ## how small a fault the rules find: faults spliced into healthy logs (CORPUS=DIR; about six minutes)
-	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-power CORPUS=DIR"; exit 2; }
+	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-power CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/power.py $(CORPUS) $(ARGS)
 
 bench-metamorphic: setup ## verdicts that must not change with units, step numbers and cadence (CORPUS=DIR; about five minutes)
-	@test -n "$(CORPUS)" || { echo "say where the labelled logs are: make bench-metamorphic CORPUS=DIR"; exit 2; }
+	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-metamorphic CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/metamorphic.py $(CORPUS) $(ARGS)
 
 bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)

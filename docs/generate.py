@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from caboose_daemon.diagnosis.causes import CAUSES
-from caboose_daemon.out.metrics.table import SECTIONS, Section
+from caboose_daemon.out.metrics.metric import Section
+from caboose_daemon.out.metrics.table import SECTIONS
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import Description, describe
 

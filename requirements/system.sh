@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages a target needs, or says which to install. Usage: system.sh venv PYTHON | tests
+# Installs the Debian packages a target needs, or prints which to install. Usage: system.sh venv PYTHON | tests
 set -eu
 
 missing=""

@@ -16,7 +16,7 @@ def train(run: DrillRun) -> None:
 
 DRILL = Drill(
     name="lr_too_high",
-    about="the weights are thrown about: Adam's learning rate is a hundred times too high",
+    about="the weights change by too much per step: Adam's learning rate is a hundred times too high",
     train=train,
     rule="lr_too_high",
     cause="lr_too_high",

@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog import builder as cogbuilder
 from grafana_foundation_sdk.models import dashboard as model
 
 from caboose_daemon.out.grafana import annotations
-from caboose_daemon.out.metrics.table import JOB
+from caboose_daemon.out.metrics.metric import JOB
 from dashboards.source.look import GREEN, NOTED, PAGED, SOURCE, UIDS, WARNED
 from dashboards.source.panels import Panel
 from dashboards.source.queries import WINDOW, select

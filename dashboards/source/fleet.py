@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table import JOB
+from caboose_daemon.out.metrics.metric import JOB
 from dashboards.source.board import board
 from dashboards.source.look import FAILED_CELL, HEALTH, INCIDENTS, NOTED, PAGED, RUNNING_CELL, WARNED, to_dashboard
 from dashboards.source.panels import Column, Curve, curves, number, states, table

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table import JOB
+from caboose_daemon.out.metrics.metric import JOB
 from dashboards.source.board import board, chosen
 from dashboards.source.look import NOTED, PAGED, WARNED, YES_IS_GOOD
 from dashboards.source.panels import Column, Curve, Panel, curves, number, table

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table import LAYER_STATISTICS
+from caboose_daemon.out.metrics.table_of_layers import LAYER_STATISTICS
 from caboose_daemon.rules.dead_units import DeadUnitsConfig
 from caboose_daemon.rules.lr_too_high import LrTooHighConfig
 from caboose_daemon.rules.lr_too_low import LrTooLowConfig

@@ -12,7 +12,8 @@ scrapes of that hour, where the plain value would show one scrape and miss the s
 
 from collections.abc import Sequence
 
-from caboose_daemon.out.metrics.table import ENTRIES, JOB
+from caboose_daemon.out.metrics.metric import JOB
+from caboose_daemon.out.metrics.table import ENTRIES
 
 ONE_JOB = f'{JOB}="$job"'
 ANY_JOB = f'{JOB}=~"$job"'

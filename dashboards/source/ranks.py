@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table import JOB
+from caboose_daemon.out.metrics.metric import JOB
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 from caboose_daemon.rules.straggler import StragglerConfig
 from dashboards.source.board import board, chosen

@@ -2,7 +2,8 @@
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table import ENTRIES, JOB
+from caboose_daemon.out.metrics.metric import JOB
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.rules.batch_size import BatchSizeConfig
 from caboose_daemon.rules.clipping import ClippingConfig
 from caboose_daemon.rules.data_starved import DataStarvedConfig

@@ -103,7 +103,7 @@ def test_the_map_is_read_with_the_keyboard_and_filtered_by_host(daemon: DaemonPr
         for key, rank in (("ArrowRight", 1), ("ArrowDown", 5), ("ArrowRight", 6), ("End", 79), ("ArrowLeft", 78)):
             page.keyboard.press(key)
             expect(facts(page)).to_contain_text(f"Rank{rank} on node{rank // 8}")
-            expect(page.locator("#rank-said")).to_contain_text(f"Rank {rank},")
+            expect(page.locator("#rank-shown")).to_contain_text(f"Rank {rank},")
         page.keyboard.press("Escape")
         expect(facts(page)).to_be_hidden()
         choose_measure(page, "Loss")

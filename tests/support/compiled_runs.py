@@ -121,6 +121,7 @@ def train(
     torch.manual_seed(4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     monitor, losses = None, []
+    num_before = 0 if listening is None else len(listening.reports)
     for step in range(steps):
         if attach is not None and listening is not None and step == early:
             monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=sampling)
@@ -139,7 +140,7 @@ def train(
     reports, hello = {}, None
     if listening is not None and monitor is not None:
         assert monitor.guard.num_failures == 0
-        found = listening.wait_for(StepReport, steps - early)
+        found = listening.wait_for(StepReport, num_before + steps - early)[num_before:]
         monitor.close()
         hello = listening.hellos[-1]
         for report in found:
@@ -150,10 +151,11 @@ def train(
 
 def by_module(hello: Hello, report: StepReport) -> dict[str, dict[str, Any]]:
     found = {}
-    for row in report.arrays["activation_order"]:
-        found[hello.modules[int(row)].name] = {
-            name: np.asarray(report.arrays[name][int(row)]).tolist() for name in STATISTICS if name in report.arrays
-        }
+    for row, place in enumerate(report.arrays["activation_order"]):
+        if place >= 0:
+            found[hello.modules[row].name] = {
+                name: np.asarray(report.arrays[name][row]).tolist() for name in STATISTICS if name in report.arrays
+            }
     return found
 
 

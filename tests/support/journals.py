@@ -7,7 +7,7 @@ from pathlib import Path
 
 from caboose_daemon.app.app import Daemon
 from caboose_daemon.config import Config, DaemonConfig, JournalConfig
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_daemon.store.marker import Marker
 from caboose_wire import Event
 from support.scenario import JournaledCore, scenario
@@ -26,7 +26,7 @@ def write_journal(directory: Path, *, is_killed: bool = False) -> Path:
     story.says(0, Event(attempt=0, step=20, time=story.now, kind="checkpoint", fields=saved)).declares("data_switch")
     story.healthy(NUM_STEPS - story.step)
     core.pipeline.review(story.job)
-    assert core.requests.ask(story.job, Request(by="me"), story.now).state == "refused"
+    assert core.requests.ask(story.job, ManualRequest(by="me"), story.now).state == "refused"
     core.commit(story.now)
     data = directory / "data"
     data.mkdir()

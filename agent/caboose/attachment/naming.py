@@ -3,7 +3,7 @@
 Design
 ------
 A class is the better name where it is the user's own and belongs to one part: `Generator` is "generator". A class of
-torch says nothing, and two models of one class would have one name: there the variable counts. It is looked for in the
+torch names none, and two models of one class would have one name: there the variable counts. It is looked for in the
 script's globals, then among what refers to the model (an object's attribute), once. The variables of a function are not
 looked at: before Python 3.13, reading them makes the frame keep a step's tensors. What is left gets the class, and a
 number where that is taken.

@@ -168,7 +168,7 @@ def _worst_of_ranks(trial: Trial, verdicts: list[CheckResult]) -> list[CheckResu
         if worst[place] > ORDER.index(verdict.grade):
             num_more = int((grades[:, place] == worst[place]).sum()) - 1
             more = f" and {num_more} more" if num_more else ""
-            told_there = f"on rank {where[place]}{more}: {says[place]}"
-            verdict = CheckResult(ORDER[worst[place]], numbers[place], told_there, fixes[place])
+            text_there = f"on rank {where[place]}{more}: {says[place]}"
+            verdict = CheckResult(ORDER[worst[place]], numbers[place], text_there, fixes[place])
         found.append(verdict)
     return found

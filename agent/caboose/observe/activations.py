@@ -69,7 +69,6 @@ class Activations:
 
         `in_graphs`: reads compiled graphs as well.
         """
-        self.graphs = GraphReader(model, self, protect) if in_graphs else None
         trained = {id(module) for module in (trained_modules(model, held) if held else model.modules())}
         self._untrained = {id(module) for module in model.modules()} - trained
         self._names = {id(module): name_of(name) for name, module in model.named_modules()}
@@ -81,6 +80,7 @@ class Activations:
                 self._add_site(
                     id(module), Module(name=name_of(name)[-256:], kind=kind[:256], num_units=_num_units(module))
                 )
+        self.graphs = GraphReader(model, self, protect) if in_graphs else None
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
         self._stack: list[torch.nn.Module] = []

@@ -51,6 +51,7 @@ MAX_VERSIONS = 4
 """Versions of one graph with dynamic shapes: each combination of shapes is compiled by itself."""
 TOO_EARLY = "compiled before Caboose was attached: attach before the first step, or use `python -m caboose`"
 
+NOT_IN_GRAPHS = "in no graph of a sampled step: {}; torch.compile leaves them to Python, or they are not called"
 LEFT_TO_PYTHON = "no graph ran in a sampled step: torch.compile leaves the model to Python, as past its recompile limit"
 
 

@@ -8,8 +8,11 @@ import torch
 from caboose.observe import compiled
 from caboose.observe.functions import FUNCTIONS
 from caboose.observe.graph_taps import Captured, Input, Value, only_output
-from caboose.observe.opaque import is_compiled
+from caboose.observe.opaque import is_compiled, outside_graphs
 from caboose_wire import Module
+
+MAX_NAMED = 3
+"""Modules that a statement of what is not seen names."""
 
 
 class Rows(Protocol):
@@ -40,6 +43,10 @@ class GraphReader:
         self._rows = rows
         self._places = Places(model)
         self._has_graphs = is_compiled(model)
+        outside = {id(module) for module in outside_graphs(model)}
+        rows_inside = (rows.row_of(module) for module in model.modules() if id(module) not in outside)
+        self._unread = {row for row in rows_inside if row is not None}
+        """Rows of leaf modules in compiled parts that no graph has shown so far."""
         self._was_called = False
         """Whether a forward was watched in this step."""
         self._num_read = self._num_read_before = 0
@@ -69,7 +76,14 @@ class GraphReader:
             return {"some_activations" if saw_others else "activations": text or compiled.TOO_EARLY}
         if not text and not num_read:
             text = compiled.LEFT_TO_PYTHON
+        elif not text and self._unread:
+            text = compiled.NOT_IN_GRAPHS.format(self._names_of_unread())
         return {"some_activations": text} if text else {}
+
+    def _names_of_unread(self) -> str:
+        names = [self._rows.modules[row].name for row in sorted(self._unread)]
+        more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+        return ", ".join(names[:MAX_NAMED]) + more
 
     def _plan(self, captured: Captured, args: Sequence[Any]) -> list[compiled.Site]:
         """What is read in a graph, in the order of execution."""
@@ -104,6 +118,7 @@ class GraphReader:
             row = rows.row_of_call(module, site.function) if site.function else rows.row_of(module)
             if row is not None and not rows.has(row):
                 rows.add(row, (low, high), elements, fired[0] if fired else None)
+                self._unread.discard(row)
                 self._num_read += 1
 
 

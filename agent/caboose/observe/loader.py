@@ -12,6 +12,8 @@ ranks may have epochs of different lengths; if they are known to be equal, it co
 loader. An epoch may end with its last batch, a break or an exception: each iteration is an object, with its own skip.
 """
 
+import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -102,7 +104,10 @@ class BatchSkip:
 
 
 class WatchedLoader(Generic[Batch]):
-    """A loader whose waits are timed; every other attribute is the loader's own. None of the callables may raise."""
+    """A loader whose waits are timed; every other attribute is the loader's own. None of the callables may raise.
+
+    Written or copied it is the loader itself, which is not watched and needs no Caboose to be read.
+    """
 
     def __init__(
         self,
@@ -144,6 +149,15 @@ class WatchedLoader(Generic[Batch]):
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # a loader without a length raises its own TypeError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, ((self._loader,), 0)
+
+    def __copy__(self) -> Iterable[Batch]:
+        return copy.copy(self._loader)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Iterable[Batch]:
+        return copy.deepcopy(self._loader, memo)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

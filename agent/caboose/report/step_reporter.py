@@ -95,7 +95,7 @@ class StepReporter:
         self._num_left = 0
         """Thin steps until something else is to be done at a boundary."""
         self._num_rollbacks = 0
-        self._thin_total = 0.0
+        self._thin_total = self._thin_mean = 0.0
         self._state = observer.optimizer_state
         self._tensor = type(observer.table.parameters[0].data) if observer.table.parameters else None
         self._on_bad_number = self._after_bad_number  # bound once
@@ -136,7 +136,7 @@ class StepReporter:
             model_offset=count.model_step - count.step,
             wall_offset=time.time() - perf_counter(),
             cadences=(governor.sample_every, governor.norm_every, governor.phase_every),
-            agent_seconds=governor.thin_seconds,
+            agent_seconds=self._thin_mean or governor.thin_seconds,
         )
 
     def _end_run(self) -> None:
@@ -156,7 +156,7 @@ class StepReporter:
         total, self._thin_total = self._thin_total, 0.0
         if num:
             seconds = self._guard.take_seconds()
-            run.agent_seconds = seconds / num
+            run.agent_seconds = self._thin_mean = seconds / num
             self._account(seconds, total, was_sampled=False, had_norms=False, had_phases=False, num_steps=num)
 
     def report_thin(self, loss: Any, num_samples: int | None, num_tokens: int | None) -> bool:

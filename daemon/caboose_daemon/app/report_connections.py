@@ -104,7 +104,7 @@ class Received(NamedTuple):
     first: zmq.Frame
 
 
-class Connection:
+class ReportConnection:
     """One connection, from the moment it is accepted."""
 
     __slots__ = ("accepted", "active", "delivered", "held", "num_messages", "num_seen", "peer", "received")
@@ -158,14 +158,14 @@ class ReportConnections:
         self.monitor = router.get_monitor_socket(EVENTS)
         """Readable when there is something for `note_events`."""
         self.monitor.rcvhwm = 0
-        self._open: dict[int, Connection] = {}
+        self._open: dict[int, ReportConnection] = {}
         """By descriptor, the oldest first."""
         self._listening: set[int] = set()
         """Descriptors of the listening sockets."""
         self._gone: list[bytes] = []
         """Peers whose connections closed; some of their messages may not be read yet."""
         self._is_refusing = False
-        self._silent: dict[int, Connection] = {}
+        self._silent: dict[int, ReportConnection] = {}
         """Those that sent no message yet, the oldest first."""
         self._next_check = 0.0
         self._reference: int | None = None
@@ -251,7 +251,7 @@ class ReportConnections:
                 self._silent.pop(descriptor, None)
                 self._listening.discard(descriptor)
                 if event["event"] == zmq.EVENT_ACCEPTED:
-                    self._open[descriptor] = self._silent[descriptor] = Connection(descriptor, now)
+                    self._open[descriptor] = self._silent[descriptor] = ReportConnection(descriptor, now)
                 elif event["event"] == zmq.EVENT_LISTENING:
                     self._listening.add(descriptor)
         self._regulate()
@@ -313,7 +313,7 @@ class ReportConnections:
             self._look_at_waiting(known_now, growth, now)
         self._is_emptied = False
 
-    def _look_at_unfinished(self, known_now: list[Connection], growth: int, now: float) -> None:
+    def _look_at_unfinished(self, known_now: list[ReportConnection], growth: int, now: float) -> None:
         inactive = sorted((known for known in known_now if known.active < now), key=lambda known: -known.held)
         if sum(known.held for known in inactive) < LITTLE_BYTES:
             self._reference = self._memory()
@@ -325,7 +325,7 @@ class ReportConnections:
             endless = max(endless, largest(stuck, lambda known: known.held, share), key=len)
         self._close(endless, "endless", now)
 
-    def _look_at_waiting(self, known_now: list[Connection], growth: int, now: float) -> None:
+    def _look_at_waiting(self, known_now: list[ReportConnection], growth: int, now: float) -> None:
         if growth <= 2 * GROWTH_BYTES:
             return
         waiting = sorted(known_now, key=lambda known: -known.waiting_bytes)
@@ -335,7 +335,7 @@ class ReportConnections:
             flooding = max(flooding, largest(waiting, lambda known: known.waiting_bytes, share), key=len)
         self._close(flooding, "flood", now)
 
-    def _close(self, found: list[Connection], reason: Reason, now: float) -> None:
+    def _close(self, found: list[ReportConnection], reason: Reason, now: float) -> None:
         for known in found:
             peer = shut(known)
             if peer is None:
@@ -362,7 +362,9 @@ class ReportConnections:
         self._resident.close()
 
 
-def largest(found: list[Connection], size: Callable[[Connection], float], share: float) -> list[Connection]:
+def largest(
+    found: list[ReportConnection], size: Callable[[ReportConnection], float], share: float
+) -> list[ReportConnection]:
     """The first of a sorted list that have this share of all."""
     total, so_far = sum(size(known) for known in found), 0.0
     for num, known in enumerate(found, 1):
@@ -402,7 +404,7 @@ def refuse_connections(listening: int, is_on: bool) -> None:
         borrowed.detach()
 
 
-def shut(known: Connection) -> str | None:
+def shut(known: ReportConnection) -> str | None:
     """Ends a connection of libzmq's, which closes the descriptor; its peer, or None if it is gone already."""
     if not known.received.is_open:
         return None

@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from caboose_daemon.out.web.connections import Dropped, Listener, max_connections
+from caboose_daemon.out.web.connections import Dropped, HttpListener, max_connections
 from caboose_wire.private_files import NotPrivate, check_named
 
 
@@ -13,12 +13,12 @@ class ServeError(ValueError):
     """HTTP cannot be served as configured; the message is one line with the reason and the fix."""
 
 
-def bind_http(host: str, port: int, dropped: Dropped) -> Listener:
+def bind_http(host: str, port: int, dropped: Dropped) -> HttpListener:
     """A socket that listens, and accepts no more connections than it should."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        listener = Listener(family, socket.SOCK_STREAM)
+        listener = HttpListener(family, socket.SOCK_STREAM)
     except OSError as error:
         raise ServeError(f"--http {host}:{port}: {error.strerror}") from None
     try:

@@ -87,7 +87,7 @@ def push(
     """
     try:  # only this command needs them, and they take a while to import
         from caboose_daemon.ops.grafana_push import Wanted, plan
-        from caboose_daemon.out.grafana.connection import Connection, GrafanaError, check_url, read_token
+        from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url, read_token
     except ModuleNotFoundError as error:
         fail(f"this needs {error.name}: pip install 'caboose[daemon]'")
 
@@ -97,7 +97,7 @@ def push(
         if not target:
             fail("where is Grafana? Give --url URL, or set CABOOSE_GRAFANA_URL, or [grafana] url in caboose.toml")
         token = token_file or ("" if os.environ.get("CABOOSE_GRAFANA_TOKEN") else config.token_file)
-        connection = Connection(target, read_token(token))
+        connection = GrafanaConnection(target, read_token(token))
         prometheus = check_url(prometheus) if prometheus else ""
     except (ConfigError, GrafanaError) as error:
         fail(str(error))

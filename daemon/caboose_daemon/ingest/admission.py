@@ -13,7 +13,7 @@ The ranks exchange nothing to identify a launch (that would be a collective), so
   joins it;
 * any other Hello is a new launch, or somebody who claims to be one. It begins a new attempt at once if a secret proves
   (or its connection shows) that the same launch was restarted, or if no rank of the current attempt is alive: each has
-  said goodbye, its connection is closed, or it was silent for `PATIENCE_SECONDS`. Otherwise it waits for that.
+  sent its Bye, its connection is closed, or it was silent for `PATIENCE_SECONDS`. Otherwise it waits for that.
 
 After a restart of the daemon the ranks of the journal have `PATIENCE_SECONDS` to come back: the journal has a digest of
 the proof. It has none of an attempt that an earlier version wrote; the first rank that comes back sets it then.

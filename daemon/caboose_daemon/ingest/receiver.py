@@ -94,7 +94,7 @@ class _Stranger:
     key: str = ""
     since: float = 0.0
     has_rolled_back: bool = False
-    is_told: bool = False
+    is_notified: bool = False
     """Whether it knows that its job's name is in use."""
     held: deque[tuple[Message, int]] = field(default_factory=deque)
     """Messages so far, with the size of each in bytes."""
@@ -472,7 +472,7 @@ class Receiver:
             if not stranger.held and now - stranger.last_seen > SPEAKS_SECONDS:
                 return []  # it has gone without a report
             return self._introduce(peer, hello, now, stranger.key)
-        if stranger.is_told or job.last_seen <= stranger.since + 1.0:
+        if stranger.is_notified or job.last_seen <= stranger.since + 1.0:
             return []  # a second for messages sent before the old launch died
         if now - stranger.since < RENAME_SECONDS or now - stranger.last_seen > SPEAKS_SECONDS:
             return []  # the old launch may be about to end, or this one has gone
@@ -481,7 +481,7 @@ class Receiver:
             if other is None or admission.judge(other, renamed, now) != "waits":
                 logger.info("job %s is reported by another run already: this one is %s", hello.job, name)
                 return self._introduce(peer, renamed, now, stranger.key)
-        stranger.is_told = True
+        stranger.is_notified = True
         job.num_refused += 1
         job.refused_detail = f"rank {hello.rank} on {hello.host}, pid {hello.pid}"
         text = f"job {hello.job!r} is being reported by other live processes; set CABOOSE_JOB to rename this one"

@@ -37,15 +37,21 @@ class Verdicts:
         found, sent = [], self._sent
         self._sent = {}
         for job in self._state.jobs.values():
-            member = None if job.attempt is None else job.attempt.members.get(0)
-            if member is None or member.state != "live" or member.is_gone:
-                continue
-            worst = job.incidents.open[0] if job.incidents.open else None
-            key = (member.hello.incarnation, None if worst is None else worst.number, job.health)
-            self._sent[job.name] = key
-            if sent.get(job.name) != key:
-                found.append((job, self._verdict(job)))
+            with self._state.guard.watch("send", job, now):
+                key = self._key(job)
+                if key is not None:
+                    self._sent[job.name] = key
+                    if sent.get(job.name) != key:
+                        found.append((job, self._verdict(job)))
         return found
+
+    def _key(self, job: Job) -> Key | None:
+        """What decides whether rank 0 of a job knows the latest verdict; None without a rank 0 to send it to."""
+        member = None if job.attempt is None else job.attempt.members.get(0)
+        if member is None or member.state != "live" or member.is_gone:
+            return None
+        worst = job.incidents.open[0] if job.incidents.open else None
+        return member.hello.incarnation, None if worst is None else worst.number, job.health
 
     def _verdict(self, job: Job) -> Verdict:
         worst = job.incidents.open[0] if job.incidents.open else None

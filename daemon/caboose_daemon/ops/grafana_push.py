@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from caboose_daemon.out.grafana import annotations
-from caboose_daemon.out.grafana.connection import Connection, GrafanaError
+from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError
 
 Json = dict[str, Any]
 Action = Literal["create", "update", "keep"]
@@ -24,7 +24,7 @@ SOURCE_NAME = "Caboose Prometheus"
 
 
 @dataclass(frozen=True)
-class Change:
+class GrafanaChange:
     """One object in Grafana, and the action that brings it up to date."""
 
     kind: str
@@ -45,7 +45,7 @@ class Wanted:
     """By job, as the daemon's API gives them."""
 
 
-def plan(connection: Connection, wanted: Wanted) -> list[Change]:
+def plan(connection: GrafanaConnection, wanted: Wanted) -> list[GrafanaChange]:
     """Every wanted object with its action; changes nothing."""
     return [
         _folder(connection, wanted.folder),
@@ -55,14 +55,16 @@ def plan(connection: Connection, wanted: Wanted) -> list[Change]:
     ]
 
 
-def _folder(connection: Connection, title: str) -> Change:
+def _folder(connection: GrafanaConnection, title: str) -> GrafanaChange:
     api, doing = connection.api.folder, "creating folders"
     there = connection.find(doing, api.get_folder, FOLDER_UID)
     if there is None:
-        return Change("folder", title, "create", lambda: connection.call(doing, api.create_folder, title, FOLDER_UID))
+        return GrafanaChange(
+            "folder", title, "create", lambda: connection.call(doing, api.create_folder, title, FOLDER_UID)
+        )
     if there.get("title") == title:
-        return Change("folder", title, "keep")
-    return Change(
+        return GrafanaChange("folder", title, "keep")
+    return GrafanaChange(
         "folder",
         title,
         "update",
@@ -70,7 +72,7 @@ def _folder(connection: Connection, title: str) -> Change:
     )
 
 
-def _source(connection: Connection, prometheus: str) -> Change:
+def _source(connection: GrafanaConnection, prometheus: str) -> GrafanaChange:
     api, kind = connection.api.datasource, "data source"
     if not prometheus:
         known = connection.call("reading data sources", api.list_datasources) or []
@@ -79,7 +81,7 @@ def _source(connection: Connection, prometheus: str) -> Change:
             raise GrafanaError(
                 f"Grafana at {connection.url} has no Prometheus data source; give its address: --prometheus URL"
             )
-        return Change(kind, str(found.get("name")), "keep")
+        return GrafanaChange(kind, str(found.get("name")), "keep")
     ours: Json = {
         "uid": SOURCE_UID,
         "name": SOURCE_NAME,
@@ -91,13 +93,13 @@ def _source(connection: Connection, prometheus: str) -> Change:
     there = connection.find("reading data sources", api.get_datasource_by_uid, SOURCE_UID)
     doing = "changing data sources"
     if there is None:
-        return Change(kind, SOURCE_NAME, "create", lambda: connection.call(doing, api.create_datasource, ours))
+        return GrafanaChange(kind, SOURCE_NAME, "create", lambda: connection.call(doing, api.create_datasource, ours))
     if contains(there, ours):
-        return Change(kind, SOURCE_NAME, "keep")
+        return GrafanaChange(kind, SOURCE_NAME, "keep")
     if there.get("readOnly"):
         raise GrafanaError(f"data source {SOURCE_NAME!r} comes from a provisioning file; change it there")
     merged = {**there, **ours, "jsonData": {**(there.get("jsonData") or {}), **ours["jsonData"]}}
-    return Change(
+    return GrafanaChange(
         kind,
         SOURCE_NAME,
         "update",
@@ -105,14 +107,14 @@ def _source(connection: Connection, prometheus: str) -> Change:
     )
 
 
-def _dashboards(connection: Connection, wanted: Wanted) -> Iterator[Change]:
+def _dashboards(connection: GrafanaConnection, wanted: Wanted) -> Iterator[GrafanaChange]:
     for path in wanted.dashboards:
         ours = read_dashboard(path)
         doing = f"writing dashboard {ours['title']!r}"
         there = connection.find(doing, connection.api.dashboard.get_dashboard, ours["uid"])
         meta = {} if there is None else there.get("meta") or {}
         if there is not None and meta.get("folderUid") == FOLDER_UID and contains(there["dashboard"], ours):
-            yield Change("dashboard", ours["title"], "keep")
+            yield GrafanaChange("dashboard", ours["title"], "keep")
             continue
         if meta.get("provisioned"):
             raise GrafanaError(f"dashboard {ours['title']!r} comes from a provisioning file; change it there")
@@ -122,7 +124,7 @@ def _dashboards(connection: Connection, wanted: Wanted) -> Iterator[Change]:
             "overwrite": True,
             "message": "caboose grafana push",
         }
-        yield Change(
+        yield GrafanaChange(
             "dashboard",
             ours["title"],
             "create" if there is None else "update",
@@ -130,7 +132,7 @@ def _dashboards(connection: Connection, wanted: Wanted) -> Iterator[Change]:
         )
 
 
-def _incidents(connection: Connection, incidents: Mapping[str, Sequence[Json]]) -> Iterator[Change]:
+def _incidents(connection: GrafanaConnection, incidents: Mapping[str, Sequence[Json]]) -> Iterator[GrafanaChange]:
     for job, items in sorted(incidents.items()):
         there = annotations.find(connection, f"training_job:{job}") if items else {}
         for item in items:
@@ -138,10 +140,10 @@ def _incidents(connection: Connection, incidents: Mapping[str, Sequence[Json]]) 
             found = there.get((ours.key, ours.start))
             name = f"{item['id']} {item['rule']}"
             if found is not None and annotations.is_current(ours, found):
-                yield Change("annotation", name, "keep")
+                yield GrafanaChange("annotation", name, "keep")
             else:
                 apply = _writing(connection, ours, found)
-                yield Change("annotation", name, "create" if found is None else "update", apply)
+                yield GrafanaChange("annotation", name, "create" if found is None else "update", apply)
 
 
 def read_dashboard(path: Path) -> Json:
@@ -166,11 +168,11 @@ def contains(theirs: Any, ours: Any) -> bool:
     return bool(theirs == ours)
 
 
-def _call(connection: Connection, doing: str, request: Callable[..., Any], body: Json) -> Callable[[], Any]:
+def _call(connection: GrafanaConnection, doing: str, request: Callable[..., Any], body: Json) -> Callable[[], Any]:
     return lambda: connection.call(doing, request, body)
 
 
 def _writing(
-    connection: Connection, annotation: annotations.Annotation, found: Mapping[str, Any] | None
+    connection: GrafanaConnection, annotation: annotations.Annotation, found: Mapping[str, Any] | None
 ) -> Callable[[], None]:
     return lambda: annotations.write(connection, annotation, found)

@@ -45,7 +45,7 @@ class Target(Protocol[T_contra]):
         """No more items follow."""
 
 
-class Outbox(Generic[T]):
+class ExportOutbox(Generic[T]):
     """A bounded queue and the thread that delivers it."""
 
     def __init__(self, target: Target[T], tally: ExportCounts, *, capacity: int = CAPACITY) -> None:

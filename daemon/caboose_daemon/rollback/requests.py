@@ -29,7 +29,7 @@ SCALES = (1e-3, 10.0)
 
 
 @dataclass(frozen=True)
-class Request:
+class ManualRequest:
     """A manual request."""
 
     kind: CommandKind = "rollback"
@@ -60,14 +60,14 @@ class Requests:
         self._state = state
         self._commander = commander
 
-    def ask(self, job: Job, request: Request, now: float) -> Decision:
+    def ask(self, job: Job, request: ManualRequest, now: float) -> Decision:
         """The decision on a request, made at once."""
         decision, change = self.asking(job, request, now)
         if change is not None:
             self._commander.make(change)
         return decision
 
-    def asking(self, job: Job, request: Request, now: float) -> tuple[Decision, Change | None]:
+    def asking(self, job: Job, request: ManualRequest, now: float) -> tuple[Decision, Change | None]:
         """The decision on a request, sent or refused, and the change that makes it.
 
         A dry run gives advised or refused, and no change.
@@ -109,7 +109,7 @@ class Requests:
             return decision, None
         return self._commander.giving(job, decision, life_seconds=(boundary - newest) * step_seconds)
 
-    def _obstacle(self, job: Job, attempt: Attempt | None, request: Request) -> str:
+    def _obstacle(self, job: Job, attempt: Attempt | None, request: ManualRequest) -> str:
         record = job.rollback
         if attempt is None or job.state != "running":
             return f"the job is not running ({job.state})"
@@ -136,7 +136,7 @@ class Requests:
             return "the run keeps no batches for a hunt (attach(..., hunt=True)), or its hunt budget is spent"
         return ""
 
-    def _hunt_target(self, job: Job, attempt: Attempt, request: Request) -> tuple[int | None, int | None, str]:
+    def _hunt_target(self, job: Job, attempt: Attempt, request: ManualRequest) -> tuple[int | None, int | None, str]:
         """The snapshot to hunt on (0 for none, None if not held), the step whose batch is rerun, and the reason."""
         found = broken(job, attempt)
         onset = None if found is None else found[1]
@@ -148,7 +148,7 @@ class Requests:
             return None, onset, f"no snapshot of step {request.to} is ready on all ranks; {held}"
         return request.to, onset, f"snapshot of step {request.to}, as requested"
 
-    def _target(self, job: Job, attempt: Attempt, request: Request) -> tuple[Held | None, str]:
+    def _target(self, job: Job, attempt: Attempt, request: ManualRequest) -> tuple[Held | None, str]:
         record = job.rollback
         if request.to is None:
             latest = job.recent[-1].step if job.recent else 0
@@ -159,6 +159,6 @@ class Requests:
         taint = record.ledger.taint_of(request.to)
         return ready[request.to], f"snapshot of step {request.to}, as requested{f'; tainted: {taint}' if taint else ''}"
 
-    def _refuse(self, job: Job, decision: Decision, why: str, request: Request) -> tuple[Decision, Change | None]:
+    def _refuse(self, job: Job, decision: Decision, why: str, request: ManualRequest) -> tuple[Decision, Change | None]:
         refused = msgspec.structs.replace(decision, state="refused", outcome=why, closed_time=decision.time)
         return refused, None if request.is_dry else self._commander.noting(job, refused)

@@ -30,7 +30,7 @@ Aggregate = Literal["avg", "min", "max"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class CurveSpec:
     """How a curve condenses the steps of one bucket. The first aggregate has the number's name, others add a suffix."""
 
     aggregates: tuple[Aggregate, ...] = ("avg",)
@@ -54,7 +54,7 @@ class Column:
     """seconds, bytes, ratio, or empty for a plain number."""
     of: Callable[[Any], float | int | None]
     """Reads it from an AlignedStep; of a rank, from a StepReport or a Heartbeat."""
-    curve: Curve | None = None
+    curve: CurveSpec | None = None
     nan_bit: int = 0
     metric: str = ""
     stat: str = ""
@@ -122,7 +122,7 @@ def _device_bytes(step: AlignedStep) -> int | None:
     return max(used, default=None)
 
 
-FINITE = Curve(aggregates=("avg", "min", "max"), is_finite_only=True)
+FINITE = CurveSpec(aggregates=("avg", "min", "max"), is_finite_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class StepSummary:
     loss: float | None = _column(
         "Loss",
         lambda s: s.mean_loss,
-        curve=Curve(is_finite_only=True),
+        curve=CurveSpec(is_finite_only=True),
         nan_bit=1,
         metric="caboose_loss",
         stat="mean",
@@ -144,7 +144,7 @@ class StepSummary:
     loss_min: float | None = _column(
         "Lowest loss of a rank",
         _lowest_loss,
-        curve=Curve(aggregates=("min",), fallback="loss"),
+        curve=CurveSpec(aggregates=("min",), fallback="loss"),
         metric="caboose_loss",
         stat="min",
         mirror="loss/min",
@@ -152,7 +152,7 @@ class StepSummary:
     loss_max: float | None = _column(
         "Highest loss of a rank",
         _highest_loss,
-        curve=Curve(aggregates=("max",), fallback="loss"),
+        curve=CurveSpec(aggregates=("max",), fallback="loss"),
         metric="caboose_loss",
         stat="max",
         mirror="loss/max",
@@ -169,41 +169,46 @@ class StepSummary:
     lr: float | None = _column(
         "Learning rate of the largest group",
         lambda s: _finite(s.main_lr),
-        curve=Curve(aggregates=("max",)),
+        curve=CurveSpec(aggregates=("max",)),
     )
     step_seconds: float | None = _column(
         "Step time",
         _phase("total"),
         unit="seconds",
-        curve=Curve(aggregates=("avg", "max")),
+        curve=CurveSpec(aggregates=("avg", "max")),
         mirror="speed/step_seconds",
     )
     data_seconds: float | None = _column(
-        "Wait for data", _phase("data"), unit="seconds", curve=Curve(), mirror="speed/data_seconds"
+        "Wait for data", _phase("data"), unit="seconds", curve=CurveSpec(), mirror="speed/data_seconds"
     )
     agent_seconds: float | None = _column(
         "Agent's time",
         _agent_seconds,
         unit="seconds",
-        curve=Curve(),
+        curve=CurveSpec(),
         metric="caboose_agent_step_seconds",
         mirror="speed/agent_seconds",
     )
     num_ranks: int = _column("Ranks that reported", lambda s: s.num_present, mirror="ranks/reporting")
     forward_seconds: float | None = _column(
-        "Forward", _phase("forward"), unit="seconds", curve=Curve(), mirror="speed/forward_seconds", default=None
+        "Forward", _phase("forward"), unit="seconds", curve=CurveSpec(), mirror="speed/forward_seconds", default=None
     )
     backward_seconds: float | None = _column(
-        "Backward", _phase("backward"), unit="seconds", curve=Curve(), mirror="speed/backward_seconds", default=None
+        "Backward", _phase("backward"), unit="seconds", curve=CurveSpec(), mirror="speed/backward_seconds", default=None
     )
     optimizer_seconds: float | None = _column(
-        "Optimizer", _phase("optimizer"), unit="seconds", curve=Curve(), mirror="speed/optimizer_seconds", default=None
+        "Optimizer",
+        _phase("optimizer"),
+        unit="seconds",
+        curve=CurveSpec(),
+        mirror="speed/optimizer_seconds",
+        default=None,
     )
     loss_seconds: float | None = _column(
         "Between forward and backward",
         _phase("loss"),
         unit="seconds",
-        curve=Curve(),
+        curve=CurveSpec(),
         mirror="speed/loss_seconds",
         default=None,
     )
@@ -213,7 +218,7 @@ class StepSummary:
         "Device memory, highest rank",
         _device_bytes,
         unit="bytes",
-        curve=Curve(aggregates=("max",)),
+        curve=CurveSpec(aggregates=("max",)),
         mirror="memory/device_bytes_max",
         default=None,
     )
@@ -258,7 +263,7 @@ class PartNumbers:
     loss: float | None = _column(
         "Loss",
         lambda s: s.mean_loss,
-        curve=Curve(is_finite_only=True),
+        curve=CurveSpec(is_finite_only=True),
         nan_bit=1,
         metric="caboose_part_loss",
         is_held=True,
@@ -280,7 +285,7 @@ class PartNumbers:
     lr: float | None = _column(
         "Learning rate of the largest group",
         lambda s: _finite(s.main_lr),
-        curve=Curve(aggregates=("max",)),
+        curve=CurveSpec(aggregates=("max",)),
         metric="caboose_part_learning_rate",
         help="Learning rate of the largest parameter group of one part",
         tells="Follows the schedule of that part.",

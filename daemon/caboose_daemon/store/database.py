@@ -32,7 +32,7 @@ class JournalError(RuntimeError):
     """The journal cannot be opened; the message names the fix."""
 
 
-class Connection(sqlite3.Connection):
+class JournalConnection(sqlite3.Connection):
     """Raises sqlite3.DatabaseError where Python cannot read SQLite's message: it has a name that is not UTF-8."""
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
@@ -55,10 +55,12 @@ def _unreadable(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection with the journal's settings; a text that is not UTF-8 is returned as bytes."""
     if read_only:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False, factory=Connection)
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False, factory=JournalConnection
+        )
     else:
         _make_file(path)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Connection)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=JournalConnection)
     connection.execute(f"PRAGMA busy_timeout = {2000 if read_only else BUSY_MS}")
     connection.text_factory = _text
     return connection

@@ -35,7 +35,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class SampleRow:
+class StoredSample:
     """One sample, with the requested statistics."""
 
     attempt: int
@@ -82,7 +82,7 @@ class SampleReader:
         ).fetchall()
         return {stat.name: sum(count for seen, count in masks if seen & stat.bit) for stat in STATS.values()}
 
-    def samples(self, stats: Iterable[str], first: int, last: int) -> list[SampleRow]:
+    def samples(self, stats: Iterable[str], first: int, last: int) -> list[StoredSample]:
         """The samples of steps `first` to `last` with any of these statistics, oldest first."""
         if "samples" not in self._tables:
             return []
@@ -96,7 +96,7 @@ class SampleReader:
         for attempt, step, time, body in rows:
             columns = _unpacked(body)
             values = {s.name: self._reordered(columns[s.name], attempt, s.of) for s in wanted if s.name in columns}
-            found.append(SampleRow(attempt, step, time, values))
+            found.append(StoredSample(attempt, step, time, values))
         return found
 
     def execution_order(self) -> list[int]:

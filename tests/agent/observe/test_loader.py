@@ -1,7 +1,9 @@
 """A watched loader gives what the loader gives, but for the batches that are to be skipped after a rollback."""
 
 import contextlib
+import copy
 import functools
+import pickle  # noqa: TID251 - what users do; Caboose itself pickles nothing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -164,6 +166,25 @@ def test_a_length_is_known_or_not() -> None:
     assert monitor._skip.length() == 7
     next(iter(monitor.watch(Endless())))
     assert monitor._skip.length() == -1
+
+
+class Sized:
+    """A loader of a user's own, with settings."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.num))
+
+
+def test_a_watched_loader_is_written_and_copied_as_the_loader_itself() -> None:
+    loader = Sized(3)
+    watched = a_monitor().watch(loader)
+    for made in (copy.copy(watched), copy.deepcopy(watched), pickle.loads(pickle.dumps(watched))):
+        assert type(made) is Sized
+        assert (made is loader, made.num, list(made)) == (False, 3, [0, 1, 2])
+    assert b"caboose" not in pickle.dumps(watched)
 
 
 def test_the_fetches_of_a_framework_are_timed_and_counted_and_none_is_dropped() -> None:

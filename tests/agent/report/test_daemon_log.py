@@ -27,6 +27,10 @@ def clean_log(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "daemon_log", fresh)
 
 
+def num_acks(listening: Collector) -> int:
+    return sum(isinstance(message, Ack) for message in listening.messages)
+
+
 @pytest.mark.usefixtures("clean_log")
 def test_a_rogue_daemon_cannot_flood_the_log_or_write_escapes(
     attach: Attach, network: torch.nn.Module, listening: Collector, caplog: pytest.LogCaptureFixture
@@ -40,10 +44,11 @@ def test_a_rogue_daemon_cannot_flood_the_log_or_write_escapes(
             listening.say(Terms(rollback="auto" if number % 2 else "advise"))
             listening.say(Refused(reason="malformed", detail=f"{number} {ESCAPES}"))
             listening.say(Command(number=number + 1, kind="stop", group="0" * 32, reason=ESCAPES))
+            if number % 50 == 49:  # no more than 64 wait for the helper thread
+                assert wait_until(lambda n=number: num_acks(listening) > n, 20)
         network(torch.randn(2, 4)).sum().backward()
         optimizer.step()
         monitor.step(1.0)
-        assert wait_until(lambda: sum(isinstance(m, Ack) for m in listening.messages) >= 200, 20)
         assert monitor.is_active
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == MAX_PER_MINUTE + 1, "and one line that says so"

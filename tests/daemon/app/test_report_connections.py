@@ -18,8 +18,8 @@ from caboose_daemon.app.report_connections import (
     GROWTH_BYTES,
     SILENT_SECONDS,
     UNFINISHED_BYTES,
-    Connection,
     Reason,
+    ReportConnection,
     ReportConnections,
     ResidentBytes,
     raise_descriptor_limit,
@@ -62,7 +62,7 @@ class Port:
         self.connections.note_events(self.now)
         self.connections.check(self.now, self.ranks.__contains__)
 
-    def look(self) -> list[Connection]:
+    def look(self) -> list[ReportConnection]:
         """Every connection, after a look at it."""
         found = list(self.connections._open.values())
         for known in found:

@@ -1,14 +1,29 @@
 """Examples that once failed, and those known to be hostile: none fails now."""
 
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
-from support.fuzzing import corpus
+from caboose_wire import (
+    Ack,
+    Bye,
+    Event,
+    Heartbeat,
+    Hello,
+    Holdings,
+    PlanRequest,
+    StepReport,
+    StepReports,
+    StepRun,
+)
+from caboose_wire.messages import Up
+from support.fuzzing import corpus, hostile
 from support.fuzzing.chosen import Chosen
 from support.fuzzing.errors import Wrong
 from support.fuzzing.tally import Tally
-from support.fuzzing.world import Operation, World
+from support.fuzzing.world import OPERATIONS, Operation, World
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's: in a daemon they are no errors
 FILES = sorted(corpus.GOLDEN.glob("*.json"))
@@ -20,6 +35,23 @@ def test_an_example_of_the_corpus_passes(path: Path) -> None:
 
 
 # The fuzzer itself
+
+
+CHOSEN = {
+    Hello: {*hostile.HELLO, "job", "rank", "config", "facts"},
+    StepReport: {*hostile.REPORT, "arrays"},
+    Event: {"attempt", "step", "time", "kind", "fields"},
+    PlanRequest: {*hostile.OTHERS["PlanRequest"], "job"},
+    **{kind: set(hostile.OTHERS[kind.__name__]) for kind in (Heartbeat, Bye, Ack, Holdings)},
+}
+"""The fields that examples vary, by message; messages of several reports are made of these."""
+
+
+def test_every_message_of_an_agent_and_every_field_of_it_is_varied() -> None:
+    assert {*CHOSEN, StepReports, StepRun} == set(get_args(Up))
+    for kind, varied in CHOSEN.items():
+        assert {field.name for field in msgspec.structs.fields(kind)} == varied, kind.__name__
+    assert {"reports", "run"} < set(OPERATIONS)
 
 
 def test_the_corpus_is_there() -> None:

@@ -2,6 +2,8 @@
 
 from caboose_daemon.ingest.verdicts import Verdicts
 from caboose_wire import Verdict
+from support.ranks import a_hello
+from support.recorder import Core
 from support.scenario import Scenario, scenario
 
 
@@ -28,13 +30,30 @@ def test_it_is_sent_at_first_and_when_another_incident_is_the_worst_but_not_at_e
 def test_a_rank_that_has_just_introduced_itself_does_not_wait_for_the_next_second() -> None:
     story = scenario(ranks=2)
     verdicts = Verdicts(story.core.state)
-    assert sent(verdicts, story) == []
-    story.healthy(1)
+    assert len(sent(verdicts, story)) == 1
+    story.leaves(0, 1)
+    story.hello = {"incarnation": "of-the-next-launch", "launch": "the-next"}
+    story.joins(0)
+    assert sent(verdicts, story) == [], "the second is not over"
     verdicts.hurry()
-    assert [job.name for job, _ in verdicts.changed(story.now)] == ["train"]
+    assert [verdict.job for verdict in sent(verdicts, story)] == ["train"]
 
 
 def test_a_job_without_a_live_rank_0_gets_none() -> None:
     story = scenario(ranks=2).healthy(30).leaves(0)
 
     assert sent(Verdicts(story.core.state), story) == []
+
+
+def test_a_job_whose_verdict_fails_keeps_no_other_job_from_its_own() -> None:
+    core = Core()
+    for name in ("bad", "good"):
+        core.say(name.encode(), a_hello(job=name, world=1, incarnation=f"incarnation-{name}"), 0.0)
+    core.may_fail = True
+    core.state.jobs["bad"].incidents = None  # type: ignore[assignment]  # whatever is read of it fails
+
+    verdicts = Verdicts(core.state)
+
+    assert [job.name for job, _ in verdicts.changed(1.0)] == ["good"]
+    assert core.state.num_errors == {("send", "AttributeError"): 1}
+    assert verdicts.changed(3.0) == [], "it is not sent again because the other job failed"

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
 from caboose_daemon.ops.grafana_push import contains
-from caboose_daemon.out.grafana.connection import Connection, GrafanaError, check_url
+from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url
 from support.grafana import TOKEN, StandIn, standing_in
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -332,7 +332,7 @@ def test_a_redirect_is_not_followed_with_the_token(push: Push, grafana: StandIn)
 
 def test_one_that_does_not_answer_is_given_up(grafana: StandIn) -> None:
     grafana.fails("GET /api/frontend/settings", 200, until=threading.Event())
-    connection = Connection(grafana.url, TOKEN, timeout=0.2)
+    connection = GrafanaConnection(grafana.url, TOKEN, timeout=0.2)
 
     with pytest.raises(GrafanaError, match=r"did not answer within 0\.2 s, reading its version"):
         connection.check_version()

@@ -26,7 +26,7 @@ from caboose_daemon.out.metrics.samples import label
 from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.out.metrics.units import UNITS, unit_in_name
 from caboose_daemon.out.web.api import Api
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_daemon.rules import RULES
 from caboose_daemon.rules.rank_silent import RankSilentConfig
 from caboose_wire import (
@@ -146,9 +146,9 @@ def _roll_back(story: Scenario) -> None:
             cool_until=30,
         )
         story.says(rank, holdings)
-    command = story.core.requests.ask(story.job, Request(to=20, by="ada"), story.now).command
+    command = story.core.requests.ask(story.job, ManualRequest(to=20, by="ada"), story.now).command
     story.says(0, Ack(command=command, outcome="done", step=31, seconds=0.5))
-    story.core.requests.ask(story.job, Request(to=7, by="ada"), story.now)
+    story.core.requests.ask(story.job, ManualRequest(to=7, by="ada"), story.now)
 
 
 def pinned(text: str) -> str:

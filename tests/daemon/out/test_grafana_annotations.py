@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.grafana.annotations import of_attempt, of_incident, of_rollback
-from caboose_daemon.out.grafana.connection import Connection
+from caboose_daemon.out.grafana.connection import GrafanaConnection
 from caboose_daemon.out.grafana.poster import Poster
 from caboose_wire import Bye
 from support.grafana import TOKEN, StandIn, standing_in
@@ -155,7 +155,7 @@ def told(grafana: StandIn) -> dict[str, Any]:
 @pytest.fixture
 def poster(grafana: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poster]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    made = Poster(Connection(grafana.url, TOKEN))
+    made = Poster(GrafanaConnection(grafana.url, TOKEN))
     yield made
     made.close()
 
@@ -167,7 +167,7 @@ def test_what_is_posted_already_is_not_posted_twice(poster: Poster, grafana: Sta
     num_writes = len(grafana.writes)
 
     assert len(grafana.annotations) == 1
-    another = Poster(Connection(grafana.url, TOKEN))  # a daemon that was restarted
+    another = Poster(GrafanaConnection(grafana.url, TOKEN))  # a daemon that was restarted
     another.take(story[-1])
     another.close()
     assert (len(grafana.annotations), len(grafana.writes)) == (1, num_writes)

@@ -14,7 +14,7 @@ from caboose_daemon.out.export.items import EDGES, Curves, histograms
 from caboose_daemon.out.export.mirror import MAX_BOOKS, MAX_OPEN, Mirror
 from caboose_daemon.out.export.runs import MirrorRun
 from caboose_daemon.out.export.tensorboard import EventFile
-from caboose_daemon.out.outbox import Outbox
+from caboose_daemon.out.outbox import ExportOutbox
 from support.mirrored import MirroredCore
 from support.processes import wait_until
 from support.scenario import scenario
@@ -65,7 +65,7 @@ def pen() -> Iterator[Pen]:
 def penned(pen: Pen, tmp_path: Path, capacity: int = 2000) -> tuple[Exports, ExportCounts]:
     tally = ExportCounts()
     mirror = Mirror("pen", tmp_path, lambda directory, run: pen, tally)
-    return Exports(mirrors=[Outbox(mirror, tally, capacity=capacity)], curves=Curves(1, 0.0)), tally
+    return Exports(mirrors=[ExportOutbox(mirror, tally, capacity=capacity)], curves=Curves(1, 0.0)), tally
 
 
 def test_a_mirror_that_blocks_delays_no_step(pen: Pen, tmp_path: Path) -> None:

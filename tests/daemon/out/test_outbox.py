@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from caboose_daemon.jobs.state import ExportCounts
-from caboose_daemon.out.outbox import Outbox, one_line
+from caboose_daemon.out.outbox import ExportOutbox, one_line
 from support.processes import wait_until
 
 
@@ -48,7 +48,7 @@ def shelf() -> Iterator[Shelf]:
 
 
 def test_everything_arrives_in_order_and_is_written_out_at_the_end(shelf: Shelf) -> None:
-    outbox = Outbox(shelf, ExportCounts())
+    outbox = ExportOutbox(shelf, ExportCounts())
     outbox.start()
     for item in range(100):
         outbox.put(item)
@@ -62,7 +62,7 @@ def test_everything_arrives_in_order_and_is_written_out_at_the_end(shelf: Shelf)
 
 def test_a_target_that_hangs_loses_the_oldest_and_nobody_waits(shelf: Shelf) -> None:
     shelf.is_open.clear()
-    outbox = Outbox(shelf, ExportCounts(), capacity=10)
+    outbox = ExportOutbox(shelf, ExportCounts(), capacity=10)
     outbox.start()
     outbox.put(-1)
     assert shelf.is_waiting.wait(20)
@@ -82,7 +82,7 @@ def test_a_target_that_hangs_loses_the_oldest_and_nobody_waits(shelf: Shelf) -> 
 
 def test_the_end_does_not_wait_for_a_target_that_hangs(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     shelf.is_open.clear()
-    outbox = Outbox(shelf, ExportCounts())
+    outbox = ExportOutbox(shelf, ExportCounts())
     outbox.start()
     for item in range(3):
         outbox.put(item)
@@ -98,7 +98,7 @@ def test_failures_are_counted_and_logged_once_until_it_works_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="caboose.daemon")
     shelf.broken_on = lambda item: item < 5 or item >= 7
-    outbox = Outbox(shelf, ExportCounts())
+    outbox = ExportOutbox(shelf, ExportCounts())
     outbox.start()
     for item in range(9):
         outbox.put(item)
@@ -112,7 +112,7 @@ def test_failures_are_counted_and_logged_once_until_it_works_again(
 
 def test_what_is_held_back_is_written_out_while_it_goes_on(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caboose_daemon.out.outbox.FLUSH_SECONDS", 0.01)
-    outbox = Outbox(shelf, ExportCounts())
+    outbox = ExportOutbox(shelf, ExportCounts())
     outbox.start()
     outbox.put(1)
 
@@ -121,7 +121,7 @@ def test_what_is_held_back_is_written_out_while_it_goes_on(shelf: Shelf, monkeyp
 
 
 def test_an_outbox_that_never_started_can_be_closed(shelf: Shelf) -> None:
-    Outbox(shelf, ExportCounts()).close()
+    ExportOutbox(shelf, ExportCounts()).close()
 
 
 def test_an_error_is_told_in_one_line() -> None:

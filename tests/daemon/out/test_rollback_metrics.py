@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from caboose_daemon.out.metrics.collector import StateCollector
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
 from caboose_wire import Event, Held
 from support.guarded import Guarded, guarded
@@ -102,7 +102,7 @@ def test_a_counter_does_not_fall_when_old_decisions_are_forgotten() -> None:
     assert outcomes(read, "committed", "refused") == [1.0, 0.0]
 
     for number in range(MAX_DECISIONS + 10):
-        run.core.requests.ask(run.job, Request(to=7_000_000), run.now)
+        run.core.requests.ask(run.job, ManualRequest(to=7_000_000), run.now)
         if number % 100 == 0:
             read("job_up")
     assert not run.committed, "it is forgotten"
@@ -114,7 +114,7 @@ def test_a_counter_does_not_fall_when_old_decisions_are_forgotten() -> None:
 def test_a_decision_on_its_way_is_counted_when_its_outcome_is_known() -> None:
     run = guarded().disobeys("deaf").healthy(100)
     read = metrics_of(run)
-    assert run.core.requests.ask(run.job, Request(kind="snapshot"), run.now).state == "sent"
+    assert run.core.requests.ask(run.job, ManualRequest(kind="snapshot"), run.now).state == "sent"
     run.healthy(2)
     assert outcomes(read, "expired", "failed", action="snapshot") == [None, 0.0]
 

@@ -11,7 +11,7 @@ from caboose_daemon.config import Config
 from caboose_daemon.jobs.state import State
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_daemon.rollback_state.decision import MAX_ANSWERS
 from caboose_daemon.store import history
 from caboose_daemon.store.journal import Journal
@@ -26,7 +26,7 @@ NAN = float("nan")
 
 
 def asked(run: Guarded, **request: Any) -> Guarded:
-    run.core.requests.ask(run.job, Request(**{"by": "me", **request}), run.now)
+    run.core.requests.ask(run.job, ManualRequest(**{"by": "me", **request}), run.now)
     return run
 
 
@@ -236,8 +236,8 @@ def test_a_tainted_snapshot_may_be_asked_for_by_its_step_and_is_not_taken_unaske
     taints = [entry.step for entry in run.job.rollback.ledger if entry.health == "tainted"]
     assert taints == [95, 90]
 
-    unasked = run.core.requests.ask(run.job, Request(is_dry=True), run.now)
-    shown = run.core.requests.ask(run.job, Request(to=95, is_dry=True), run.now)
+    unasked = run.core.requests.ask(run.job, ManualRequest(is_dry=True), run.now)
+    shown = run.core.requests.ask(run.job, ManualRequest(to=95, is_dry=True), run.now)
 
     assert unasked.target == 85
     assert shown.why == (

@@ -1,7 +1,7 @@
 """When the ranks are asked for a hunt: before the rollback of a number that broke, once, and never unasked for."""
 
 from caboose_daemon.rollback.hunting import ANSWER_SECONDS
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_wire import Ack
 from support.guarded import Guarded, guarded
@@ -23,7 +23,7 @@ def kinds(decisions: list[Decision]) -> list[tuple[str, str]]:
 
 
 def ask(run: Guarded, **request: object) -> Decision:
-    return run.core.requests.ask(run.job, Request(kind="hunt", by="oncall", **request), run.now)  # type: ignore[arg-type]
+    return run.core.requests.ask(run.job, ManualRequest(kind="hunt", by="oncall", **request), run.now)  # type: ignore[arg-type]
 
 
 def test_the_hunt_comes_first_on_the_newest_snapshot_from_before_and_then_the_rollback() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from caboose_daemon.incidents.incident import Acknowledgement
 from caboose_daemon.jobs.pipeline import ABANDONED_SECONDS
-from caboose_daemon.rollback.requests import Request
+from caboose_daemon.rollback.requests import ManualRequest
 from caboose_wire import Ack, Event, Held, Holdings, PlanRequest, Scaler
 from support.guarded import Guarded, guarded
 from support.ranks import a_hello
@@ -534,7 +534,7 @@ def scale_of_plan(run: Guarded) -> float:
 
 
 def asked_for(run: Guarded, **about: Any) -> None:
-    decision = run.core.requests.ask(run.job, Request(by="me", **about), run.now)
+    decision = run.core.requests.ask(run.job, ManualRequest(by="me", **about), run.now)
     assert decision.state == "sent", decision.outcome
     run.healthy(30)
     assert run.committed[-1].number == decision.number

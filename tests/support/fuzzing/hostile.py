@@ -49,7 +49,11 @@ ODD = (None, True, False, "", "x", -1, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 1.
 """Mostly of the wrong type."""
 SCALARS = (*FLOATS[:9], *COUNTS[:6], *TEXTS[:10], None, True, False, 2**53, -(2**53), 1e308)
 
-PHASES = ([0.1, 0.01, 0.03, 0.05, 0.01], [0.1], [0.0] * 5, [NAN] * 5, [INF] * 5, [-1.0] * 5, [1e308] * 5, [1e-30] * 5)
+PHASES = (
+    *([0.1, 0.01, 0.03, 0.05, 0.01], [0.1], [0.0] * 5, [NAN] * 5, [INF] * 5, [-1.0] * 5, [1e308] * 5, [1e-30] * 5),
+    *([0.1, 0.01, 0.03, 0.05, 0.01, 0.001, 0.01, 0.02], [0.0] * 8, [INF] * 8, [-1.0] * 8, [1e308] * 8),
+    [0.1, 0.01, 0.03, 0.05, 0.01, NAN, 1e308, -1e308],
+)
 BATCHES = (
     [1],
     [5, 1, [32, 10], 0, -1.0, 1.0],
@@ -93,7 +97,20 @@ REPORT: dict[str, tuple[Any, ...]] = {
     "device_bytes": (*COUNTS, None),
     "fingerprint": (1, 0, 2**63, 2**64 - 1, None),
     "slices": SLICES,
+    "part_losses": ([], [1.0, 2.0], [NAN, INF], [None, None], [1e308, -1e308, 0.0], [1.0], [None] * 16),
 }
+
+THIN_STEPS = (
+    [0.01, 2.0, [1e-3]],
+    [0.01],
+    [0.0, NAN],
+    [1e-300, 1e308, [NAN, INF]],
+    [0.01, 2.0, [1e-3], 2**53, 2**53, 2**53, [5, 1, [32, 10]]],
+    [4000.0, None, [], None, None, None, None],
+    [float(2**53), 2.0],
+    [0.01, -INF, [-1.0] * 4, 0, 0, 0, [2**53, 2**53, [0, 0], 2**53, NAN, INF]],
+)
+"""Steps of a run after its first."""
 
 LAYER_LISTS = (
     [[f"blocks.{i}.weight", 100 * (i + 1), "Linear"] for i in range(NUM_LAYERS)],
@@ -115,6 +132,15 @@ GROUP_LISTS = (
     [["0", "SGD", {"lr": NAN, "momentum": "x", "weight_decay": INF, "betas": None}]],
     [["a", "Adam", {"lr": -1.0, "eps": 0.0, "weight_decay": True}], ["a", "", {}]],
 )
+PART_LISTS = (
+    [],
+    [["generator", [0, 1], [0, 1]], ["critic", [1, NUM_LAYERS], [0, 1]]],
+    [["a"], ["b"]],
+    [["a", [0, NUM_LAYERS], [0, 4]], ["a", [0, NUM_LAYERS], [0, 4]]],
+    [["", [2, 1], [5, 2]], ["\x1b[1m", [2**53, 2**53], [0, 2**53]]],
+    [["x" * 256, [0, 2**53], [0, 0]]],
+    [[str(i), [i, i + 1], [i, i + 1]] for i in range(16)],
+)
 FACT_NAMES = (
     *("batch_size", "precision", "optimizer", "scaler", "scheduler", "attention", "activations", "norms", "dropout"),
     *(
@@ -135,6 +161,9 @@ HELLO: dict[str, tuple[Any, ...]] = {
     "layers": LAYER_LISTS,
     "modules": MODULE_LISTS,
     "groups": GROUP_LISTS,
+    "parts": PART_LISTS,
+    "is_batching": (False, True),
+    "proof": ("", "a" * 64, "\x1b[1m"),
     "world": (2, 1, 3, 64, 1024),
     "attempt": (0, *COUNTS),
     "start_step": (0, *COUNTS),
@@ -223,7 +252,7 @@ HEARTBEAT: dict[str, tuple[Any, ...]] = {
     "utilization": (*FLOATS, None),
     "phase": ("", "data", "forward", "backward", "optimizer", "other", "\x1b[1m"),
 }
-BYE: dict[str, tuple[Any, ...]] = {"step": COUNTS, "error": TEXTS}
+BYE: dict[str, tuple[Any, ...]] = {"step": COUNTS, "error": TEXTS, "signal": ("", "SIGTERM", *TEXTS[6:20])}
 OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Heartbeat": HEARTBEAT,
     "Holdings": HOLDINGS,
@@ -316,6 +345,11 @@ def frames_of_several(parts: list[tuple[Fields, Arrays]]) -> list[bytes]:
     header = {"reports": [msgspec.msgpack.decode(frames[1]) for frames in made]}
     bodies = [body for frames in made for body in frames[2:]]
     return [bytes((VERSION, CODES["StepReports"])), msgspec.msgpack.encode(header), *bodies]
+
+
+def frames_of_run(first: Fields, steps: list[Any]) -> list[bytes]:
+    """The frames of a run of thin steps."""
+    return frames_of("StepRun", {"first": first, "steps": steps})
 
 
 def _filled(shape: list[int], value: Any) -> bytes:

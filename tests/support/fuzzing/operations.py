@@ -144,6 +144,17 @@ def together(choose: Chooser, world: World) -> list[Operation]:
     return [*(["reports", rank, parts] for rank in RANKS), ["turn", choose.pick(PAUSES[:4])]]
 
 
+def run(choose: Chooser, world: World) -> list[Operation]:
+    """All ranks report a run of thin steps, alike or not."""
+    number = world.latest + choose.pick((1, 1, 2, 0, 1025, 2**53 - 3))
+    steps = [choose.pick(hostile.THIN_STEPS) for _ in range(choose.pick((1, 3, 0, 20)))]
+    first = {"phases": [0.01], **_changes(choose, STEADY, 2)}
+    made: list[Operation] = [["run", rank, number, first, steps] for rank in RANKS]
+    if choose.pick((False, True)):
+        made[-1] = ["run", RANKS[-1], number, {**first, **_changes(choose, REPORT)}, [*steps, *hostile.THIN_STEPS[:1]]]
+    return [*made, ["turn", choose.pick(PAUSES[:4])]]
+
+
 def healthy(choose: Chooser, world: World) -> list[Operation]:
     return [["healthy", choose.pick((1, 1, 1, 2, 2, 5, 5, 12))]]
 
@@ -216,6 +227,6 @@ def restart(choose: Chooser, world: World) -> list[Operation]:
 
 Generator = Callable[[Chooser, World], list[Operation]]
 GENERATORS: tuple[Generator, ...] = (
-    *(step, together, healthy, extreme, spike, answer, report, event, message, holdings, hello),
+    *(step, together, run, healthy, extreme, spike, answer, report, event, message, holdings, hello),
     *(post, get, turn, malformed, raw, scrape, restart),
 )

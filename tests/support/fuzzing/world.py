@@ -42,7 +42,7 @@ from caboose_wire import decode
 from support.fuzzing import hostile
 from support.fuzzing.client import Client
 from support.fuzzing.errors import LoggedErrors, Wrong
-from support.fuzzing.hostile import NUM_RANKS, Arrays, Fields, frames_of, frames_of_several
+from support.fuzzing.hostile import NUM_RANKS, Arrays, Fields, frames_of, frames_of_run, frames_of_several
 from support.witness import kept
 
 Operation = list[Any]
@@ -206,6 +206,10 @@ class World:
         """A rank reports several steps in one message."""
         self._say(rank, frames_of_several([(self._header(step, changes), arrays) for step, changes, arrays in parts]))
 
+    def run(self, rank: int, step: int, changes: Fields, steps: list[Any]) -> None:
+        """A rank reports a run of thin steps."""
+        self._say(rank, frames_of_run(self._header(step, changes), steps))
+
     def _header(self, step: int, changes: Fields) -> Fields:
         job = self.job()
         attempt = job.attempt.agent_attempt if job is not None and job.attempt is not None else 0
@@ -325,7 +329,7 @@ class World:
 
 
 OPERATIONS = (
-    *("hello", "report", "reports", "event", "message", "raw", "healthy", "steps", "turn"),
+    *("hello", "report", "reports", "run", "event", "message", "raw", "healthy", "steps", "turn"),
     *("scrape", "get", "post", "status", "restart", "sweep"),
 )
 

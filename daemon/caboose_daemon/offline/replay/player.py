@@ -57,7 +57,7 @@ class Judged:
 
 
 @dataclass(slots=True)
-class Row:
+class LogRow:
     """One logged row; None where a column has a gap."""
 
     step: int
@@ -144,14 +144,14 @@ def _typical_gap(log: Log) -> int:
     return int(np.median(gaps)) if len(gaps) else 1
 
 
-def rows(log: Log) -> Iterator[Row]:
+def rows(log: Log) -> Iterator[LogRow]:
     """The log row by row, as plain numbers."""
     columns = [_plain(log, name) for name in KNOWN]
     others = {name: _plain(log, name) for name in log.columns if name not in KNOWN}
     nothing: dict[str, float] = {}
     for i, (step, loss, norm, lr, val, total, data) in enumerate(zip(log.steps.tolist(), *columns, strict=True)):
         metrics = {name: v for name, c in others.items() if (v := c[i]) is not None} if others else nothing
-        yield Row(step, loss, norm, lr, val, total, data, metrics)
+        yield LogRow(step, loss, norm, lr, val, total, data, metrics)
 
 
 def _plain(log: Log, name: str) -> list[float | None]:
@@ -164,7 +164,7 @@ def _plain(log: Log, name: str) -> list[float | None]:
     return [v if has else None for v, has in zip(values, column.is_logged.tolist(), strict=True)]
 
 
-def _aligned(row: Row, attempt: int, now: float, *, is_from_journal: bool) -> AlignedStep:
+def _aligned(row: LogRow, attempt: int, now: float, *, is_from_journal: bool) -> AlignedStep:
     has_loss = row.loss is not None
     phases, has_phases = _NO_PHASES if row.step_seconds is None else _phases(row.step_seconds, row.data_seconds)
     return AlignedStep(
@@ -192,7 +192,7 @@ def _aligned(row: Row, attempt: int, now: float, *, is_from_journal: bool) -> Al
     )
 
 
-def _summary(row: Row, attempt: int, now: float) -> StepSummary:
+def _summary(row: LogRow, attempt: int, now: float) -> StepSummary:
     """The same numbers as `summarize` gives, at a tenth of its cost: half a million rows are common."""
     loss = row.loss
     return StepSummary(
@@ -244,7 +244,7 @@ class Carried:
         return is_same and self._num <= max(MAX_CARRIED, 2 * self._longest)
 
 
-def _events(row: Row, now: float, declared: tuple[Event, ...], *, is_carried: bool) -> tuple[Event, ...]:
+def _events(row: LogRow, now: float, declared: tuple[Event, ...], *, is_carried: bool) -> tuple[Event, ...]:
     if row.val_loss is None or is_carried:
         return declared
     validation = Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields={"loss": row.val_loss})

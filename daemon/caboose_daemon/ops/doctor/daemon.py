@@ -161,7 +161,7 @@ def check_agents(rows: list[Json]) -> DoctorCheck:
     quiet = [row for row in running if not row["num_live"] or row["silent_seconds"] > MAX_SILENT_SECONDS]
     if quiet:
         text = "; ".join(f"{row['job']} for {duration(row['silent_seconds'])}" for row in quiet[:5])
-        fix = f"see `caboose diagnose {quiet[0]['job']}`; a killed job sends no goodbye"
+        fix = f"see `caboose diagnose {quiet[0]['job']}`; a killed job sends no last message"
         return DoctorCheck("agents", "cross", f"no report from {text}", fix)
     short = [row for row in running if row["num_live"] < row["world"]]
     if short:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from caboose_daemon.ops.drills.catalogue import Drill
 from caboose_daemon.ops.drills.results import Result
-from caboose_daemon.ops.drills.session import Session
+from caboose_daemon.ops.drills.session import DrillSession
 
 
 def conduct(
@@ -18,7 +18,7 @@ def conduct(
 ) -> Iterator[Result]:
     """Under one daemon. Ctrl-C and SIGTERM end all processes."""
     previous = signal.signal(signal.SIGTERM, _leave)
-    session = Session()
+    session = DrillSession()
     try:
         with session, _bar(console) as bar:
             whole = bar.add_task("all", total=sum(num_seeds(drill) * drill.seconds for drill in drills))

@@ -37,7 +37,7 @@ OnProgress = Callable[[float], None]
 """Called with the number of seeds done, with fractions."""
 
 
-class Session:
+class DrillSession:
     """A daemon, and the drills that report to it one after the other."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.steps.samples.stats import STATS, Stat
-from caboose_daemon.store.sample_history import SampleReader, SampleRow
+from caboose_daemon.store.sample_history import SampleReader, StoredSample
 
 Json = dict[str, Any]
 Keep = Literal["largest", "smallest"]
@@ -97,7 +97,7 @@ def layer_history(reader: SampleReader, layer: int | None, module: int | None, f
     }
 
 
-def _columns_of(samples: Sequence[SampleRow], points: int) -> list[list[int]]:
+def _columns_of(samples: Sequence[StoredSample], points: int) -> list[list[int]]:
     """Positions of each column's samples: as few as possible per column, never of two attempts."""
     attempts = [list(lot) for _, lot in groupby(range(len(samples)), lambda i: samples[i].attempt)]
     width = 1

@@ -21,7 +21,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.state import ExportCounts, State
 from caboose_daemon.out.export.items import Curves, pick
 from caboose_daemon.out.export.mirror import Mirror, OpenWriter
-from caboose_daemon.out.outbox import CLOSE_SECONDS, Outbox
+from caboose_daemon.out.outbox import CLOSE_SECONDS, ExportOutbox
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event
@@ -39,8 +39,8 @@ class Exports:
 
     def __init__(
         self,
-        poster: Outbox[Any] | None = None,
-        mirrors: Iterable[Outbox[Any]] = (),
+        poster: ExportOutbox[Any] | None = None,
+        mirrors: Iterable[ExportOutbox[Any]] = (),
         curves: Curves | None = None,
     ) -> None:
         self._poster = poster
@@ -58,7 +58,7 @@ class Exports:
             outbox.close(max(0.0, deadline - time.monotonic()))
 
     @property
-    def _all(self) -> tuple[Outbox[Any], ...]:
+    def _all(self) -> tuple[ExportOutbox[Any], ...]:
         return self._mirrors if self._poster is None else (self._poster, *self._mirrors)
 
     def attempt_began(self, job: Job) -> None:
@@ -112,21 +112,21 @@ def make_exports(config: Config, state: State, data_dir: Path) -> Exports:
     return Exports(poster, mirrors, Curves(export.every_steps, export.histogram_seconds if export.histograms else None))
 
 
-def _poster(config: GrafanaConfig, state: State) -> Outbox[Any] | None:
+def _poster(config: GrafanaConfig, state: State) -> ExportOutbox[Any] | None:
     if not config.url or not config.annotations:
         return None
     _need("grafana_client", "[grafana] url", "grafana-client", DAEMON_EXTRA)
-    from caboose_daemon.out.grafana.connection import Connection, GrafanaError, read_token
+    from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, read_token
     from caboose_daemon.out.grafana.poster import Poster
 
     try:
-        poster = Poster(Connection(config.url, read_token(config.token_file)))
+        poster = Poster(GrafanaConnection(config.url, read_token(config.token_file)))
     except GrafanaError as error:
         raise ExportError(f"[grafana] {error}") from None
-    return Outbox(poster, state.exports.setdefault(poster.name, ExportCounts()))
+    return ExportOutbox(poster, state.exports.setdefault(poster.name, ExportCounts()))
 
 
-def _mirrors(export: ExportConfig, state: State, data_dir: Path) -> list[Outbox[Any]]:
+def _mirrors(export: ExportConfig, state: State, data_dir: Path) -> list[ExportOutbox[Any]]:
     mirrors = []
     if export.tensorboard_dir:
         _need("tensorboardX", "[export] tensorboard_dir", "tensorboardX", MIRROR_EXTRA)
@@ -143,9 +143,9 @@ def _mirrors(export: ExportConfig, state: State, data_dir: Path) -> list[Outbox[
     return mirrors
 
 
-def _mirror(name: str, directory: Path, open_writer: OpenWriter, state: State) -> Outbox[Any]:
+def _mirror(name: str, directory: Path, open_writer: OpenWriter, state: State) -> ExportOutbox[Any]:
     tally = state.exports.setdefault(name, ExportCounts())
-    return Outbox(Mirror(name, directory, open_writer, tally), tally)
+    return ExportOutbox(Mirror(name, directory, open_writer, tally), tally)
 
 
 def _directory(path: str) -> Path:

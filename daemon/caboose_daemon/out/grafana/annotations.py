@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from caboose_daemon.out.grafana.connection import Connection
+from caboose_daemon.out.grafana.connection import GrafanaConnection
 from caboose_daemon.rollback_state.decision import Decision
 
 COMMON = "caboose"
@@ -76,7 +76,7 @@ def _place(witness: Mapping[str, Any] | None) -> str:
     return "".join(f", {part}" for part in parts)
 
 
-def find(connection: Connection, *tags: str) -> dict[tuple[str, int], Mapping[str, Any]]:
+def find(connection: GrafanaConnection, *tags: str) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Grafana's annotations with all of these tags, by key and start."""
     request = connection.api.annotations.find_annotations
     wanted = [quote(tag, safe="") for tag in (COMMON, *tags)]
@@ -90,7 +90,7 @@ def is_current(annotation: Annotation, found: Mapping[str, Any]) -> bool:
     return (sorted(found["tags"]), found["text"], end) == (sorted(annotation.tags), annotation.text, annotation.end)
 
 
-def write(connection: Connection, annotation: Annotation, found: Mapping[str, Any] | None) -> None:
+def write(connection: GrafanaConnection, annotation: Annotation, found: Mapping[str, Any] | None) -> None:
     """Creates or updates it in Grafana."""
     fields: dict[str, Any] = {
         "time_from": annotation.start,

@@ -50,7 +50,7 @@ def read_token(file: str) -> str:
     return token
 
 
-class Connection:
+class GrafanaConnection:
     """A Grafana at an address, with a token."""
 
     def __init__(self, url: str, token: str, *, timeout: float = TIMEOUT_SECONDS) -> None:

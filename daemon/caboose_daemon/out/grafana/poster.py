@@ -13,7 +13,7 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.grafana import annotations
 from caboose_daemon.out.grafana.annotations import Annotation
-from caboose_daemon.out.grafana.connection import Connection
+from caboose_daemon.out.grafana.connection import GrafanaConnection
 
 MAX_REMEMBERED = 1000
 
@@ -23,7 +23,7 @@ class Poster:
 
     name = "grafana"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: GrafanaConnection) -> None:
         self._connection = connection
         self._posted: OrderedDict[str, Annotation] = OrderedDict()
 

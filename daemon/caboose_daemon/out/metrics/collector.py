@@ -26,7 +26,7 @@ from caboose_daemon.out.metrics.layers import LayerSeries
 from caboose_daemon.out.metrics.names import Names
 from caboose_daemon.out.metrics.ranks import RankSeries
 from caboose_daemon.out.metrics.rollbacks import RollbackSeries
-from caboose_daemon.out.metrics.samples import Samples
+from caboose_daemon.out.metrics.samples import MetricSamples
 from caboose_daemon.out.metrics.slots import Slots
 from caboose_daemon.rollback_state.settings import RollbackConfig
 
@@ -61,14 +61,14 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families. One scrape at a time: what is kept between scrapes belongs to it."""
-        samples = Samples()
+        samples = MetricSamples()
         with self._scraping:
             with self._state.lock:
                 add_daemon(self._state, samples)
             self._add_jobs(samples, self._clock())
         yield from samples
 
-    def _add_jobs(self, samples: Samples, now: float) -> None:
+    def _add_jobs(self, samples: MetricSamples, now: float) -> None:
         jobs = {job.name: job for job in self._state.copies()}
         lags = (job.lag_seconds for job in jobs.values() if job.state == "running")
         samples.add("caboose_loop_lag_seconds", max(lags, default=0.0))

@@ -2,14 +2,14 @@
 
 from caboose_daemon.jobs.job_guard import STAGES
 from caboose_daemon.jobs.state import State
-from caboose_daemon.out.metrics.samples import Samples
+from caboose_daemon.out.metrics.samples import MetricSamples
 from caboose_daemon.version import __version__
 
 REASONS = ("no_descriptors", "slow_body", "slow_head", "slow_reader", "too_many", "too_many_of_peer")
 """Start at 0: a series that starts at 1 has no increase."""
 
 
-def add_daemon(state: State, samples: Samples) -> None:
+def add_daemon(state: State, samples: MetricSamples) -> None:
     """Adds every series without a job label."""
     samples.add("caboose_daemon_info", 1.0, __version__)
     samples.add("caboose_daemon_start_time_seconds", state.started)

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from caboose_daemon.out.metrics.metric import JOB
 from caboose_daemon.out.metrics.names import Names
-from caboose_daemon.out.metrics.table import ENTRIES, JOB
+from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.out.metrics.units import unit_in_name
 
 MAX_LABEL = 128
@@ -21,7 +22,7 @@ def label(value: str) -> str:
     return "".join(c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF else "?" for c in kept)
 
 
-class Samples:
+class MetricSamples:
     """The families of one scrape, created with their first sample, in the order of the table."""
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Samples:
 class JobSamples:
     """Adds samples with one job's label."""
 
-    def __init__(self, samples: Samples, job: str, names: Names) -> None:
+    def __init__(self, samples: MetricSamples, job: str, names: Names) -> None:
         self._samples = samples
         self._job = job
         self.names = names

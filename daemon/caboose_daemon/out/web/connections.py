@@ -3,7 +3,7 @@
 Design
 ------
 uvicorn has no limit on connections that are merely open, and none on how slowly a request arrives or an answer is read.
-`Listener` counts accepted sockets, in all and by address, and closes those beyond the limit at once; it counts from
+`HttpListener` counts accepted sockets, in all and by address, and closes those beyond the limit at once; it counts from
 `accept`, so that a TLS handshake counts too. Without a free descriptor a connection can be neither accepted nor closed,
 and asyncio would try thousands of times a second and log each try. So the listener keeps one descriptor in reserve,
 gives it up to accept the connection, closes that, and takes the descriptor again.
@@ -69,7 +69,7 @@ class Dropped:
             logger.warning("HTTP connection from %s closed: %s; so far %s", peer, reason, dict(self._counts))
 
 
-class Listener(socket.socket):
+class HttpListener(socket.socket):
     """A listening socket that accepts a bounded number of connections."""
 
     _reserve: int | None = None
@@ -139,7 +139,7 @@ class Listener(socket.socket):
 class Accepted(socket.socket):
     """A connection that reports its end to its listener."""
 
-    listener: Listener | None = None
+    listener: HttpListener | None = None
     peer = ""
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class RollbackApi:
             body = msgspec.json.decode(await request.body(), type=RollbackBody)
         except msgspec.MsgspecError as problem:
             return error(400, f'expected {{"to": step, "skip": steps, "lr_scale": x, "dry_run": bool}}: {problem}')
-        asked = requests.Request(
+        asked = requests.ManualRequest(
             to=body.to, skip=body.skip, lr_scale=body.lr_scale, is_dry=body.dry_run, by=body.by[:MAX_NAME]
         )
         return await self._ask(request, asked)
@@ -88,12 +88,12 @@ class RollbackApi:
             body = msgspec.json.decode(await request.body(), type=CommandBody)
         except msgspec.MsgspecError as problem:
             return error(400, f'expected {{"kind": ..., "lr_scale": x, "dry_run": bool}}: {problem}')
-        asked = requests.Request(
+        asked = requests.ManualRequest(
             kind=body.kind, to=body.to, lr_scale=body.lr_scale, is_dry=body.dry_run, by=body.by[:MAX_NAME]
         )
         return await self._ask(request, asked)
 
-    async def _ask(self, request: Request, asked: requests.Request) -> Response:
+    async def _ask(self, request: Request, asked: requests.ManualRequest) -> Response:
         problem = asked.problem()
         if problem:
             return error(400, problem)

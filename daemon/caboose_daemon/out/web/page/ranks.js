@@ -107,7 +107,7 @@ function choose(place) {
   pointed = -1;
   drawLast();
   const rank = last?.ranks[place];
-  if (rank) setText(byId("rank-said"), `Rank ${rank.rank}, ${rank.host ?? "host unknown"}: ${MEASURES[measure].say(rank, last.all)}`);
+  if (rank) setText(byId("rank-shown"), `Rank ${rank.rank}, ${rank.host ?? "host unknown"}: ${MEASURES[measure].say(rank, last.all)}`);
 }
 
 /** By host, or by the number of a rank. */

@@ -99,8 +99,8 @@ function createBar({ number }) {
 
 /** The text of the focused bar, below the lanes. */
 function describe(bar) {
-  setText(byId("timeline-said"), bar.getAttribute("aria-label"));
-  setData(byId("timeline-said"), "of", bar.dataset.key);
+  setText(byId("timeline-shown"), bar.getAttribute("aria-label"));
+  setData(byId("timeline-shown"), "of", bar.dataset.key);
 }
 
 function updateBar(bar, incident, run) {
@@ -118,8 +118,8 @@ function updateBar(bar, incident, run) {
   bar.tabIndex = incident.number === current ? 0 : -1;
   const label = labelOf(incident);
   if (bar.getAttribute("aria-label") !== label) bar.setAttribute("aria-label", label);
-  const said = byId("timeline-said");
-  if (said.dataset.of === String(incident.number)) setText(said, label);
+  const shown = byId("timeline-shown");
+  if (shown.dataset.of === String(incident.number)) setText(shown, label);
 }
 
 function setStyle(element, name, value) {
