@@ -83,7 +83,7 @@ SCRIPTS = {
     "spawns": """
         import multiprocessing, sys
         def work(number):
-            return number * number, __name__, 'caboose' in sys.modules
+            return number * number, __name__, sys.argv
         if __name__ == "__main__":
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 print(pool.map(work, [1, 2, 3]))
