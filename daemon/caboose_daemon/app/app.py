@@ -249,6 +249,9 @@ class Daemon:
         scheme = "https" if daemon.tls_cert else "http"
         self.url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
         self.state.url = f"{scheme}://{socket.gethostname()}:{real_port}/" if shown != host else self.url
+        if daemon.external_url:
+            self.state.url = f"{daemon.external_url.rstrip('/')}/"
+        self.state.grafana_url = self._config.grafana.url
         application = make_application(
             self._context,
             token=self._token(),

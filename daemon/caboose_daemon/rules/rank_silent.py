@@ -20,7 +20,7 @@ no page.
 
 from dataclasses import dataclass
 
-from caboose_daemon.rules.parts.endings import lost_a_peer, were_cancelled
+from caboose_daemon.rules.parts.endings import lost_a_peer, rank_place, were_cancelled
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -190,4 +190,4 @@ def _summary(
 
 
 def _name(rank: RankView) -> str:
-    return f"rank {rank.rank} ({rank.host})" if rank.host else f"rank {rank.rank}"
+    return rank_place(rank.rank, rank.host, rank.pid)
