@@ -3,24 +3,19 @@
 import json
 import subprocess
 import sys
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caboose_daemon import assets
 from caboose_daemon.ops.drills import catalogue
 from caboose_daemon.ops.drills.through import judged
 from caboose_daemon.ops.stack import stack as stacks
 from caboose_daemon.out.api.client import Client
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
-
-SCRAPE_SECONDS = 0.5
-BRIDGED = "5m"
-"""BRIDGED of dashboards/alerts/incident_alerts.py: how long an alert keeps firing."""
+from support.stacked import acknowledge, ask, running_stack
 
 
 @pytest.fixture
@@ -31,34 +26,14 @@ def pager() -> Iterator[Pager]:
 
 @pytest.fixture
 def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
-    """All parts with short intervals. The rules are the shipped ones, with shorter waits."""
-    directory, rules = tmp_path / "stack", []
-    directory.mkdir()
-    (directory / "caboose.toml").write_text("[metrics]\nincident_seconds = 5.0\n")
-    for path in assets.alerts():
-        copy, text = directory / path.name, path.read_text()
-        if path.name == "training.yml":
-            text = text.replace(f"[{BRIDGED}]", "[5s]").replace(f"keep_firing_for: {BRIDGED}", "keep_firing_for: 5s")
-        copy.write_text(text)
-        rules.append(copy)
-    made = stacks.up(
-        directory, daemon=None, rules=rules, webhook=pager.url, scrape_seconds=SCRAPE_SECONDS, wait_seconds=1.0
-    )
-    try:
+    with running_stack(tmp_path / "stack", pager) as made:
         yield made
-    finally:
-        stacks.down(directory)
-
-
-def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
-    prometheus = Client(stack.part("prometheus").url, timeout=10.0)
-    answer = prometheus.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")
-    result: list[dict[str, Any]] = answer["data"]["result"]
-    return result
 
 
 @pytest.mark.slow  # real ranks, and times of several programs
-def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager: Pager, tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_is_one_page_and_a_resolve_once_it_is_acknowledged(
+    stack: stacks.Stack, pager: Pager, tmp_path: Path
+) -> None:
     job = subprocess.Popen(
         [sys.executable, "-m", "caboose_drills", "run", "nan_input", "--seeds", "0", "--prefix", "chain"],
         env=clean_environment(CABOOSE_ENDPOINT=stack.endpoint, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path)),
@@ -72,6 +47,9 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
         job.wait(60)
     finally:
         end(job)
+    assert wait_until(lambda: ask(stack, 'caboose_incident_unresolved{training_job="chain-0"} == 1'), 60)
+    assert pager.told(severity="critical") == ["firing"], "its end resolves nothing"
+    acknowledge(stack, "chain-0/1")
     assert wait_until(lambda: pager.alerts("resolved", severity="critical"), 60), "it never resolved"
 
     assert wait_until(lambda: not ask(stack, 'caboose_incident_open{training_job="chain-0"}'), 60), (
@@ -90,7 +68,7 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     first = page["annotations"]
     assert "rank 1" in first["culprit"]
     assert first["cause"] == "input_not_finite"
-    assert first["runbook_url"].endswith("CabooseNonFinite.md")
+    assert first["runbook_url"] == f"{stack.daemon_url}/runbooks/CabooseNonFinite?job=chain-0&incident=1"
     others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseNonFinite"}
     assert not others, "one cause, one page"
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')

@@ -99,7 +99,7 @@ SUMMARIES: Mapping[str, tuple[str, ...]] = {
     "straggler": ("straggler: rank 1 (node1", "step"),
     "lr_schedule": ("schedule: learning rate jumped", "step 301"),
     "overfitting": ("overfitting: ", "above its best 1.5 at step 251"),
-    "data_starved": ("starved: ", "50 % of a 0.2 s step", "since step"),
+    "data_starved": ("starved: ", "50 % of a step of 200 ms", "since step"),
 }
 """Parts of the summary: job, place, step and numbers."""
 DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {

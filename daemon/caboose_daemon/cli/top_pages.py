@@ -13,7 +13,7 @@ from rich.text import Text
 from caboose_daemon.cli.jobs import jobs_table
 from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.cli.top_view import View
-from caboose_daemon.format import duration, figure, plural, to_float
+from caboose_daemon.format import duration, figure, plural, seconds, to_float
 from caboose_daemon.ops.demo.incident import cause_in_words, first_cause
 from caboose_daemon.ops.demo.plot import plot
 
@@ -81,7 +81,7 @@ def _numbers(detail: Json) -> Text:
         ("loss", figure(detail["loss"])),
         ("norm", figure(last.get("grad_norm"), 3)),
         ("lr", figure(last.get("lr"), 3)),
-        ("step time", duration(to_float(detail["step_seconds"]))),
+        ("step time", seconds(to_float(detail["step_seconds"]))),
         ("agent", "-" if share is None else f"{to_float(share):.1%}"),
     ]
     text = Text(" ")
@@ -156,7 +156,7 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
             Text(str(rank["host"])[:20]),
             state(rank["state"]),
             f"loss {figure(rank['loss'])}",
-            duration(to_float(rank["step_seconds"])),
+            seconds(to_float(rank["step_seconds"])),
             Text(rank["error"][:40], "red") if rank["error"] else f"heard {duration(rank['silent_seconds'])} ago",
         )
     return [Text.assemble((" ranks", "bold"), (f"  {summary}{worst}", "dim")), table]

@@ -20,7 +20,7 @@ from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
-from caboose_daemon.jobs.ending import Ending, ending_of
+from caboose_daemon.jobs.ending import ENDED_STATES, Ending, ending_of
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
@@ -365,6 +365,12 @@ class Job:
         """Ranks that have not left and are not silent: a process that is killed sends no Bye."""
         attempt = self.attempt
         return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every rank said its Bye: nothing more will come of this attempt."""
+        members = self.attempt.members.values() if self.attempt else ()
+        return bool(members) and (self.state in ENDED_STATES or all(member.state in GONE for member in members))
 
     @property
     def is_expected(self) -> bool:

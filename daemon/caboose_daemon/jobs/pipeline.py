@@ -250,7 +250,7 @@ class Pipeline:
         if not why:
             attempt.is_over = False
             self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
-        elif not attempt.is_over:
+        elif not attempt.is_over or job.incidents.open or job.episodes.open:
             is_lost = job.state not in OVER_STATES
             if not is_lost:  # rules that waited for its ranks end, and what its ranks ended with is found
                 self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
 from caboose_daemon.ops.grafana_push import contains
-from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url
+from caboose_daemon.out.grafana.connection import GrafanaConnection, check_url
+from caboose_daemon.out.grafana.library import GrafanaError
 from support.grafana import TOKEN, StandIn, standing_in
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks

@@ -116,7 +116,8 @@ def _poster(config: GrafanaConfig, state: State) -> ExportOutbox[Any] | None:
     if not config.url or not config.annotations:
         return None
     _need("grafana_client", "[grafana] url", "grafana-client", GRAFANA_EXTRA)
-    from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, read_token
+    from caboose_daemon.out.grafana.connection import GrafanaConnection, read_token
+    from caboose_daemon.out.grafana.library import GrafanaError
     from caboose_daemon.out.grafana.poster import Poster
 
     try:

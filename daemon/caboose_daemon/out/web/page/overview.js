@@ -180,10 +180,12 @@ function update(row, job) {
 
 function healthWords(job, state) {
   if (job.num_open) return state === "running" ? job.health : `${job.health}, ${stateName(state)}`;
+  if (job.ending && job.health !== "ok") return `${job.health === "info" ? "acknowledged" : job.health}, ${stateName(state)}`;
   return { running: "nothing wrong", known: "no report since the restart" }[state] ?? stateName(state);
 }
 
 function troubleWords(job) {
+  if (job.ending) return job.ending.standing === "healthy" ? job.ending.how.split(": ").slice(1).join(": ") : job.ending.standing;
   if (!job.num_open) return "";
   return job.num_open > 1 ? `${job.worst_rule} and ${whole(job.num_open - 1)} more` : job.worst_rule;
 }
