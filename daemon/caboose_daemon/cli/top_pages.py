@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.jobs import jobs_table
+from caboose_daemon.cli.jobs import jobs_table, shown_state
 from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.cli.top_view import View
 from caboose_daemon.format import duration, figure, plural, seconds, to_float
@@ -58,10 +58,12 @@ def _one_job(view: View, width: int, height: int) -> list[RenderableType]:
     detail = view.detail
     if detail is None:
         return [Padding(Text(f"loading {view.job} ...", "dim"), (1, 1))]
-    head = Text.assemble(" ", (view.job or "", "bold"), "  ", state(detail["state"]), "  ", health(detail["health"]))
+    head = Text.assemble(
+        " ", (view.job or "", "bold"), "  ", state(shown_state(detail)), "  ", health(detail["health"])
+    )
     head.append(f"  attempt {detail['attempt']}, {detail['num_live']}/{detail['world']} ranks, ", "dim")
     head.append(f"rollback {detail['rollback']}", "dim")
-    incidents = _incidents(view.incidents, view.decisions, width)
+    incidents = _ended(detail, width) or _incidents(view.incidents, view.decisions, width)
     ranks = _ranks(detail["ranks"], detail["world"], rows=2 if height < 36 else LISTED_RANKS)
     spare = height - 5 - len(incidents) - len(ranks) - 4
     tall = max(2, min(12, spare * 2 // 3))
@@ -104,6 +106,20 @@ def _curve(title: str, values: list[float], height: int, width: int, colour: str
         mark = f"{high:.3g}" if number == 0 else f"{low:.3g}" if number == len(lines) - 1 else ""
         rows.append(Text.assemble((f"{mark:>{GUTTER}} ", "dim"), (line, colour), no_wrap=True))
     return rows
+
+
+def _ended(detail: Json, width: int) -> list[RenderableType]:
+    """The verdict on a run that is over; nothing while it runs."""
+    ending = detail.get("ending")
+    if ending is None:
+        return []
+    severity = detail["health"] if detail["health"] in MARKS else "info"
+    seen = "; acknowledged" if ending["is_acknowledged"] else ""
+    line = Text(f" {MARKS[severity]} {ending['how']}{seen}", COLOURS[severity], no_wrap=True)
+    stood = Text(f"   {'the run was healthy' if ending['standing'] == 'healthy' else ending['standing']}", no_wrap=True)
+    for text in (line, stood):
+        text.truncate(width, overflow="ellipsis")
+    return [line, stood]
 
 
 def _incidents(incidents: list[Json], decisions: list[Json], width: int) -> list[RenderableType]:
@@ -180,8 +196,9 @@ def plain_lines(view: View, printed: dict[str, str]) -> list[str]:
     now = time.strftime("%H:%M:%S")
     lines = [f"{now} {view.problem}"] if view.problem else []
     for row in view.jobs if view.job is None else [r for r in view.jobs if r["job"] == view.job]:
-        summary = f"{row['job']} {row['state']} step {row['step']} loss {figure(row['loss'])} {row['health']}"
+        summary = f"{row['job']} {shown_state(row)} step {row['step']} loss {figure(row['loss'])} {row['health']}"
         summary += f" ranks {row['num_live']}/{row['world']}" + (f" open {row['num_open']}" if row["num_open"] else "")
+        summary += f": {row['ending']['text']}" if row["ending"] is not None else ""
         if printed.get(row["job"]) != summary:
             printed[row["job"]] = summary
             lines.append(f"{now} {summary}")

@@ -372,11 +372,6 @@ class Job:
         members = self.attempt.members.values() if self.attempt else ()
         return bool(members) and (self.state in ENDED_STATES or all(member.state in GONE for member in members))
 
-    @property
-    def is_expected(self) -> bool:
-        """Whether a rank was live when the daemon stopped, and has sent nothing since its restart."""
-        return self.attempt is not None and any(m.state == "expected" for m in self.attempt.members.values())
-
     def num_missing(self, now: float) -> int:
         """Ranks that should report and do not; 0 once all have left or the job counts as ended."""
         attempt = self.attempt

@@ -29,7 +29,7 @@ from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import StepSummary, summarize
 from caboose_daemon.steps.parts import PartStep, narrowed, view_of
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import GONE, JobView
 from caboose_wire import Bye, Event, Hello
 
 TICK_SECONDS = 1.0
@@ -265,11 +265,18 @@ class Pipeline:
         """
         if job.state in ENDED_STATES:
             return ENDED
-        is_awake = now - self._awake_since > AWAKE_SECONDS
-        if job.state == "crashed" and job.num_live(now) == 0 and (is_awake or not job.is_expected):
+        if job.state == "crashed" and (job.has_ended or self._are_all_silent(job, now)):
             return CRASHED
         silence = f"no message from any rank for {duration(self._abandoned_seconds)}: killed, or not reachable"
         return silence if self._is_abandoned(job, now) else ""
+
+    def _are_all_silent(self, job: Job, now: float) -> bool:
+        """Whether the ranks without a Bye are silent for longer than the rules need to find that."""
+        attempt = job.attempt
+        assert attempt is not None, "only a job with an attempt has ranks"
+        heard = max((m.last_seen for m in attempt.members.values() if m.state not in GONE), default=0.0)
+        is_awake = now - self._awake_since > AWAKE_SECONDS  # its ranks had time to reconnect
+        return is_awake and now - heard > attempt.engine.silence_seconds + OWN_GAP_SECONDS
 
     def _end(self, job: Job, now: float, why: str, *, is_cut: bool = False) -> None:
         """Ends all open episodes and incidents; with `is_cut`, the next attempt may reopen them."""

@@ -312,10 +312,26 @@ def job_row(job: Job, now: float) -> Json:
         "loss": number(last.loss) if last else None,
         "num_open": len(job.incidents.open),
         "worst_rule": job.incidents.open[0].rule if job.incidents.open else None,
+        "worst": _worst(job),
         "rollback_mode": job.rollback.mode,
         "step_seconds": number(mean_step_seconds(job)),
         "created": job.created,
         "silent_seconds": round(max(0.0, now - job.last_seen), 3),
+    }
+
+
+def _worst(job: Job) -> Json | None:
+    """The worst open incident in short."""
+    open_ones = job.incidents.open
+    if not open_ones:
+        return None
+    worst = open_ones[0]
+    return {
+        "id": worst.id,
+        "rule": worst.rule,
+        "onset_step": worst.onset_step,
+        "state": worst.state,
+        "summary": worst.last_summary,
     }
 
 
