@@ -1,6 +1,9 @@
 """A page from end to end: a real run with a fault, a daemon, Prometheus, Alertmanager, and a pager."""
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,10 +14,12 @@ import pytest
 
 from caboose_daemon.ops.drills import catalogue
 from caboose_daemon.ops.drills.through import judged
+from caboose_daemon.ops.stack import ports
 from caboose_daemon.ops.stack import stack as stacks
 from caboose_daemon.out.api.client import Client
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
+from support.ranks import send_steps, simulated_ranks
 from support.stacked import acknowledge, ask, running_stack
 
 
@@ -72,6 +77,60 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve_once_it_is_acknowledged(
     others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseNonFinite"}
     assert not others, "one cause, one page"
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
+
+
+def stack_command(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`caboose stack` in a directory, with a home of its own."""
+    env = clean_environment(XDG_STATE_HOME=str(directory / "state"))
+    command = caboose_command(*arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=directory, env=env, check=False)
+
+
+@pytest.mark.slow
+def test_up_needs_no_flags_its_daemon_is_found_and_a_dead_part_comes_back_in_its_place(tmp_path: Path) -> None:
+    started = stack_command(tmp_path, "stack", "up", "--with-daemon", "--json")
+    assert started.returncode == 0, started.stderr
+    try:
+        made = json.loads(started.stdout)
+        before = {part["name"]: part["url"] for part in made["parts"]}
+        with simulated_ranks(made["endpoint"], 2, {"job": "gpt"}) as ranks:
+            send_steps(ranks, 1, 50)
+            assert wait_until(lambda: json.loads(stack_command(tmp_path, "jobs", "--json").stdout)["jobs"], 30)
+            noted = stack_command(tmp_path, "note", "halved the rate")
+            assert "of gpt" in noted.stdout, "address and token are found, and the only job: " + noted.stderr
+
+            known = stacks.load(tmp_path / "caboose-stack")
+            assert known is not None
+            for name in ("daemon", "prometheus"):
+                os.kill(known.part(name).pid, signal.SIGKILL)
+            assert wait_until(lambda: not known.part("daemon").is_running, 10)
+            assert "gone" in stack_command(tmp_path, "stack", "status").stdout
+            send_steps(ranks, 51, 60)
+
+            again = stack_command(tmp_path, "stack", "up", "--json")
+
+            assert again.returncode == 0, again.stderr
+            after = {part["name"]: part["url"] for part in json.loads(again.stdout)["parts"]}
+            assert after == before, "every part is where it was"
+            listed = json.loads(stack_command(tmp_path, "jobs", "--json").stdout)["jobs"]
+            assert [row["job"] for row in listed] == ["gpt"], "with its data"
+            revived = stacks.load(tmp_path / "caboose-stack")
+            assert revived is not None
+            assert revived.part("alertmanager") == known.part("alertmanager"), "what lives is left alone"
+    finally:
+        stack_command(tmp_path, "stack", "down")
+    assert not list((tmp_path / "state" / "caboose" / "daemons").glob("*.json"))
+
+
+def test_usual_ports_are_taken_where_they_are_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not ports.is_free(port)
+    assert ports.is_free(port)
+    assert ports.choose("prometheus", is_usual=True) in (ports.USUAL["prometheus"], *range(1024, 65536))
+    assert ports.choose("prometheus", is_usual=False) != ports.USUAL["prometheus"]
 
 
 @pytest.mark.long
