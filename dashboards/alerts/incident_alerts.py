@@ -15,6 +15,12 @@ address, or the problem came back, which the daemon treats as the same incident.
 expression and not with `keep_firing_for`, because it must end at once when the incident is acknowledged (the series is
 0): the last value at every address has to be 1. A ticket cannot do that, as its `for` would count time in which the
 incident was over. It uses `keep_firing_for`, which pages no one.
+
+The end of a run resolves nothing: an alert that fired then keeps firing while `caboose_incident_unresolved` is 1, until
+somebody acknowledges the incident or the job is launched again. An alert that did not fire then does not begin to.
+`CabooseEndedUnresolved` fires beside it and inhibits it, so that nobody is notified again about a run that is over.
+
+Nor does an outage of the daemon: while none is scraped, what fired keeps firing for an hour, and CabooseAbsent pages.
 """
 
 from collections.abc import Mapping
@@ -26,6 +32,8 @@ TEAM = "training"
 BRIDGED = "5m"
 """How long the series of an incident may be missing without ending its alert. The resolve is late by as much."""
 PAGED_LATELY = "1h"
+AWAY = "1h"
+"""How long a daemon may be away without ending its alerts. A daemon that ends with its job does not come back."""
 ENDED = "CabooseEndedUnresolved"
 NOTIFIED_BEFORE = "15m"
 """Time in which a page of the last minute of a run is surely sent, before `ENDED` keeps it from being repeated."""
@@ -95,8 +103,17 @@ def runbook_of(alert: str) -> str:
 def ended_with(rule: str, severity: str) -> str:
     """PromQL that keeps an alert firing which fired when its run ended: the end resolves nothing."""
     left = f'caboose_incident_unresolved{{rule="{rule}",severity="{severity}"}}'
-    fired = f'ALERTS{{alertname="{alert_name(rule)}",severity="{severity}",alertstate="firing"}}'
-    return f"max without (instance, pod) ({left}) == 1 and on (training_job, rule) {fired}"
+    return f"max without (instance, pod) ({left}) == 1 and on (training_job, rule) {_fired(rule, severity)}"
+
+
+def while_no_daemon(rule: str, severity: str) -> str:
+    """PromQL that keeps an alert firing while no daemon is scraped: nobody knows then that it recovered."""
+    fired = f"max without (alertname, alertstate, team) ({_fired(rule, severity)})"
+    return f"{fired} unless on () caboose_daemon_info and on () last_over_time(caboose_daemon_info[{AWAY}])"
+
+
+def _fired(rule: str, severity: str) -> str:
+    return f'ALERTS{{alertname="{alert_name(rule)}",severity="{severity}",alertstate="firing"}}'
 
 
 def open_incident(rule: str, severity: str) -> str:
@@ -130,7 +147,8 @@ def page(rule: str, text: AlertEntry) -> dict[str, object]:
         "expr": (
             f"{open_incident(rule, 'critical')}\n"
             f"or min without (instance, pod) (last_over_time({_series(rule, 'critical')}[{BRIDGED}])) == 1\n"
-            f"or {ended_with(rule, 'critical')}"
+            f"or {ended_with(rule, 'critical')}\n"
+            f"or ({while_no_daemon(rule, 'critical')})"
         ),
         "labels": {"severity": "critical", "team": TEAM},
         "annotations": annotations(rule, text),
@@ -145,7 +163,8 @@ def ticket(rule: str, text: AlertEntry) -> dict[str, object]:
         "expr": (
             f"{open_incident(rule, 'warning')}\n"
             f"unless ignoring (severity, instance, pod) {paged}\n"
-            f"or {ended_with(rule, 'warning')}"
+            f"or {ended_with(rule, 'warning')}\n"
+            f"or ({while_no_daemon(rule, 'warning')})"
         ),
         "for": text.ticket_after,
         "keep_firing_for": BRIDGED,

@@ -130,7 +130,7 @@ def test_the_queries_of_annotations_name_only_metrics_and_labels_of_the_table(al
 def test_alerts_on_training_read_incidents_and_nothing_else() -> None:
     read = {s.name for rule in EVERY_ALERT if rule.file == "training.yml" for s in selectors(rule.fields["expr"])}
 
-    assert read == {"caboose_incident_open", "caboose_incident_unresolved", "ALERTS"}
+    assert read == {"caboose_incident_open", "caboose_incident_unresolved", "caboose_daemon_info", "ALERTS"}
 
 
 def test_no_alert_reads_a_gauge_that_is_nan_when_a_run_breaks() -> None:

@@ -87,8 +87,8 @@ def stack_command(directory: Path, *arguments: str) -> "subprocess.CompletedProc
 
 
 @pytest.mark.slow
-def test_up_needs_no_flags_its_daemon_is_found_and_a_dead_part_comes_back_in_its_place(tmp_path: Path) -> None:
-    started = stack_command(tmp_path, "stack", "up", "--with-daemon", "--json")
+def test_the_daemon_of_a_stack_is_found_and_a_dead_part_comes_back_in_its_place(tmp_path: Path) -> None:
+    started = stack_command(tmp_path, "stack", "up", "--with-daemon", "--ports", "free", "--json")
     assert started.returncode == 0, started.stderr
     try:
         made = json.loads(started.stdout)
@@ -143,7 +143,7 @@ def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path:
             command, capture_output=True, text=True, timeout=90, cwd=tmp_path, env=clean_environment(), check=False
         )
 
-    started = run("up", "--with-daemon", "--json")
+    started = run("up", "--with-daemon", "--ports", "free", "--json")
     assert started.returncode == 0, started.stderr
     try:
         parts = json.loads(started.stdout)["parts"]
@@ -152,7 +152,7 @@ def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path:
             ("alertmanager", "ready"),
             ("prometheus", "ready"),
         ]
-        again = run("up", "--with-daemon")
+        again = run("up", "--with-daemon", "--ports", "free")
         assert (again.returncode, "runs in" in again.stderr) == (1, True)
         assert run("status").returncode == 0
     finally:
@@ -175,7 +175,7 @@ def test_without_a_daemon_the_error_names_the_flag_and_nothing_is_left(tmp_path:
 @pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])
 def test_a_directory_that_cannot_be_created_gives_one_line(directory: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        caboose_command("stack", "up", "--with-daemon", "--dir", directory),
+        caboose_command("stack", "up", "--with-daemon", "--ports", "free", "--dir", directory),
         capture_output=True,
         text=True,
         timeout=60,

@@ -123,7 +123,10 @@ class Session:
             if self._words is not None:
                 if not (self.count.num_ended or text or signal_name):
                     self._words.warn_no_step()
-                self._words.say_last(self.count.step)
+                end = (
+                    f"terminated by {signal_name}" if signal_name else f"this rank failed: {text[:80]}" if text else ""
+                )
+                self._words.say_last(self.count.step, end)
 
     def say_goodbye(self, signal_name: str) -> None:
         """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""

@@ -121,7 +121,7 @@ def _only_incident(address: str | None, *, is_acknowledged: bool) -> str:
     """The id of the only incident that is open or unresolved, and acknowledged or not."""
     client = connect(address)
     with one_line_errors():
-        jobs = [row["job"] for row in client.get("/api/v1/jobs")["jobs"] if row["num_open"] or row["ending"]]
+        jobs = [row["job"] for row in client.get("/api/v1/jobs")["jobs"] if row["num_open"] or row.get("ending")]
         rows = [row for job in jobs for row in client.get(job_path(job, "/incidents"))["incidents"]]
     waiting = [
         row["id"]

@@ -107,7 +107,7 @@ def reason(row: dict[str, Any]) -> str:
     if worst is None:
         return ""
     more = f"; {row['num_open'] - 1} more open" if row["num_open"] > 1 else ""
-    return f"{worst['rule']} since step {worst['onset_step']:,}: {worst['summary']}{more}  ({worst['id']})"
+    return f"{worst['headline']}{more}  ({worst['id']})"
 
 
 def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:
@@ -137,7 +137,7 @@ def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None
 
 def _cell(name: str, row: dict[str, Any]) -> Text:
     if name == "health":
-        if row["ending"] is not None and row["ending"]["is_acknowledged"]:
+        if (row.get("ending") or {}).get("is_acknowledged"):
             return health("info", "acknowledged")
         return health(row["health"]).append(f" {row['num_open']}" if row["num_open"] else "")
     if name == "state":

@@ -71,6 +71,13 @@ def stack() -> None:
     show_default=True,
     help="Alertmanager's group_wait: how long before it notifies.",
 )
+@click.option(
+    "--ports",
+    type=click.Choice(["usual", "free"]),
+    default="usual",
+    show_default=True,
+    help="usual: 5757 and 9757, 9090, 9093, each where it is free; free: any free ones.",
+)
 @json_option
 def up(
     directory: Path,
@@ -79,6 +86,7 @@ def up(
     webhook: str | None,
     scrape_seconds: float,
     wait_seconds: float,
+    ports: str,
     as_json: bool,
 ) -> None:
     """Start Prometheus and Alertmanager, and a daemon unless one answers; of a stack, start the parts that are dead.
@@ -98,7 +106,7 @@ def up(
             webhook=webhook,
             scrape_seconds=scrape_seconds,
             wait_seconds=wait_seconds,
-            usual_ports=True,
+            usual_ports=ports == "usual",
         )
     except (BinaryError, ValueError) as error:
         fail(str(error))

@@ -198,7 +198,7 @@ def plain_lines(view: View, printed: dict[str, str]) -> list[str]:
     for row in view.jobs if view.job is None else [r for r in view.jobs if r["job"] == view.job]:
         summary = f"{row['job']} {shown_state(row)} step {row['step']} loss {figure(row['loss'])} {row['health']}"
         summary += f" ranks {row['num_live']}/{row['world']}" + (f" open {row['num_open']}" if row["num_open"] else "")
-        summary += f": {row['ending']['text']}" if row["ending"] is not None else ""
+        summary += f": {row['ending']['text']}" if row.get("ending") else ""
         if printed.get(row["job"]) != summary:
             printed[row["job"]] = summary
             lines.append(f"{now} {summary}")

@@ -125,6 +125,13 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return self.lead.worst.summary if last.state == "resolved" else last.summary
 
     @property
+    def headline(self) -> str:
+        """The rule, since when, and what is wrong, in one line."""
+        text = self.last_summary
+        since = "" if f"since step {self.onset_step:,}" in text else f" since step {self.onset_step:,}"
+        return f"{self.rule}{since}: {text}"
+
+    @property
     def onset_step(self) -> int:
         """The earliest onset of its reportable episodes."""
         return min(episode.first.onset_step for episode in self.reportable or self.episodes)

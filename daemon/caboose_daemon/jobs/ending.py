@@ -65,7 +65,7 @@ class Ending:
     def standing(self) -> str:
         """How the run stood: healthy, or what was open since which step."""
         found = [i for i in self.unresolved if self.state == "ended" or i.rule != ABOUT_THE_END]
-        return "; ".join(f"{i.rule} since step {i.onset_step:,}: {i.last_summary}" for i in found) or "healthy"
+        return "; ".join(i.headline for i in found) or "healthy"
 
     @property
     def text(self) -> str:

@@ -332,6 +332,7 @@ def _worst(job: Job) -> Json | None:
         "onset_step": worst.onset_step,
         "state": worst.state,
         "summary": worst.last_summary,
+        "headline": worst.headline,
     }
 
 
