@@ -20,6 +20,7 @@ from caboose_daemon.ops.demo.plot import plot
 Json = dict[str, Any]
 GUTTER = 10
 MAX_WIDTH = 160
+SILENT_SECONDS = 10.0
 LISTED_RANKS = 8
 """Of more ranks, the worst are listed and all are counted."""
 
@@ -157,7 +158,7 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
     shown = ranks if len(ranks) <= rows else sorted(ranks, key=_worst_first)[:rows]
     counts: dict[str, int] = {}
     for rank in ranks:
-        counts[rank["state"]] = counts.get(rank["state"], 0) + 1
+        counts[_rank_state(rank)] = counts.get(_rank_state(rank), 0) + 1
     missing = world - len(ranks)
     summary = ", ".join(f"{num:,} {name}" for name, num in counts.items()) + (
         f", {missing:,} never reported" if missing else ""
@@ -170,12 +171,18 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
         table.add_row(
             f"  rank {rank['rank']}",
             Text(str(rank["host"])[:20]),
-            state(rank["state"]),
+            state(_rank_state(rank)),
             f"loss {figure(rank['loss'])}",
             seconds(to_float(rank["step_seconds"])),
             Text(rank["error"][:40], "red") if rank["error"] else f"heard {duration(rank['silent_seconds'])} ago",
         )
     return [Text.assemble((" ranks", "bold"), (f"  {summary}{worst}", "dim")), table]
+
+
+def _rank_state(rank: Json) -> str:
+    """The state; silent where a live rank is not heard, as it is not counted as live."""
+    is_silent = rank["state"] == "live" and rank["silent_seconds"] >= SILENT_SECONDS
+    return "silent" if is_silent else str(rank["state"])
 
 
 def _worst_first(rank: Json) -> tuple[bool, bool, float, float]:
