@@ -82,12 +82,22 @@ def _head(job: Job, incident: Incident) -> str:
         "<h2>This incident</h2>",
         f"<p><strong>{escape(words.summary)}</strong></p>",
         f"<p><a href='{escape(link)}'>{escape(incident.id)}</a>, {incident.severity}, {state}.</p>",
-        f"<pre><code>{escape(words.description)}</code></pre>",
+        "<ul>",
+        *(f"<li>{_line(line)}</li>" for line in words.description.splitlines()),
+        "</ul>",
     ]
     commands = _commands(job, incident)
     if commands:
         parts += ["<p>The processes:</p>", f"<pre><code>{escape(commands)}</code></pre>"]
     return "\n".join(parts)
+
+
+def _line(text: str) -> str:
+    """A line of the description: what is between backticks, and a command at its end, as code."""
+    name, colon, rest = text.partition(": ")
+    if colon and rest.startswith("caboose "):
+        return f"{escape(name)}: <code>{escape(rest)}</code>"
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _commands(job: Job, incident: Incident) -> str:

@@ -184,8 +184,14 @@ function healthWords(job, state) {
   return { running: "nothing wrong", known: "no report since the restart" }[state] ?? stateName(state);
 }
 
+/** What a run ended with: the rules and since when, or why it ended. */
+function endingWords({ how, standing, unresolved }) {
+  if (standing === "healthy") return how.split(": ").slice(1).join(": ");
+  return unresolved.map(({ rule, onset_step }) => `${rule} since step ${whole(onset_step)}`).join(", ");
+}
+
 function troubleWords(job) {
-  if (job.ending) return job.ending.standing === "healthy" ? job.ending.how.split(": ").slice(1).join(": ") : job.ending.standing;
+  if (job.ending) return endingWords(job.ending);
   if (!job.num_open) return "";
   return job.num_open > 1 ? `${job.worst_rule} and ${whole(job.num_open - 1)} more` : job.worst_rule;
 }
