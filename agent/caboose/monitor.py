@@ -344,7 +344,7 @@ class Monitor:
         before.close()
         reporter.change_observer(observer)
         self._observer = observer
-        session.replace_hello(
+        session.update_hello(
             layers=observer.table.layers,
             groups=observer.groups,
             modules=observer.modules,

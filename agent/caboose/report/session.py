@@ -95,13 +95,7 @@ class Session:
             self.sender.hurry()
 
     def update_hello(self, **changes: Any) -> None:
-        """Sends the Hello again with these fields changed, before anything else that is queued."""
-        if self.hello is not None and self.sender is not None:
-            self.hello = hello = msgspec.structs.replace(self.hello, **changes)
-            self.sender.introduce_again(lambda: hello)
-
-    def replace_hello(self, **changes: Any) -> None:
-        """Queues a Hello with these fields changed behind the reports that the old one describes."""
+        """Queues the Hello with these fields changed, behind the reports that the old one describes."""
         if self.hello is not None:
             self.hello = msgspec.structs.replace(self.hello, **changes)
             self.send(self.hello)
