@@ -41,6 +41,7 @@ class EndingWatch:
     def start(self) -> None:
         """Watches `sys.exit` and `os._exit`; in a forked child, for the child."""
         self._pid, self._asked = os.getpid(), (None, 0)
+        self.is_decided, self._error = False, None
         if self._patches.has(sys, "exit"):
             return
         self._patches.put(sys, "exit", self._watch_exit)

@@ -135,7 +135,8 @@ def is_watched(model: Any) -> bool:
 
 
 def close_all() -> None:
-    """What this process trains is over: closes every monitor."""
+    """What this process trains is over: closes every monitor. It may train something else later."""
+    global _is_registered
     while _unsettled:
         say = _unsettled.pop(0)[1]
         say(exit_error(), noted_signal())
@@ -146,6 +147,8 @@ def close_all() -> None:
             logger.debug("caboose: closing failed: %r", error)
     _signals.stop()
     _endings.stop()
+    _is_registered = False
+    atexit.unregister(close_all)
 
 
 def _abandon_in_child() -> None:
