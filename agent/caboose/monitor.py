@@ -322,7 +322,7 @@ class Monitor:
         before.close()
         reporter.change_observer(observer)
         self._observer = observer
-        session.update_hello(
+        session.replace_hello(
             layers=observer.table.layers,
             groups=observer.groups,
             modules=observer.modules,

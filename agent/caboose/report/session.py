@@ -49,9 +49,11 @@ class Session:
         self.count = count
         self.sender: Sender | None = None
         self.hello: Hello | None = None
+        self._has_queued_hello = False
+        """Whether one ever was: it may still wait, and the newest must be the last to be sent."""
         self._words: Words | None = None
         self._callbacks: _Callbacks | None = None
-        """None once the monitor is closed; the last message may wait then."""
+        """None once the monitor is closed, also while the last message waits."""
 
     @property
     def attempt(self) -> int:
@@ -85,7 +87,7 @@ class Session:
         self.sender.start()
 
     def let_go(self) -> None:
-        """The monitor is closed: what it was asked for heartbeats and told of messages is not needed any more."""
+        """The monitor is closed: heartbeats and messages need nothing of it any more."""
         self._callbacks = None
 
     def _beat(self) -> Heartbeat:
@@ -131,17 +133,24 @@ class Session:
             self.sender.hurry()
 
     def update_hello(self, **changes: Any) -> None:
-        """Queues the Hello with these fields changed, behind the reports that the old one describes."""
+        """Sends the Hello again with these fields changed, before anything else; but behind one that is queued."""
+        if self._has_queued_hello:
+            self.replace_hello(**changes)
+        elif self.hello is not None and self.sender is not None:
+            self.hello = hello = msgspec.structs.replace(self.hello, **changes)
+            self.sender.introduce_again(lambda: hello)
+
+    def replace_hello(self, **changes: Any) -> None:
+        """Queues a Hello with these fields changed behind the reports that the old one describes."""
         if self.hello is not None:
+            self._has_queued_hello = True
             self.hello = msgspec.structs.replace(self.hello, **changes)
             self.send(self.hello)
 
     def start_attempt(self, model_step: int) -> None:
         """All ranks were rolled back to weights of this age: what follows is a new attempt."""
         self.count.went_back(model_step)
-        if self.hello is not None:
-            self.hello = msgspec.structs.replace(self.hello, attempt=self.attempt, start_step=self.count.step)
-            self.send(self.hello)
+        self.replace_hello(attempt=self.attempt, start_step=self.count.step)
 
     def close(self, ending: Ending, timeout: float = CLOSE_SECONDS) -> None:
         """Sends what is queued and the Bye, for at most so long, and prints the last line."""
