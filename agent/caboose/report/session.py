@@ -159,9 +159,8 @@ class Session:
             if self._words is not None:
                 if not (self.count.num_ended or any(ending)):
                     self._words.warn_no_step()
-                end = (
-                    f"terminated by {signal_name}" if signal_name else f"this rank failed: {text[:80]}" if text else ""
-                )
+                failed = f"this rank failed: {ending.error[:80]}" if ending.error else ""
+                end = f"terminated by {ending.signal}" if ending.signal else failed
                 self._words.say_last(self.count.step, end)
 
     def say_goodbye(self, signal_name: str) -> None:
