@@ -36,6 +36,10 @@ class Pace:
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
         return self._expected <= self._stepped.keys()
 
+    def is_set_by(self, optimizer: int) -> bool:
+        """Whether every step of this one is a step by itself."""
+        return self._expected == {optimizer} and not self._stepped
+
     @property
     def is_open(self) -> bool:
         """Whether an optimizer has stepped since the last step ended."""
