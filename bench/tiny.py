@@ -5,12 +5,12 @@ Design
 A share of 1 % of such a step is below what the comparison of two twins can show in a minute, so the agent is timed
 where it works. *In place*: around everything of a step that it takes part in, which is the call of the model and its
 backward, less the forward and the engine inside them, its hooks on the optimizer, and the step boundary (`Probes`).
-What is left of these in a bare twin, which takes turns with the watched one block by block, is subtracted; of the
-backward, where the agent has replaced it, nothing is. A step is
-thin, or has phases, norms or a sample; of each kind the lower quartile counts, by the wall clock, so what other
-processes take of a shared machine does not. Each kind weighs as much as it has steps at the cadences that the governor
-comes to where a step takes `STEP_SECONDS` of wall time; on a busy machine it takes longer, and there would be more of
-the rare kinds. Their costs are from the governor's search too.
+What is left of these in a bare twin, which takes turns with the watched one block by block, is subtracted; where
+`backward` is torch's own function, the agent has no part in it. A step is thin, or has phases, norms or a sample; of
+each kind the lower quartile counts, by the wall clock, so what other processes take of a shared machine does not. Each
+kind weighs as much as it has steps at the cadences that the governor comes to where a step takes `STEP_SECONDS` of wall
+time; on a busy machine it takes longer, and there would be more of the rare kinds. Their costs are from the governor's
+search too.
 
 *In the background*: the CPU time of all other threads of the process, in which the sender and ZeroMQ are the only ones
 that work. It is a matter of time, not of steps, so it is taken per second of the run, and counted for a step of
@@ -29,6 +29,7 @@ import torch
 from models import Calls, Workload, build
 
 import caboose
+from caboose.governor import AIM, Governor
 
 SETTLE_SECONDS = 5.0
 BLOCK_SECONDS = 3.0
@@ -59,16 +60,18 @@ class Measured:
     """CPU seconds per second."""
     cadences: tuple[int, int, int]
     num_steps: int
+    step_seconds: float = STEP_SECONDS
 
     @property
     def in_place(self) -> float:
-        """Per step."""
-        return sum(self.kinds.get(kind, 0.0) * share for kind, share in self.shares.items())
+        """Per step; a kind that did not occur counts as the next one that has more."""
+        costs = [next(self.kinds[k] for k in KINDS[n:] if k in self.kinds) for n in range(len(KINDS))]
+        return sum(cost * share for cost, share in zip(costs, self.shares.values(), strict=True))
 
     @property
     def total(self) -> float:
-        """Per step of `STEP_SECONDS`, with the background."""
-        return self.in_place + self.background * STEP_SECONDS
+        """Per step, with the background."""
+        return self.in_place + self.background * self.step_seconds
 
     @property
     def is_met(self) -> bool:
@@ -83,6 +86,9 @@ class Probes:
     """Seconds in the model's own work, in the part that is being timed."""
     steps: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     """Of each step the seconds in its parts, by kind."""
+
+    wrapped: set[str] = field(default_factory=set)
+    """Kinds of steps in which the agent has replaced `backward`."""
 
     def within(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function; its time is not the agent's."""
@@ -122,10 +128,11 @@ class Probes:
         outputs = workload.model(inputs)
         call = clock() - began - self.inside
         loss = workload.loss(outputs, targets)
-        is_own = torch.autograd.backward is BACKWARD
+        if torch.autograd.backward is not BACKWARD:
+            self.wrapped.add(kind)
         self.inside, began = 0.0, clock()
         loss.backward()
-        backward = 0.0 if is_own else clock() - began - self.inside
+        backward = clock() - began - self.inside
         self.inside = 0.0
         workload.optimizer.step()
         optimizer = self.inside
@@ -134,13 +141,25 @@ class Probes:
         calls.after_step(loss)
         self.steps.setdefault(kind, []).append((call, backward, optimizer, clock() - began))
 
+    def added(self, kind: str) -> dict[str, float]:
+        """Seconds that the parts take beyond those of a bare step."""
+        pairs = zip(PARTS, self.quartiles(kind), self.quartiles("bare"), strict=True)
+        return {part: 0.0 if part == "backward" and kind not in self.wrapped else a - b for part, a, b in pairs}
+
     def quartiles(self, kind: str) -> tuple[float, ...]:
         """The lower ones, of the parts."""
         return tuple(sorted(values)[len(values) // 4] for values in zip(*self.steps[kind], strict=True))
 
 
-def measure(endpoint: str, *, num_blocks: int, progress: Callable[[str], None], name: str = "tiny") -> Measured:
-    """Runs a bare and a watched twin of the model in turns."""
+def measure(
+    endpoint: str,
+    *,
+    num_blocks: int,
+    progress: Callable[[str], None],
+    name: str = "tiny",
+    step_seconds: float = STEP_SECONDS,
+) -> Measured:
+    """Runs a bare and a watched twin of the model in turns; what it costs where a step takes so long."""
     (workload, other), probes = (_of_own_class(build(name)), _of_own_class(build(name))), Probes()
 
     def run(
@@ -171,25 +190,30 @@ def measure(endpoint: str, *, num_blocks: int, progress: Callable[[str], None], 
             bare.append(run(BLOCK_SECONDS / 3, other, Calls(), lambda: "bare"))
             run(BLOCK_SECONDS / 6, workload, calls, lambda: "again")  # after the pause
             blocks.append(run(BLOCK_SECONDS, workload, calls, lambda: _kind(monitor)))
-        governor = monitor._governor
-        governor._usual = STEP_SECONDS
-        governor._place()
-        cadences = governor.sample_every, governor.norm_every, governor.phase_every
+        background = statistics.median(background / wall for _, wall, _, background in blocks)
+        cadences = _cadences(monitor._governor, step_seconds, background)
         monitor.close()
-    without = probes.quartiles("bare")
-    kinds = {kind: sum(probes.quartiles(kind)) - sum(without) for kind in KINDS if kind in probes.steps}
+    added = {kind: probes.added(kind) for kind in KINDS if kind in probes.steps}
     num_steps = sum(num for num, _, _, _ in blocks)
-    thin = probes.quartiles("thin" if "thin" in kinds else "norms")
     return Measured(
         bare=sum(cpu for _, _, cpu, _ in bare) / sum(num for num, _, _, _ in bare),
         wall=sum(wall for _, wall, _, _ in blocks) / num_steps,
-        parts={part: watched - own for part, watched, own in zip(PARTS, thin, without, strict=True)},
-        kinds=kinds,
+        parts=added.get("thin", {}),
+        kinds={kind: sum(parts.values()) for kind, parts in added.items()},
         shares=_shares(*cadences),
-        background=statistics.median(background / wall for _, wall, _, background in blocks),
+        background=background,
         cadences=cadences,
         num_steps=num_steps,
+        step_seconds=step_seconds,
     )
+
+
+def _cadences(governor: Governor, step_seconds: float, background: float) -> tuple[int, int, int]:
+    """What the governor makes of the costs that it found, where steps take so long."""
+    governor._usual, governor._mean_background = step_seconds, background * step_seconds
+    governor._now = governor._coarser(governor._now, AIM * governor._limit)
+    governor._place()
+    return governor.sample_every, governor.norm_every, governor.phase_every
 
 
 def _of_own_class(workload: Workload) -> Workload:
