@@ -21,6 +21,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from torch.utils._pytree import tree_leaves
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _PASSING = ("__torch_function__", "__torch_dispatch__")
 """Functions of a mode: an operation called directly in them is the program's own, passing through."""
+TORCH = "/site-packages/torch/"
 ON_HOST = {"on_host": ("caboose/tensors/readable.py",), "end_step": ("caboose/report/thin_steps.py",)}
 """Functions of the agent, and their files, that read a loss only where it is on the CPU."""
 _AROUND = ("caboose/observe/model_calls.py", "caboose/observe/waits.py")
@@ -127,8 +129,11 @@ def _waits(function: Any, args: Any) -> bool:
 
 def _is_on_host() -> bool:
     """Whether the caller of the operation reads what is in the host's memory, and nothing else."""
-    frame = sys._getframe(3)
-    return frame.f_code.co_filename.endswith(ON_HOST.get(frame.f_code.co_name, ("nowhere",)))
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_name in _PASSING or TORCH in frame.f_code.co_filename):
+        frame = frame.f_back  # torch's own, around the modes
+    code = None if frame is None else frame.f_code
+    return code is not None and code.co_filename.endswith(ON_HOST.get(code.co_name, ("nowhere",)))
 
 
 def _has_storage(leaf: Any) -> bool:
