@@ -40,6 +40,11 @@ class Pace:
         """Whether every step of this one is a step by itself."""
         return self._expected == {optimizer} and not self._stepped
 
+    def forget(self, optimizer: int) -> None:
+        """It is gone, and another one has its key."""
+        self._expected.discard(optimizer)
+        self._stepped.pop(optimizer, None)
+
     @property
     def is_open(self) -> bool:
         """Whether an optimizer has stepped since the last step ended."""

@@ -181,6 +181,10 @@ class Sender:
         thin.loss_limit = self.loss_limit
         self.put(run)
 
+    def let_go(self) -> None:
+        """No more thin steps come; what makes them reaches the model."""
+        self._thin = None
+
     def _drop_oldest(self) -> bool:
         """Makes room; returns whether there was anything to drop."""
         try:
@@ -298,8 +302,8 @@ class Sender:
         if outbox.num_short:
             self._largest = [self._largest[1], outbox.largest_loss]
             self.loss_limit = FAR_OUT * max(self._largest) or sys.float_info.max
-            if self._thin is not None:
-                self._thin.loss_limit = self.loss_limit
+            if (thin := self._thin) is not None:
+                thin.loss_limit = self.loss_limit
             outbox.largest_loss = 0.0
         if outbox.num_short or outbox.num_long:
             is_back = now - self._last_report > IDLE_SECONDS
@@ -313,8 +317,8 @@ class Sender:
         elif self._poll_seconds < POLL_SECONDS and now - self._last_report > IDLE_SECONDS:
             self._poll_seconds = POLL_SECONDS
             self._is_dozing = True
-            if self._thin is not None:
-                self._thin.is_interrupted = True  # the next step is a report, which wakes it
+            if (thin := self._thin) is not None:
+                thin.is_interrupted = True  # the next step is a report, which wakes it
 
     def _check_answered(self, connection: Connection, *, is_due: bool) -> None:
         """Once: warns if nothing answers at the endpoint."""
