@@ -134,8 +134,6 @@ class Connection:
         """When the last message of the daemon came."""
         self._mark, self._marked_at = 0, time.monotonic()
         self._was_asked = False
-        self.has_input = True
-        """Whether bytes have come since this was set to False, or nobody can tell."""
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(context.socket(zmq.DEALER))
             configure(self._socket, endpoint, curve)
@@ -164,7 +162,6 @@ class Connection:
                 return
             count = self._count
             if count is not None and count.descriptor in ready:
-                self.has_input = True
                 if not self._check(count):
                     self._forget(count.descriptor)
                 time.sleep(min(CHECK_SECONDS, left))  # libzmq takes a moment to read what has come
@@ -216,7 +213,6 @@ class Connection:
 
     def _forget(self, descriptor: int) -> None:
         self._count = None
-        self.has_input = True
         with contextlib.suppress(KeyError):
             self._poll.unregister(descriptor)
 

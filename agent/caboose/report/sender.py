@@ -134,7 +134,6 @@ class Sender:
         self._next_hello: Callable[[], Hello] | None = None
         self._quiet_until = 0.0
         self._next_heartbeat = 0.0
-        self._next_listening = 0.0
         self._bye: Bye | None = None
         self._closing = threading.Event()
         self._waker = Waker()
@@ -280,11 +279,8 @@ class Sender:
         if connection.num_connects != self._num_connects:
             self._num_connects = connection.num_connects
             self._outbox.allow()  # another daemon may answer now
+        self._listen(connection)
         now = time.monotonic()
-        if connection.has_input or now >= self._next_listening:
-            connection.has_input = False
-            self._next_listening = now + POLL_SECONDS
-            self._listen(connection)
         self._check_answered(connection, is_due=now >= self._warns_after)
         if now < self._quiet_until:
             return
