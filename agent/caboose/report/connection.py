@@ -133,7 +133,6 @@ class Connection:
         self._heard = time.monotonic()
         """When the last message of the daemon came."""
         self._mark, self._marked_at = 0, time.monotonic()
-        self._was_asked = False
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(context.socket(zmq.DEALER))
             configure(self._socket, endpoint, curve)
@@ -153,9 +152,7 @@ class Connection:
     def wait(self, seconds: float) -> None:
         """Waits so long, or until woken; raises `Flooded` as soon as the daemon has sent too much."""
         deadline = time.monotonic() + seconds
-        if not self._was_asked:  # once, to its end: only then does its descriptor signal the next event
-            self._was_asked = True
-            self._note_connections()
+        self._note_connections()  # to its end, for only then does its descriptor signal the next event
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(self._poll.poll(1000 * left))
             if not ready:
