@@ -12,7 +12,7 @@ from caboose_daemon.store.quarantine import num_set_aside, set_aside
 from caboose_daemon.store.restore import MakeAttempt, restore_jobs
 from caboose_daemon.store.rows import RowError, read_row
 from caboose_daemon.store.schema import SCHEMA_VERSION
-from caboose_daemon.store.series import series
+from caboose_daemon.store.series import curves, series
 
 
 def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
@@ -55,6 +55,12 @@ class HistoryReader:
     def series(self, job: str, points: int, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
         """The job's steps from `first` to `last` in about `points` buckets that keep every spike."""
         return series(self.connection, job, points, first, last)
+
+    def curves(
+        self, job: str, points: int, first: int | None = None, last: int | None = None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The same, and the curves of the user's metrics, validations and parameter groups."""
+        return curves(self.connection, job, points, first, last)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
         """The job's last sample of its layers; None if there is none."""

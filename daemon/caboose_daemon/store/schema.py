@@ -51,6 +51,7 @@ def make_tables(database: Database) -> None:
             connection.execute(statement)
         connection.execute(step_table.CREATE)
         connection.execute(step_table.CREATE_PARTS)
+        connection.execute(step_table.CREATE_NAMED)
         for statement in step_table.missing(database.columns("steps")):
             connection.execute(statement)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))

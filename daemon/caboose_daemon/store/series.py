@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+from caboose_daemon.store.named_series import named_series
 from caboose_daemon.store.step_table import CONDENSED, PART_CONDENSED
 
 _BUCKET = (
@@ -33,20 +34,28 @@ def series(
     connection: sqlite3.Connection, job: str, points: int, first: int | None = None, last: int | None = None
 ) -> list[dict[str, Any]]:
     """The steps from `first` to `last`, both included, in about `points` buckets; attempt by attempt, oldest first."""
+    return curves(connection, job, points, first, last)[0]
+
+
+def curves(
+    connection: sqlite3.Connection, job: str, points: int, first: int | None = None, last: int | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The steps as in `series`, and the curves of named numbers in the same buckets."""
     found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
     if found is None:
-        return []
+        return [], []
+    number = found[0]
     window = (_LOWEST if first is None else first, _HIGHEST if last is None else last)
-    spans = list(_spans(connection, found[0], *window))
+    spans = list(_spans(connection, number, *window))
     width = max(1, -(-sum(high - low + 1 for _, low, high in spans) // points))
     rows = [
         dict(zip(CONDENSED, values, strict=True))
         for span in spans
-        for values in _buckets(connection, found[0], *span, width)
+        for values in _buckets(connection, number, *span, width)
         if values[0] is not None
     ]
-    _add_parts(connection, found[0], rows, width)
-    return rows
+    _add_parts(connection, number, rows, width)
+    return rows, named_series(connection, number, spans, width)
 
 
 def _add_parts(connection: sqlite3.Connection, job: int, rows: list[dict[str, Any]], width: int) -> None:
