@@ -151,6 +151,7 @@ NAMED_CONDENSED = {
     "min": f"min({_finite('value')})",
     "max": f"max({_finite('value')})",
     "num_bad": f"sum(value IS NULL OR abs(value) = {INFINITY})",
+    "num_steps": "count(*)",
 }
 """The fields of one bucket of a named number's curve."""
 CONDENSED = {

@@ -7,6 +7,7 @@
  */
 
 import { get, jobPath, openStream } from "./api.js";
+import { offerRuns } from "./compare.js";
 import { drawCharts, startCharts } from "./charts.js";
 import { drawCheckpoints, startCheckpoints } from "./checkpoints.js";
 import { byId, glyph, keyed, make, milestone, setData, setNote, setText } from "./dom.js";
@@ -126,7 +127,8 @@ async function loadJob() {
     noticeSample();
     model.replace({ findings, incidents, decisions, entries });
     planDraw();
-    model.replaceCurves((await curves).steps);
+    const { steps, named } = await curves;
+    model.replaceCurves(steps, named);
     return true;
   } catch (problem) {
     if (problem.status === 404) return false;
@@ -269,6 +271,7 @@ function drawPicker() {
   const marks = current ? [jobMark(current)] : jobs.map(jobMark);
   setData(byId("picker-glyph"), "kind", ["critical", "warning", "unknown", "info", "ok"].find((mark) => marks.includes(mark)) ?? "unknown");
   showNewer(current);
+  if (model) offerRuns(jobs, model.name);
 }
 
 /** Another job runs while the shown one, which was not chosen by name, does not. */
