@@ -107,7 +107,7 @@ def _now() -> list[Panel]:
             {
                 "host": Column("host"),
                 "ranks": Column("ranks", _of_host("caboose_rank_step", "count")),
-                "seconds": Column("step time, mean", _of_host("caboose_rank_step_seconds", "avg"), "s"),
+                "seconds": Column("own time, highest", _of_host("caboose_rank_own_seconds", "max"), "s"),
                 "slowest": Column(
                     "x median, slowest rank", f"max by (host) ({SLOWNESS})", "short", steps=LAGS, decimals=2
                 ),

@@ -1,4 +1,4 @@
-"""What a page beside other trackers needs: metrics, validations, gaps, spikes, axes, links to a view, exports, overlays."""
+"""Metrics and validations on the page, gaps and spikes, axes, links to a view, exports, other runs."""
 
 import csv
 import io
@@ -76,7 +76,8 @@ def test_a_step_is_on_the_page_within_300_ms_of_its_last_report(daemon: DaemonPr
             began = time.time()
             send_steps(ranks, step, step)
             shown = page.wait_for_function(
-                """(step) => document.getElementById("loss-chart").data.find(({ name }) => name === "current")?.x.at(-1) === step
+                """(step) => document.getElementById("loss-chart").data
+                  .find(({ name }) => name === "current")?.x.at(-1) === step
                   && performance.timeOrigin + performance.now()""",
                 arg=step,
             )

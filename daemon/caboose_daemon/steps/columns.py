@@ -314,7 +314,8 @@ class RankNumbers:
         lambda report: report.phases.total if report.phases else None,
         unit="seconds",
         metric="caboose_rank_step_seconds",
-        help="Duration of the last step of one rank",
+        is_held=True,
+        help="Duration of the last step of one rank that was timed",
         tells="Similar on all ranks, because all wait for the slowest; the rule straggler names that rank.",
         default=None,
     )
@@ -324,7 +325,8 @@ class RankNumbers:
         unit="seconds",
         metric="caboose_rank_own_seconds",
         worst="high",
-        help="Time of the last step in which one rank did not wait for others",
+        is_held=True,
+        help="Time of the last timed step in which one rank did not wait for others",
         tells="Similar on all ranks in a healthy job. All wait for the rank with the highest. None for one process.",
         default=None,
     )
