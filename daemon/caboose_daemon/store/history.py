@@ -7,6 +7,7 @@ from typing import Any
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
+from caboose_daemon.store.bucket_cache import BucketCache
 from caboose_daemon.store.database import Database, JournalError, connect
 from caboose_daemon.store.quarantine import num_set_aside, set_aside
 from caboose_daemon.store.restore import MakeAttempt, restore_jobs
@@ -51,6 +52,7 @@ class HistoryReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = connect(path, read_only=True)
+        self._cache = BucketCache()
 
     def series(self, job: str, points: int, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
         """The job's steps from `first` to `last` in about `points` buckets that keep every spike."""
@@ -60,7 +62,7 @@ class HistoryReader:
         self, job: str, points: int, first: int | None = None, last: int | None = None
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The same, and the curves of the user's metrics, validations and parameter groups."""
-        return curves(self.connection, job, points, first, last)
+        return curves(self.connection, job, points, first, last, self._cache)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
         """The job's last sample of its layers; None if there is none."""

@@ -8,12 +8,14 @@ a name would be repeated a thousand times.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from caboose_daemon.steps.named import MAX_NAMES, SOURCES
+from caboose_daemon.store.bucket_cache import Buckets
 from caboose_daemon.store.step_table import NAMED_CONDENSED
 
+Known = Callable[[int], Buckets | None]
 MAX_SERIES = MAX_NAMES * len(SOURCES)
 _BUCKET = (
     f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in NAMED_CONDENSED.items())} FROM named_steps "  # noqa: S608
@@ -25,14 +27,17 @@ _VALUES = tuple(NAMED_CONDENSED)[2:]
 
 
 def named_series(
-    connection: sqlite3.Connection, job: int, spans: Sequence[tuple[int, int, int]], width: int
+    connection: sqlite3.Connection, job: int, spans: Sequence[tuple[int, int, int]], width: int, known: Known
 ) -> list[dict[str, Any]]:
-    """The curves within these (attempt, first step, last step), in buckets of `width` steps, by source and name."""
+    """The curves within these (attempt, first step, last step), in buckets of `width` steps, by source and name.
+
+    `known` returns what is kept of an attempt.
+    """
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'named_steps'").fetchone():
         return []  # a journal of an earlier version that is only read
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for attempt, low, high in spans:
-        for source, name, *values in _buckets(connection, job, attempt, low, high, width):
+        for source, name, *values in _buckets(connection, job, attempt, low, high, width, known(attempt)):
             curve = found.get((source, name))
             if curve is None:
                 if len(found) >= MAX_SERIES:
@@ -46,11 +51,19 @@ def named_series(
 
 
 def _buckets(
-    connection: sqlite3.Connection, job: int, attempt: int, low: int, high: int, width: int
+    connection: sqlite3.Connection, job: int, attempt: int, low: int, high: int, width: int, known: Buckets | None
 ) -> Iterator[tuple[Any, ...]]:
     first, last = connection.execute(_EDGES, (job, attempt, low, high)).fetchone()
     if first is None:
         return
     for start in range(first - first % width, last + 1, width):
+        # A validation is declared a moment after its step, so the newest bucket before the end may still change.
+        whole = known if low <= start and start + 2 * width - 1 < high else None
+        if whole is not None and start in whole:
+            yield from whole[start]
+            continue
         edges = (max(low, start), min(high, start + width - 1))
-        yield from connection.execute(_BUCKET, (job, attempt, *edges))
+        rows = connection.execute(_BUCKET, (job, attempt, *edges)).fetchall()
+        if whole is not None:
+            whole[start] = rows
+        yield from rows
