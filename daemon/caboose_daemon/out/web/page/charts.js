@@ -14,7 +14,7 @@ import { attemptLabels, attemptShapes, badTrace, gapShapes, incidentShapes, inci
 import { recall, remember } from "./memory.js";
 import { drawGroupNames, drawNamedCharts, groupLines, startNamedCharts, validationLoss, widest } from "./named_charts.js";
 import { drawParts, partNames } from "./part_lines.js";
-import { bandTrace, baseLayout, draw, followTheme, isReady, lineTraces, missing, PART_COLOURS, setScale, spikeTrace, stepName, table } from "./plot.js";
+import { bandTrace, baseLayout, draw, followTheme, isReady, lineTraces, missing, PART_COLOURS, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { halfLife, smoothed } from "./smoothing.js";
 import { drawPhases, drawThroughput } from "./speed.js";
 import { axisKind, keepInSight, offerAxes, rangeInSight, startZooming } from "./zooming.js";
@@ -131,7 +131,7 @@ function curveTraces(scene, { valueOf, lowOf, highOf, hover, isLog = false, paus
     return [
       bandTrace(segments(part, hasBand, pauses), lowOf, highOf, fate),
       ...lineTraces(parts, valueOf, (row) => hover(row, fate), fate, smooth),
-      spikeTrace(spikes(part.filter(has), sight, valueOf, lowOf, highOf, isLog), valueOf, fate),
+      ...spikeTraces(spikes(part.filter(has), sight, valueOf, lowOf, highOf, isLog), valueOf, fate),
     ];
   });
 }

@@ -8,7 +8,7 @@ import { namedRunLines } from "./compare.js";
 import { byFate, segments, spikes, valueRange } from "./curves.js";
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
 import { decimal, escape, plural } from "./format.js";
-import { bandTrace, baseLayout, colours, draw, lineTraces, PART_COLOURS, partColour, setScale, spikeTrace, stepName, table } from "./plot.js";
+import { bandTrace, baseLayout, colours, draw, lineTraces, PART_COLOURS, partColour, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
 const MOST_CHARTS = 8;
@@ -137,7 +137,7 @@ function metricTraces(scene, name, rows) {
     return [
       bandTrace(parts, (row) => row.low, (row) => row.high, fate),
       ...lineTraces(parts, mean, hover, fate, scene.half && smoothed(parts, mean, scene.half)),
-      spikeTrace(spikes(part, scene.sight, mean, (row) => row.low, (row) => row.high, false), mean, fate),
+      ...spikeTraces(spikes(part, scene.sight, mean, (row) => row.low, (row) => row.high, false), mean, fate),
     ];
   });
 }

@@ -116,8 +116,9 @@ export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null, accent 
   ];
 }
 
-/** A stroke from the line to each value that stands out, with its size where one hovers over its tip. */
-export function spikeTrace(found, valueOf, fate, say = decimal) {
+/** A stroke from the line to each value that stands out, with its size where one hovers over its tip: a trace, or none. */
+export function spikeTraces(found, valueOf, fate, say = decimal) {
+  if (!found.length) return [];
   const colour = { current: colours.accent, undone: colours.undone, earlier: colours.earlier }[fate];
   const x = [], y = [], hovertext = [];
   for (const [row, value] of found) {
@@ -125,7 +126,7 @@ export function spikeTrace(found, valueOf, fate, say = decimal) {
     y.push(valueOf(row), value, null);
     hovertext.push("", `${say(value)} in one of ${plural(row.numSteps, "step")} up to ${stepName(row, fate)}`, "");
   }
-  return { x, y, name: "spikes", type: "scatter", mode: "lines", line: { color: colour, width: 1.5 }, hovertext, hoverinfo: "text" };
+  return [{ x, y, name: "spikes", type: "scatter", mode: "lines", line: { color: colour, width: 1.5 }, hovertext, hoverinfo: "text" }];
 }
 
 /** The visible rows as a table, made when it is asked for; `columns` are its numbers by their names. */

@@ -11,7 +11,7 @@ import { band, byFate, segments, spikes, stacked, surviving, valueRange } from "
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
 import { belief, compact, decimal, duration } from "./format.js";
 import { PHASES } from "./model.js";
-import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, spikeTrace, stepName, table } from "./plot.js";
+import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
 const LAYERS = [...PHASES, "other"];
@@ -37,7 +37,7 @@ export function drawThroughput(scene) {
   const traces = [];
   for (const [fate, part] of byFate(rows, model.status.attempt, model.rollbacks())) {
     const parts = segments(part, has);
-    traces.push(bandTrace(parts, low, high, fate), spikeTrace(spikes(part, sight, (row) => rates.get(row)?.mean ?? null, low, high, false), (row) => rates.get(row).mean, fate, amount));
+    traces.push(bandTrace(parts, low, high, fate), ...spikeTraces(spikes(part, sight, (row) => rates.get(row)?.mean ?? null, low, high, false), (row) => rates.get(row).mean, fate, amount));
     const hover = (row) => `${stepName(row, fate)}<br>${amount(mean(row))} ${name}/s` + (row.numSteps > 1 ? `<br>${amount(low(row))} to ${amount(high(row))}` : "");
     traces.push(...lineTraces(parts, mean, hover, fate, half && smoothed(parts, mean, half)));
   }
