@@ -111,6 +111,18 @@ def test_a_restarted_daemon_keeps_the_names_that_had_a_place(journaled: Make, re
     assert curve(reader, "metric", "m1")["value"] == [1.0, 2.0]
 
 
+def test_validations_of_an_earlier_version_become_curves_on_opening(journaled: Make, reader: HistoryReader) -> None:
+    story = scenario(ranks=2, core=journaled()).healthy(10)
+    for rank in range(2):
+        story.says(rank, Event(attempt=0, step=10, time=story.now, kind="validation", fields={"loss": 1.5, "at": "x"}))
+    story.healthy(1)
+    assert isinstance(story.core, JournaledCore)
+    story.core.execute("DROP TABLE named_steps")
+    story.daemon_restarts()
+
+    assert curve(reader, "validation", "loss")["value"] == [1.5]
+
+
 def test_old_named_numbers_go_with_their_steps(journaled: Make, reader: HistoryReader) -> None:
     core = journaled(max_steps=20)
     story = scenario(ranks=1, core=core).plays(100, metrics=lambda rank, step: {"x": 1.0})
