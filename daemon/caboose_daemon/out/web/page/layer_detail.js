@@ -164,8 +164,8 @@ function createChart([stat]) {
   chart.setAttribute("role", "img");
   chart.setAttribute("aria-label", `${title} by step`);
   chart.dataset.title = title;
-  const heading = make("h4", "", `${title[0].toUpperCase()}${title.slice(1)}`);
-  return make("div", "", "", make("div", "chart-title", "", heading, make("span", "hint")), chart);
+  const heading = make("h4", "", `${title[0].toUpperCase()}${title.slice(1)} `, make("span", "hint"));
+  return make("div", "", "", make("div", "chart-title", "", heading), chart);
 }
 
 /** One line per attempt, dots if there are few, and crosses at the bottom for non-finite values. */
