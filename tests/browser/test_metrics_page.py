@@ -96,6 +96,7 @@ def test_a_spike_of_one_step_is_a_stroke_in_the_overview_of_a_long_run(tmp_path:
         place = max(range(len(found["y"])), key=lambda at: found["y"][at] or 0.0)
         assert found["x"][place] == pytest.approx(SPIKE, abs=60)
         assert "in one of" in found["text"][place]
+        page.goto("about:blank")  # before its daemon ends
 
 
 def test_axes_and_a_link_to_a_view(

@@ -44,7 +44,7 @@ function button(text, title, action) {
 async function savePicture(chart, name) {
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
   const { clientWidth: width, clientHeight: height } = chart;
-  const what = chart.getAttribute("aria-label").replace(/ by step$/, "");
+  const what = chart.getAttribute("aria-label").replace(/ by \w+$/, "");
   const title = { text: escape(`${document.getElementById("picker-name").textContent}: ${what}`), font: { size: 13 }, x: 0.01, xanchor: "left", y: 0.98 };
   const layout = { ...chart.layout, paper_bgcolor: paper, plot_bgcolor: paper, title, margin: { ...chart.layout.margin, t: 34 } };
   const picture = await window.Plotly.toImage({ data: chart.data, layout }, { format: "png", width, height: height + 24, scale: SCALE });

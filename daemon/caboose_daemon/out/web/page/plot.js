@@ -54,6 +54,7 @@ export function draw(id, traces, layout, rows = null) {
   const element = byId(id);
   const isFirst = !element.classList.contains("js-plotly-plot");
   window.Plotly.react(element, traces, layout, CONFIG);
+  element.ariaLabel = (element.ariaLabel ?? "").replace(/ by \w+$/, ` by ${axisKind()}`);
   if (rows) offerExport(element, rows);
   if (!isFirst) return;
   element.on("plotly_relayout", (change) => {
