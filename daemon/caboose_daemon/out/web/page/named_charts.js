@@ -7,11 +7,13 @@
 import { namedRunLines } from "./compare.js";
 import { byFate, segments, spikes, valueRange } from "./curves.js";
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
-import { decimal, escape, plural } from "./format.js";
+import { compact, decimal, escape, plural } from "./format.js";
 import { bandTrace, baseLayout, colours, draw, lineTraces, PART_COLOURS, partColour, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
 const MOST_CHARTS = 8;
+/** From here on a number is written with a unit, such as 323 K. */
+const LARGE = 1e4;
 const mean = (row) => row.mean;
 const has = (row) => row.mean !== null;
 const pauses = (row) => row.mean === null && !row.numBad;
@@ -121,14 +123,17 @@ function drawOne(scene, name, curves) {
   }
   const layout = baseLayout(scene.sight);
   setScale(layout.yaxis, range, false);
+  if (range && range[1] >= LARGE) layout.yaxis.tickformat = "~s";
   layout.shapes = scene.shapes;
   const [first] = curves;
   draw(element.id, traces, layout, table(first.rows, scene.sight, { value: mean, min: (row) => row.low, max: (row) => row.high }));
   const latest = curves.map(({ source, rows }) => [source, rows.findLast(has)]).filter(([, row]) => row);
-  const text = latest.map(([source, row]) => (latest.length > 1 ? `${source} ${decimal(row.mean)}` : `${source === "validation" ? "validation, " : ""}now ${decimal(row.mean)}`)).join(" · ");
+  const text = latest.map(([source, row]) => (latest.length > 1 ? `${source} ${short(row.mean)}` : `${source === "validation" ? "validation, " : ""}now ${short(row.mean)}`)).join(" · ");
   const numBad = curves.reduce((sum, { rows }) => sum + rows.reduce((bad, row) => bad + row.numBad, 0), 0);
   setText(element.previousElementSibling.querySelector(".hint"), numBad ? `${text} · ${numBad} NaN or infinite` : text);
 }
+
+const short = (value) => (value >= LARGE && value < 1e15 ? compact(value) : decimal(value));
 
 function metricTraces(scene, name, rows) {
   return byFate(rows, scene.current, scene.rollbacks).flatMap(([fate, part]) => {
