@@ -139,6 +139,7 @@ def test_api_and_metrics_of_a_real_daemon(tmp_path: Path) -> None:
             send_steps(ranks, step, step, metrics={"accuracy": 0.1 * step, "bad": math.nan})
         for rank in ranks:
             rank.send(Event(attempt=0, step=5, time=1005.0, kind="validation", fields={"loss": 1.25}))
+        assert wait_until(lambda: daemon.step("train") == 5, 10)
         assert wait_until(lambda: len(_named(daemon)) == 3 and len(_named(daemon)[0]["step"]) == 5, 10)
 
         first, bad, validation = _named(daemon)
