@@ -156,7 +156,7 @@ def test_another_run_is_overlaid_and_stays_in_the_link(daemon: DaemonProcess, pa
         simulated_ranks(daemon.endpoint, 1, {"job": first}) as ranks,
         simulated_ranks(daemon.endpoint, 1, {"job": second}) as others,
     ):
-        send_steps(ranks, 1, 20, metrics={"x": 1.0})
+        send_steps(ranks, 1, 20, metrics={"x": 1.0}, num_tokens=10)
         send_steps(others, 1, 30, metrics={"x": 3.0}, loss=4.0)
         page.goto(f"{daemon.url}?job={first}")
         trace(page, "loss-chart", "current", 20)
@@ -169,6 +169,11 @@ def test_another_run_is_overlaid_and_stays_in_the_link(daemon: DaemonProcess, pa
         expect(page.locator("#legend")).to_contain_text(second)
         page.reload()
         trace(page, "loss-chart", f"run {second}", 30)
+        page.get_by_label("Axis of the curves").select_option("tokens")
+        page.wait_for_function(f"() => ({TRACE})(['loss-chart', 'current']).x.at(-1) === 200")
+        assert page.evaluate(TRACE, ["loss-chart", f"run {second}"]) is None, "a run without tokens has no place there"
+        expect(page.locator("#compare-note")).to_have_text(f"{second} reports no tokens.")
+        expect(page.locator("#compare-note")).to_be_visible()
         for width in (390, 2560):
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_function("(width) => document.documentElement.scrollWidth === width", arg=width)

@@ -49,7 +49,7 @@ export function offerRuns(known, name) {
   drawList();
 }
 
-/** The chosen runs that are loaded, in their order; each has a colour of its own. */
+/** The chosen runs that are loaded and known on this axis, in their order; each has a colour of its own. */
 export function otherRuns(kind) {
   const loaded = [...runs.values()].filter(({ name, rows }) => rows && name !== own);
   for (const run of loaded) {
@@ -59,7 +59,14 @@ export function otherRuns(kind) {
     const gaps = run.place.place(run.rows);
     for (const curve of run.named) run.place.placeNamed(curve.rows, gaps);
   }
-  return loaded;
+  drawProblems(kind);
+  return loaded.filter((run) => run.place.kind === kind);
+}
+
+/** Says which of the chosen runs are not drawn, and why. */
+function drawProblems(kind) {
+  const of = ({ name, rows, place, problem }) => problem || (rows && place?.kind !== kind ? `${name} reports no ${kind}.` : "");
+  setNote(byId("compare-note"), [...runs.values()].map(of).filter(Boolean).join(" "));
 }
 
 /** The lines of a number of every other run. */
@@ -107,7 +114,6 @@ async function load(run) {
   } catch (problem) {
     run.problem = problem.status === 404 ? `${run.name} is not known.` : "";
   }
-  setNote(byId("compare-note"), [...runs.values()].map(({ problem }) => problem).filter(Boolean).join(" "));
   onChange();
 }
 
