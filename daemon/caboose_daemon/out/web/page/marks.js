@@ -50,7 +50,7 @@ export function incidentTrace(model, place, sight) {
   const withLabel = labelled(incidents, onset, room);
   const edge = sight[1] - span * (isNarrow() ? 0.12 : 0.025);
   const isFollowed = (incident) => incidents.some((other) => onset(other) > onset(incident) && onset(other) < onset(incident) + room);
-  const until = (incident) => (incident.is_open ? incident.state : `resolved at ${whole(incident.closed_step)}`);
+  const until = (incident) => (incident.is_open ? incident.state : `${incident.state === "unresolved" ? "open at the end" : "resolved"} at ${whole(incident.closed_step)}`);
   return {
     x: incidents.map(onset),
     y: incidents.map(() => 0.965),
