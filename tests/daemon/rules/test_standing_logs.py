@@ -93,17 +93,44 @@ def restless(num: int, level: float, seed: int = 0) -> Float64:
     return np.asarray(level * np.exp(0.7 * np.random.default_rng(seed).standard_normal(num)), dtype=np.float64)
 
 
-def test_a_calm_log_that_becomes_restless_oscillates(tmp_path: Path) -> None:
-    losses = np.concatenate([noisy(fallen(120, 5.0, 1.0, 15), 0.01), restless(160, 1.2)])
+@pytest.mark.parametrize("num", [24, 60, 240])
+def test_a_calm_log_that_becomes_restless_oscillates(tmp_path: Path, num: int) -> None:
+    """Half of the log is enough, however few rows it has."""
+    calm = num // 2
+    losses = np.concatenate([noisy(fallen(calm, 5.0, 1.0, num / 16), 0.01), restless(num - calm, 1.2)])
 
     first = episodes(tmp_path, "oscillation", losses)[0].first
 
     assert first.severity == "warning"
-    assert 120 + 3 * 16 <= first.step / 250 < 120 + 6 * 16
+    assert first.step / 250 >= calm + 3
 
 
-def test_restless_for_two_blocks_is_not_enough(tmp_path: Path) -> None:
-    losses = np.concatenate([noisy(fallen(128, 5.0, 1.0, 15), 0.01), restless(32, 1.2), noisy(flat(100, 1.0), 0.01)])
+@pytest.mark.parametrize("period", [2.0, 3.0, 7.0, 12.0])
+def test_slow_and_fast_waves_are_unrest(tmp_path: Path, period: float) -> None:
+    wave = 1.0 + 0.5 * np.cos(2 * np.pi * np.arange(60) / period)
+    losses = np.concatenate([noisy(fallen(40, 5.0, 1.0, 5), 0.01), wave])
+
+    assert raised(tmp_path, losses).get("oscillation") == "warning"
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(0.08, False), (0.4, True)])
+def test_swings_must_be_a_good_part_of_the_level(tmp_path: Path, size: float, is_found: bool) -> None:
+    swings = 1.0 + size * (-1.0) ** np.arange(60)
+    losses = np.concatenate([noisy(fallen(60, 5.0, 1.0, 5), 0.003), swings])
+
+    assert ("oscillation" in raised(tmp_path, losses)) == is_found
+
+
+def test_a_few_restless_rows_are_not_enough(tmp_path: Path) -> None:
+    losses = np.concatenate([noisy(fallen(128, 5.0, 1.0, 15), 0.01), restless(12, 1.2), noisy(flat(100, 1.0), 0.01)])
+
+    assert episodes(tmp_path, "oscillation", losses) == []
+
+
+@pytest.mark.parametrize("level", [0.6, 1.7, 5.0])
+@pytest.mark.parametrize("num", [30, 60, 200])
+def test_another_level_is_no_unrest(tmp_path: Path, num: int, level: float) -> None:
+    losses = np.concatenate([noisy(flat(num, 1.0), 0.01), noisy(flat(num, level), 0.01)])
 
     assert episodes(tmp_path, "oscillation", losses) == []
 
