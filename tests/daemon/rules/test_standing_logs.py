@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caboose_daemon.config import load
+from caboose_daemon.offline.replay.logs import read_log
+from caboose_daemon.offline.replay.player import play
 from support.curves import Float64, Watch, flat, noisy, power_law, views
 from support.seeds import seeds
 from support.sparse import episodes, fallen, raised
@@ -46,12 +49,74 @@ def test_its_onset_is_a_quarter_into_the_run(tmp_path: Path) -> None:
 
 
 def test_a_log_that_falls_again_is_no_longer_stuck(tmp_path: Path) -> None:
-    losses = np.concatenate([stuck(40), noisy(7.4 * np.exp(-np.arange(60) / 60), 0.004)])
+    losses = np.concatenate([stuck(60), noisy(7.4 * np.exp(-np.arange(40) / 60), 0.004)])
 
     (episode,) = episodes(tmp_path, "plateau", losses)
 
     assert not episode.is_open
-    assert episode.last.step > 40 * 250
+    assert episode.last.step > 60 * 250
+
+
+@pytest.mark.parametrize(("num", "is_late"), [(40, False), (70, True)])
+def test_a_log_is_judged_when_half_of_it_is_over(tmp_path: Path, num: int, is_late: bool) -> None:
+    """Some runs stay at chance for a good part of their length, and learn then."""
+    chance, learning = noisy(flat(num, 2.303), 0.002), noisy(fallen(100 - num, 2.303, 0.5, 10), 0.002)
+
+    found = episodes(tmp_path, "not_learning", np.concatenate([chance, learning]))
+
+    assert bool(found) == is_late
+    assert all(episode.first.step >= 49 * 250 for episode in found)
+
+
+def test_each_attempt_of_a_log_has_a_length_of_its_own(tmp_path: Path) -> None:
+    first, second = noisy(fallen(300, 2.303, 0.5, 10), 0.002), noisy(flat(60, 2.303), 0.002)
+    steps = np.concatenate([np.arange(300), np.arange(60)])
+    path = tmp_path / "log.csv"
+    values = zip(steps.tolist(), np.concatenate([first, second]).tolist(), strict=True)
+    path.write_text("step,loss\n" + "\n".join(f"{step},{loss}" for step, loss in values))
+
+    assert "not_learning" in {finding.rule for finding in play(read_log(path), load(None).rules).findings}
+
+
+@pytest.mark.parametrize(("noise", "fall", "is_found"), [(0.05, 0.0, True), (0.05, 0.2, False), (0.3, 0.0, False)])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_noisy_log_without_a_trend(tmp_path: Path, noise: float, fall: float, is_found: bool, seed: int) -> None:
+    """It need not be flat to a percent: it must have fallen by less than any run that learns, for certain."""
+    losses = noisy(np.linspace(4.0, 4.0 * (1.0 - fall), 100), noise, seed=seed)
+
+    assert ("not_learning" in raised(tmp_path, losses)) == is_found
+
+
+def test_coming_back_from_a_bad_start_is_no_progress(tmp_path: Path) -> None:
+    losses = noisy(np.concatenate([[4.0], [16.0, 21.0, 9.0], flat(56, 4.0)]), 0.01)
+
+    assert "not_learning" in raised(tmp_path, losses)
+
+
+def wandering(num: int, level: float, size: float, seed: int) -> Float64:
+    """A level that keeps nine tenths of its deviation from row to row."""
+    values, last = [], 0.0
+    for fresh in np.random.default_rng(seed).standard_normal(num).tolist():
+        last = 0.9 * last + (1.0 - 0.81) ** 0.5 * fresh
+        values.append(level * np.exp(size * last))
+    return np.array(values, dtype=np.float64)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_level_that_wanders_neither_stands_still_nor_rises(tmp_path: Path, seed: int) -> None:
+    """Rows that resemble their neighbours are fewer observations than rows."""
+    losses = wandering(400, 1.0, 0.1, seed) * power_law(400)
+
+    assert not {"plateau", "not_learning", "divergence"} & raised(tmp_path, losses).keys()
+
+
+@pytest.mark.parametrize("num", [30, 150])
+def test_a_steady_rise_within_such_wandering_is_a_divergence(tmp_path: Path, num: int) -> None:
+    losses = wandering(num, 1.0, 0.03, 1) * np.concatenate(
+        [fallen(num // 3, 3.0, 1.0, 3), np.linspace(1, 2.2, num - num // 3)]
+    )
+
+    assert "divergence" in raised(tmp_path, losses)
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.01, 0.05])
