@@ -281,3 +281,18 @@ def test_a_loss_that_breaks_as_well_is_another_episode() -> None:
     watched = Watch("non_finite").over(views(losses, validations=at))
 
     assert [episode.severity for episode in watched.episodes] == ["warning", "critical"]
+
+
+# NaN in single rows
+
+
+@pytest.mark.parametrize(
+    ("bad", "severity"), [((20,), "warning"), ((20, 55), "critical"), ((20, 21), "critical"), ((79,), "critical")]
+)
+def test_a_row_of_nan_pages_if_it_is_not_the_only_one_or_the_log_ends_there(
+    tmp_path: Path, bad: tuple[int, ...], severity: str
+) -> None:
+    losses = noisy(fallen(80, 4.0, 1.0, 20), 0.01)
+    losses[list(bad)] = NAN
+
+    assert raised(tmp_path, losses) == {"non_finite": severity}

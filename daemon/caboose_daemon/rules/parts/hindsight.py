@@ -21,3 +21,8 @@ def is_too_early(view: JobView, num_points: int) -> bool:
     """Whether more than half of a log is still to come."""
     rows = view.setting(ROWS)
     return rows is not None and num_points < JUDGED * rows
+
+
+def is_last(view: JobView, num_rows: int) -> bool:
+    """Whether this many rows are all of a log."""
+    return view.setting(ROWS) == num_rows
