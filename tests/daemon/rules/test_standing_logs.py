@@ -296,3 +296,22 @@ def test_a_row_of_nan_pages_if_it_is_not_the_only_one_or_the_log_ends_there(
     losses[list(bad)] = NAN
 
     assert raised(tmp_path, losses) == {"non_finite": severity}
+
+
+# The end of a log
+
+
+@pytest.mark.parametrize(("end", "severity"), [(1.15, "warning"), (1.5, "critical")])
+@pytest.mark.parametrize("num", [40, 200])
+def test_a_log_that_ends_well_above_its_best_pages(tmp_path: Path, num: int, end: float, severity: str) -> None:
+    losses = noisy(np.concatenate([fallen(num // 2, 4.0, 1.0, num / 12), np.linspace(1.0, end, num // 2)]), 0.002)
+
+    assert raised(tmp_path, losses)["divergence"] == severity
+
+
+def test_the_same_rise_does_not_page_while_the_log_goes_on(tmp_path: Path) -> None:
+    rise = np.concatenate(
+        [fallen(60, 4.0, 1.0, 8), np.linspace(1.0, 1.4, 60), np.linspace(1.4, 0.8, 40), flat(40, 0.8)]
+    )
+
+    assert raised(tmp_path, noisy(rise, 0.002)) == {"divergence": "warning"}
