@@ -315,3 +315,14 @@ def test_the_same_rise_does_not_page_while_the_log_goes_on(tmp_path: Path) -> No
     )
 
     assert raised(tmp_path, noisy(rise, 0.002)) == {"divergence": "warning"}
+
+
+@pytest.mark.parametrize(("num", "is_found"), [(32, True), (200, False)])
+def test_the_level_before_a_spike_is_learned_from_a_quarter_of_a_short_log(
+    tmp_path: Path, num: int, is_found: bool
+) -> None:
+    """A long log has time to learn it, and its first rows are its start."""
+    losses = noisy(fallen(num, 4.0, 2.0, 10), 0.01)
+    losses[14] *= 3.0
+
+    assert ("loss_spike" in raised(tmp_path, losses)) == is_found

@@ -9,6 +9,8 @@ that began late, and one that does not has had its time. A live run's length is 
 instead.
 """
 
+import math
+
 from caboose_daemon.steps.view import JobView
 
 ROWS = "num_rows"
@@ -26,3 +28,9 @@ def is_too_early(view: JobView, num_points: int) -> bool:
 def is_last(view: JobView, num_rows: int) -> bool:
     """Whether this many rows are all of a log."""
     return view.setting(ROWS) == num_rows
+
+
+def share_of(view: JobView, share: float, least: int) -> float:
+    """This share of a log's rows, at least `least`; infinite where its length is unknown."""
+    rows = view.setting(ROWS)
+    return math.inf if rows is None else max(least, int(share * rows))
