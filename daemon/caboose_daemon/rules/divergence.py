@@ -107,7 +107,7 @@ class Divergence(Rule[DivergenceConfig]):
         self._rise = LongRise()
         self._rise_onset: int | None = None
         self._first_step: int | None = None
-        self._num_rows = 0
+        self._num_losses = 0
         self._ends_here = False
         """Whether this is the last row of a log."""
         self._is_reported = False
@@ -116,14 +116,14 @@ class Divergence(Rule[DivergenceConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the loss is away from its best level."""
         step = view.step
-        if step is None:
+        if step is None or step.mean_loss is None:
             return None
-        self._num_rows += 1
+        self._num_losses += 1
         if (loss := step.finite_loss) is None:
             return None
         if self._first_step is None:
             self._first_step = step.step
-        self._ends_here = step.stands_for_many and is_last(view, self._num_rows)
+        self._ends_here = step.stands_for_many and is_last(view, self._num_losses)
         self._progress.observe(loss, view)
         self._rise.add(loss, self.config.slow_points if step.stands_for_many else self.config.slow_steps)
         slow = None if self._is_reported else self._follow_rise(step.step)

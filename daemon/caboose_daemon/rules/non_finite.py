@@ -94,7 +94,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         self._num_skipped = 0
         self._modules = WatchedModules()
         self._validation = BadValidation()
-        self._num_rows = 0
+        self._num_losses = 0
         self._num_bad_losses = 0
         self._validation_onset: int | None = None
         """The onset of a bad validation that is reported."""
@@ -104,7 +104,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         step = view.step
         if step is None:
             return None
-        self._num_rows += 1
+        self._num_losses += step.mean_loss is not None
         if view.events:
             self._validation.observe(view, step.step)
         if self._is_finite_log_row(step):
@@ -141,7 +141,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         """Whether a row of a log, which stands for many steps, is not the first bad one, or is where the log ends."""
         if not (bad.loss and step.stands_for_many):
             return False
-        return self._num_bad_losses >= 2 or is_last(view, self._num_rows)
+        return self._num_bad_losses >= 2 or is_last(view, self._num_losses)
 
     def resume(self, finding: Finding) -> None:
         """Keeps the origin; a loss that is now 0.0 was positive once."""

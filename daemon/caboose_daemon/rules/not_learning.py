@@ -22,7 +22,7 @@ unknown) has found nothing that holds beyond the samples it fell on.
 A log is judged in hindsight (see `hindsight`), when half of it is over. Any run that learns has fallen visibly by then.
 So it need not be flat to a percent: that it fell by less than `least_progress` is enough, if that is certain. A rise
 above the start is cut off first, because coming back from it is no progress. Rows that resemble their neighbours are
-fewer observations than rows.
+fewer observations than rows. A log of 12 to 19 rows is judged at its last one.
 
 A run that learns slowly looks flat over a short time, hence the many steps for live runs, of which every step is seen.
 A slow start at chance level falls significantly by a little at every step; it is not flat. A warm-up from a rate of
@@ -38,13 +38,15 @@ from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.chance import known, likely
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.hindsight import is_too_early
+from caboose_daemon.rules.parts.hindsight import is_last, is_too_early
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import standstill
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 16
+MIN_WHOLE = 12
+"""Losses of a whole log that are enough."""
 MIN_EVALUATIONS = 3
 MEMORISING_POINTS = 80
 """Points before a significant fall can be memorisation: a slow start at chance level looks the same for a while."""
@@ -128,8 +130,7 @@ class NotLearning(Rule[NotLearningConfig]):
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         has_new = has_new and not is_too_early(view, self._curve.num_points)
-        enough = self.config.min_points if step.stands_for_many else self.config.min_steps
-        if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
+        if has_new and self._is_enough(view, is_log=step.stands_for_many):
             was_flat, self._trend = self._trend is not None, self._judge(view)
             if was_flat and self._trend is None:
                 return self._finding(view, step.step, "resolved")
@@ -139,6 +140,14 @@ class NotLearning(Rule[NotLearningConfig]):
         """The curve was lost with the daemon: the verdict is kept until there is enough for a new one."""
         self._first_step = finding.onset_step
         self._trend = Trend(change=finding.values["change"], error=0.0, level=finding.values["level"])
+
+    def _is_enough(self, view: JobView, *, is_log: bool) -> bool:
+        """Whether there are enough losses to judge: a log that is over will have no more."""
+        num = self._curve.num_points
+        if is_log and num >= MIN_WHOLE and is_last(view, num):
+            return True
+        enough = self.config.min_points if is_log else self.config.min_steps
+        return num >= enough and len(self._curve.means) >= MIN_BUCKETS
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""

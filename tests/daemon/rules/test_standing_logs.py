@@ -68,6 +68,23 @@ def test_a_log_is_judged_when_half_of_it_is_over(tmp_path: Path, num: int, is_la
     assert all(episode.first.step >= 49 * 250 for episode in found)
 
 
+@pytest.mark.parametrize(("num", "is_found"), [(11, False), (12, True)])
+def test_a_log_that_is_over_after_twelve_rows_will_have_no_more(tmp_path: Path, num: int, is_found: bool) -> None:
+    assert ("not_learning" in raised(tmp_path, noisy(flat(num, 2.303), 0.002))) == is_found
+    assert raised(tmp_path, noisy(fallen(num, 2.303, 1.5, 8), 0.002)) == {}
+
+
+def test_rows_without_a_loss_do_not_count_for_its_length(tmp_path: Path) -> None:
+    """Trainers write evaluations, and sometimes more, into rows of their own."""
+    losses = np.full(160, NAN)
+    losses[::4] = noisy(flat(40, 2.303), 0.002)
+    path = tmp_path / "log.csv"
+    cells = ["" if np.isnan(loss) else str(loss) for loss in losses.tolist()]
+    path.write_text("step,loss,epoch\n" + "\n".join(f"{step},{cell},1" for step, cell in enumerate(cells)))
+
+    assert "not_learning" in {finding.rule for finding in play(read_log(path), load(None).rules).findings}
+
+
 def test_each_attempt_of_a_log_has_a_length_of_its_own(tmp_path: Path) -> None:
     first, second = noisy(fallen(300, 2.303, 0.5, 10), 0.002), noisy(flat(60, 2.303), 0.002)
     steps = np.concatenate([np.arange(300), np.arange(60)])

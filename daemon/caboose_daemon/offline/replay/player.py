@@ -5,7 +5,7 @@ Design
 A logged row becomes an aligned step of one rank, which the daemon's own `Pipeline` judges. What the log does not hold
 is not visible, so rules that need it abstain. Rules see a validation with the row it is logged in. A step number that
 decreases means that the run was started again: a new attempt. The clock advances by a second per row, since few logs
-have times. The number of rows is known from the first one on (see `hindsight`).
+have times. The number of losses is known from the first row on (see `hindsight`).
 """
 
 import itertools
@@ -25,7 +25,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.offline.replay.logs import Log
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.hindsight import ROWS
+from caboose_daemon.rules.parts.hindsight import LOSSES
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
 from caboose_daemon.steps.columns import StepSummary
@@ -114,7 +114,7 @@ def play(
         now = float(number)
         if number in lengths:
             pipeline.begin_attempt(job, hello, now - 1.0)  # what was open ended with the row before
-            job.facts = {**job.facts, ROWS: lengths[number]}
+            job.facts = {**job.facts, LOSSES: lengths[number]}
             assert job.attempt is not None, "it has just begun"
             job.attempt.regimes = RegimeTracker(is_resumed=job.num_attempts > 1 or row.step > max(1, 2 * gap))
         events = _events(row, now, log.events.get(number, ()), is_carried=carried.judge(row.val_loss))
@@ -137,10 +137,13 @@ def play(
 
 
 def _attempts(log: Log) -> dict[int, int]:
-    """The first row of each attempt, and its number of rows."""
+    """The first row of each attempt, and its number of rows with a loss."""
     again = np.flatnonzero(np.diff(log.steps) < 0) + 1
     starts = sorted({0, *again.tolist(), *log.restarts} & set(range(len(log.steps))))
-    return {start: end - start for start, end in itertools.pairwise([*starts, len(log.steps)])}
+    loss = log.columns.get("loss")
+    has_loss = np.zeros(len(log.steps), dtype=np.bool_) if loss is None else loss.is_logged
+    pairs = itertools.pairwise([*starts, len(log.steps)])
+    return {start: int(np.count_nonzero(has_loss[start:end])) for start, end in pairs}
 
 
 def _visible(log: Log) -> frozenset[str]:

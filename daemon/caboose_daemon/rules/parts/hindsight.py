@@ -13,24 +13,24 @@ import math
 
 from caboose_daemon.steps.view import JobView
 
-ROWS = "num_rows"
-"""Fact under which the reader of a log states the number of its rows."""
+LOSSES = "num_losses"
+"""Fact under which the reader of a log states in how many of its rows there is a loss."""
 JUDGED = 0.5
 """Share of a log after which it is judged."""
 
 
-def is_too_early(view: JobView, num_points: int) -> bool:
-    """Whether more than half of a log is still to come."""
-    rows = view.setting(ROWS)
-    return rows is not None and num_points < JUDGED * rows
+def is_too_early(view: JobView, num: int) -> bool:
+    """Whether more than half of a log is still to come after so many losses."""
+    total = view.setting(LOSSES)
+    return total is not None and num < JUDGED * total
 
 
-def is_last(view: JobView, num_rows: int) -> bool:
-    """Whether this many rows are all of a log."""
-    return view.setting(ROWS) == num_rows
+def is_last(view: JobView, num: int) -> bool:
+    """Whether this many losses are all of a log."""
+    return view.setting(LOSSES) == num
 
 
 def share_of(view: JobView, share: float, least: int) -> float:
-    """This share of a log's rows, at least `least`; infinite where its length is unknown."""
-    rows = view.setting(ROWS)
-    return math.inf if rows is None else max(least, int(share * rows))
+    """This share of a log's losses, at least `least`; infinite where its length is unknown."""
+    total = view.setting(LOSSES)
+    return math.inf if total is None else max(least, int(share * total))
