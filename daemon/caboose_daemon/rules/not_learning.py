@@ -129,7 +129,6 @@ class NotLearning(Rule[NotLearningConfig]):
             self._first_step = step.step
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
-        has_new = has_new and not is_too_early(view, self._curve.num_points)
         if has_new and self._is_enough(view, is_log=step.stands_for_many):
             was_flat, self._trend = self._trend is not None, self._judge(view)
             if was_flat and self._trend is None:
@@ -144,10 +143,11 @@ class NotLearning(Rule[NotLearningConfig]):
     def _is_enough(self, view: JobView, *, is_log: bool) -> bool:
         """Whether there are enough losses to judge: a log that is over will have no more."""
         num = self._curve.num_points
-        if is_log and num >= MIN_WHOLE and is_last(view, num):
+        if not is_log:
+            return num >= self.config.min_steps and len(self._curve.means) >= MIN_BUCKETS
+        if num >= MIN_WHOLE and is_last(view, num):
             return True
-        enough = self.config.min_points if is_log else self.config.min_steps
-        return num >= enough and len(self._curve.means) >= MIN_BUCKETS
+        return num >= self.config.min_points and len(self._curve.means) >= MIN_BUCKETS and not is_too_early(view, num)
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""

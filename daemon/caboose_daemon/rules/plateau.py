@@ -107,8 +107,8 @@ class Plateau(Rule[PlateauConfig]):
             self._start.append(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         is_log, num = step.stands_for_many, self._curve.num_points
-        has_new = has_new and not is_too_early(view, num)
-        if has_new and num >= (self.config.min_points if is_log else self.config.min_steps):
+        enough = self.config.min_points if is_log else self.config.min_steps
+        if has_new and num >= enough and not (is_log and is_too_early(view, num)):
             reason = self._judge(view, step.step) if num >= self.config.min_steps else ""
             began = step.step
             if is_log and not reason and (reason := self._stands_still(view)):
