@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ bench-power: setup ## how small a fault the rules find: faults spliced into heal
 bench-metamorphic: setup ## verdicts that must not change with units, step numbers and cadence (CORPUS=DIR; about five minutes)
 	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-metamorphic CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/metamorphic.py $(CORPUS) $(ARGS)
+
+bench-drawn: setup ## detection on drawn curves of many shapes, lengths and noises (about a minute; ARGS=-v for each wrong verdict)
+	@$(BIN)/python bench/drawn.py $(ARGS)
 
 bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)
 	@$(BIN)/python bench/rules.py $(ARGS)

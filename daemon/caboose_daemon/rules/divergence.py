@@ -16,7 +16,8 @@ before it falls, and the loss of a model that makes its own targets rises with t
 gained, it is critical only at twice the best level for `critical_steps`, after the run was near its best for as long.
 
 A rise can also be too slow for that, or have no level before it: a loss that has been above its best by `slow_ratio`
-for a third of the run, and is not coming back (see `long_rise`). Above where the run began that is critical.
+for a third of the run, and is not coming back (see `long_rise`). Above where the run began that is critical. So is
+either of them at the last row of a log, at `ratio` times the best level or more: this run does not come back.
 
 The best level is never forgotten within an attempt, so a diverged level is not learned as normal. A run that recovered
 several times before, as in adversarial training, is reported only when the rise is higher or longer than those (see
@@ -31,6 +32,7 @@ from statistics import median
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import is_last
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.long_rise import LongRise, Risen
 from caboose_daemon.rules.parts.past_spikes import PastSpikes
@@ -105,16 +107,23 @@ class Divergence(Rule[DivergenceConfig]):
         self._rise = LongRise()
         self._rise_onset: int | None = None
         self._first_step: int | None = None
+        self._num_losses = 0
+        self._ends_here = False
+        """Whether this is the last row of a log."""
         self._is_reported = False
         self._worst = Severity.WARNING
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the loss is away from its best level."""
         step = view.step
-        if step is None or (loss := step.finite_loss) is None:
+        if step is None or step.mean_loss is None:
+            return None
+        self._num_losses += 1
+        if (loss := step.finite_loss) is None:
             return None
         if self._first_step is None:
             self._first_step = step.step
+        self._ends_here = step.stands_for_many and is_last(view, self._num_losses)
         self._progress.observe(loss, view)
         self._rise.add(loss, self.config.slow_points if step.stands_for_many else self.config.slow_steps)
         slow = None if self._is_reported else self._follow_rise(step.step)
@@ -147,7 +156,8 @@ class Divergence(Rule[DivergenceConfig]):
                 assert self._first_step is not None, "there was a loss"
                 share = risen.num_since / self._progress.num
                 self._rise_onset = step - round(share * (step - self._first_step))
-            severity = Severity.CRITICAL if risen.level > self._progress.first else Severity.WARNING
+            is_lost = risen.level > self._progress.first or self._has_ended_high(risen.level - risen.best, risen.best)
+            severity = Severity.CRITICAL if is_lost else Severity.WARNING
             summary = f"loss rising: {risen.level:.4g} against {risen.best:.4g} before step {self._rise_onset:,}"
             return self._slow_finding(step, risen, severity, "diverging", summary)
         if self._rise_onset is None:
@@ -188,7 +198,9 @@ class Divergence(Rule[DivergenceConfig]):
             return None
         self._is_reported = True
         is_recovering = middle - self._best < STAYS * height
-        if not is_recovering and self._is_lost(middle, length):
+        if not is_recovering and (
+            self._is_lost(middle, length) or self._has_ended_high(middle - self._best, self._best)
+        ):
             self._worst = Severity.CRITICAL
         state = "recovering" if is_recovering else "diverging"
         onset = self._lasting.onset if self._lasting.onset is not None else step
@@ -207,6 +219,10 @@ class Divergence(Rule[DivergenceConfig]):
             return has_stayed and rise >= abs(self._best) and self._num_near >= self.config.critical_steps
         is_losing = rise > self.config.critical_share * gained and self._is_still_rising()
         return is_losing or (has_stayed and rise >= gained)
+
+    def _has_ended_high(self, rise: float, best: float) -> bool:
+        """Whether this is the end of a log, which is well above its best level: it will not come back."""
+        return self._ends_here and rise > (self.config.ratio - 1.0) * self._progress.size(best)
 
     def _is_still_rising(self) -> bool:
         """Whether the loss rises significantly over the later half of the time since it left its best level."""

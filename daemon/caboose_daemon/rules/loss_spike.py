@@ -16,6 +16,8 @@ more than `critical_share` of the run's improvement. The state compares the exce
 diverging. For a loss that has been negative a ratio means nothing; its height is measured by the run's improvement so
 far (see `progress`).
 
+The level is learned from the first `warmup_steps`, but from no more than a quarter of a log whose length is known.
+
 The mean over a short batch, the last of an epoch, scatters more: by the root of how much shorter it is. It is judged by
 that scale, and not learned.
 """
@@ -27,6 +29,7 @@ from statistics import median
 
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import share_of
 from caboose_daemon.rules.parts.past_spikes import PastSpikes
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -37,6 +40,9 @@ NORM_LEAD_STEPS = 5
 LINGERING_STEPS = 30
 SAMPLED_STEPS = 100
 """Steps whose median batch is the usual one."""
+WARMUP_SHARE = 0.25
+"""Share of a log from which the level is learned, at most."""
+LEAST_WARMUP = 10
 SHORT = 2.0
 """How much shorter than usual a short batch is, at least."""
 
@@ -107,6 +113,8 @@ class LossSpike(Rule[LossSpikeConfig]):
         step = view.step
         if step is None or (loss := step.finite_loss) is None:
             return None  # NaN and infinity are non_finite's
+        if step.stands_for_many and not self._progress.num:
+            self._loss = Baseline(int(min(self.config.warmup_steps, share_of(view, WARMUP_SHARE, LEAST_WARMUP))))
         self._watch_norm(step.step, step.finite_grad_norm)
         self._progress.observe(loss, view)
         if self._episode is not None:

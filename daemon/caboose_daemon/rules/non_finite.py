@@ -14,6 +14,9 @@ reported. A loss that is not finite is reported also then; it does not come from
 
 A loss that was positive and then stays at exactly 0.0 is how some trainers print NaN.
 
+One bad loss is a warning, and several in a row page. A row of a log stands for many steps: there a second one pages
+however late it comes, and so does the last row, because nothing shows that the run went on.
+
 A validation loss that is not finite any more while training is finite is a warning (see `bad_validation`).
 """
 
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.bad_validation import BadValidation
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import is_last
 from caboose_daemon.rules.parts.origins import (
     BadModule,
     Origin,
@@ -90,6 +94,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         self._num_skipped = 0
         self._modules = WatchedModules()
         self._validation = BadValidation()
+        self._num_losses = 0
+        self._num_bad_losses = 0
         self._validation_onset: int | None = None
         """The onset of a bad validation that is reported."""
 
@@ -98,6 +104,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         step = view.step
         if step is None:
             return None
+        self._num_losses += step.mean_loss is not None
         if view.events:
             self._validation.observe(view, step.step)
         if self._is_finite_log_row(step):
@@ -116,7 +123,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         if bad.loss and origin.loss_step is None:
             origin.loss_step = step.step
         self._refine(view, step, origin, bad)
-        is_critical = (bad.loss and bad.gradient) or origin.num_bad >= 2 or bad.zero
+        self._num_bad_losses += bad.loss
+        is_critical = (bad.loss and bad.gradient) or origin.num_bad >= 2 or bad.zero or self._is_lost(view, step, bad)
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.CRITICAL if is_critical else Severity.WARNING),
@@ -128,6 +136,12 @@ class NonFinite(Rule[NonFiniteConfig]):
             phase=origin.phase,
             values=self._values(origin, step),
         )
+
+    def _is_lost(self, view: JobView, step: AlignedStep, bad: _Bad) -> bool:
+        """Whether a row of a log, which stands for many steps, is not the first bad one, or is where the log ends."""
+        if not (bad.loss and step.stands_for_many):
+            return False
+        return self._num_bad_losses >= 2 or is_last(view, self._num_losses)
 
     def resume(self, finding: Finding) -> None:
         """Keeps the origin; a loss that is now 0.0 was positive once."""

@@ -19,11 +19,17 @@ there are any, distinguish the two, because memorised samples do not improve the
 loss still within a few percent of ln(classes) after an epoch (or after `chance_steps` where the length of an epoch is
 unknown) has found nothing that holds beyond the samples it fell on.
 
+A log is judged in hindsight (see `hindsight`), when half of it is over. Any run that learns has fallen visibly by then.
+So it need not be flat to a percent: that it fell by less than `least_progress` is enough, if that is certain. A rise
+above the start is cut off first, because coming back from it is no progress. Rows that resemble their neighbours are
+fewer observations than rows. A log of 12 to 19 rows is judged at its last one.
+
 A run that learns slowly looks flat over a short time, hence the many steps for live runs, of which every step is seen.
 A slow start at chance level falls significantly by a little at every step; it is not flat. A warm-up from a rate of
 zero is waited for. Where the number of classes is known, a loss at ln(classes) is reported as chance.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
@@ -32,12 +38,15 @@ from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.chance import known, likely
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import is_last, is_too_early
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import standstill
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
 MIN_BUCKETS = 16
+MIN_WHOLE = 12
+"""Losses of a whole log that are enough."""
 MIN_EVALUATIONS = 3
 MEMORISING_POINTS = 80
 """Points before a significant fall can be memorisation: a slow start at chance level looks the same for a while."""
@@ -45,8 +54,14 @@ KNOWING_EVALUATIONS = 8
 START_POINTS = 5
 START_ERROR = 1.7
 """Three standard errors of the median of that many normal values, in standard deviations of one."""
+MEDIAN_TO_SIGMA = 1.05
+"""The median of such differences likewise."""
 TO_SIGMA = 0.886
 """Mean absolute difference of two independent values to the standard deviation of one, if they are normal."""
+HIGH = 2.0
+"""Standard deviations above its start at which a loss has risen."""
+CERTAIN = 2.0
+"""Standard errors to the bound of a fall."""
 EIGHTHS = 8
 HAS_LEFT = 0.94
 """Share of chance; an eighth of the run below it shows that something was learned once."""
@@ -66,6 +81,8 @@ class NotLearningConfig(RuleConfig):
     """Relative distance from ln(num_classes) that counts as chance level."""
     fallen: float = 0.03
     """Fall from the start (first losses, or chance), as a share, that shows that something was learned."""
+    least_progress: float = 0.06
+    """Share of its level by which a log must have fallen by half of its rows, if noise hides how much it fell."""
     at_once: float = 0.6
     """Share of its start above which a log that fell only in its first quarter has learned no more than the frequencies
     of its targets."""
@@ -112,8 +129,7 @@ class NotLearning(Rule[NotLearningConfig]):
             self._first_step = step.step
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
-        enough = self.config.min_points if step.stands_for_many else self.config.min_steps
-        if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
+        if has_new and self._is_enough(view, is_log=step.stands_for_many):
             was_flat, self._trend = self._trend is not None, self._judge(view)
             if was_flat and self._trend is None:
                 return self._finding(view, step.step, "resolved")
@@ -123,6 +139,15 @@ class NotLearning(Rule[NotLearningConfig]):
         """The curve was lost with the daemon: the verdict is kept until there is enough for a new one."""
         self._first_step = finding.onset_step
         self._trend = Trend(change=finding.values["change"], error=0.0, level=finding.values["level"])
+
+    def _is_enough(self, view: JobView, *, is_log: bool) -> bool:
+        """Whether there are enough losses to judge: a log that is over will have no more."""
+        num = self._curve.num_points
+        if not is_log:
+            return num >= self.config.min_steps and len(self._curve.means) >= MIN_BUCKETS
+        if num >= MIN_WHOLE and is_last(view, num):
+            return True
+        return num >= self.config.min_points and len(self._curve.means) >= MIN_BUCKETS and not is_too_early(view, num)
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""
@@ -134,8 +159,8 @@ class NotLearning(Rule[NotLearningConfig]):
 
     def _judge(self, view: JobView) -> Trend | None:
         """The trend if it is flat, else None; also decides when the run has learned for good."""
-        means = self._curve.means
-        line = trend(means[max(1, len(means) // 16) :])
+        means = self._means(view)
+        line = trend(means[max(1, len(means) // 16) :], remembers=True)
         limit = self.config.min_improvement
         chance = known(view)
         still = self._fell_at_once(view)
@@ -149,17 +174,30 @@ class NotLearning(Rule[NotLearningConfig]):
         if self._trend is not None:  # once reported, it lasts until the loss falls significantly, and by enough
             return None if line.falls(2.5) and line.relative <= -limit else line
         is_flat = line.relative > -limit and (not line.falls(2.5) or self._is_memorising())
-        is_flat = is_flat and (line.relative_error < 1.5 * limit or self._is_known_from_evaluations(line))
+        is_flat = is_flat and (
+            line.relative_error < 1.5 * limit or self._is_known_from_evaluations(line) or self._has_no_trend(view, line)
+        )
         return line if is_flat and not self._has_fallen(view, line, chance) else None
+
+    def _means(self, view: JobView) -> list[float]:
+        """The curve; in a log, a rise above the start is cut off, because coming back from it is no progress."""
+        means = self._curve.means
+        if view.step is None or not view.step.stands_for_many:
+            return means
+        most = min(self._start[0], median(self._start)) + HIGH * self._row_scatter()
+        return [min(mean, most) for mean in means]
+
+    def _row_scatter(self) -> float:
+        """The standard deviation of a log's row, from its neighbours; a jump or two do not raise it."""
+        changes = [abs(b - a) for a, b in itertools.pairwise(self._curve.means)]
+        return MEDIAN_TO_SIGMA * median(changes) * math.sqrt(self._curve.width)
 
     def _has_fallen(self, view: JobView, line: Trend, chance: float | None) -> bool:
         """Whether a part of the run's later half is significantly below the start."""
+        is_log = view.step is not None and view.step.stands_for_many
         start, error = median(self._start), START_ERROR * TO_SIGMA * self._jitter
-        if view.step is not None and view.step.stands_for_many and self._start[0] > start:
-            start, error = (
-                self._start[0],
-                3.0 * TO_SIGMA * self._jitter,
-            )  # the next rows of a log are far from the start
+        if is_log:  # the next rows of a log are far from the start
+            start, error = self._start[0], 3.0 * self._row_scatter()
         if not self._is_start_seen and chance is None:
             return True  # it may have, before this rule saw the run
         if chance is not None and (chance < start or not self._is_start_seen):
@@ -167,7 +205,10 @@ class NotLearning(Rule[NotLearningConfig]):
         size = len(self._curve.means) // EIGHTHS
         means = self._curve.means[len(self._curve.means) // 2 :]
         lowest = min(fmean(means[i : i + size]) for i in range(0, len(means) - size + 1, size))
-        return start - lowest > max(self.config.fallen * abs(start), error)
+        fallen = self.config.fallen
+        if is_log:  # the lowest of a few rows may be so by luck
+            lowest, fallen = line.level + min(0.0, line.change / 2), self.config.least_progress
+        return start - lowest > max(fallen * abs(start), error)
 
     def _fell_at_once(self, view: JobView) -> Trend | None:
         """The line through a log that fell from its first value to a level not far below, and not since.
@@ -204,6 +245,13 @@ class NotLearning(Rule[NotLearningConfig]):
             return False
         shown = trend(losses)
         return abs(shown.relative) < self.config.min_improvement and shown.relative_error < self.config.min_improvement
+
+    def _has_no_trend(self, view: JobView, line: Trend) -> bool:
+        """Whether a log has certainly fallen by less than any run that learns, if not exactly by nothing."""
+        if view.step is None or not view.step.stands_for_many:
+            return False
+        error, least = line.relative_error, self.config.least_progress
+        return error < least and line.relative - CERTAIN * error > -least
 
     def _is_memorising(self) -> bool:
         """Whether the evaluations have not fallen below the first one."""

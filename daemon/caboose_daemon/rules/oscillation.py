@@ -16,7 +16,8 @@ Each is limited to a few of its own scales: a single spike is no swing. They are
 of the recent scatter; otherwise the first fall of the run, which is the steepest, would dominate.
 
 A row of a log is often a mean over more steps than one swing takes, and neighbouring rows are then uncorrelated. There
-a run that was calm and has become restless (see `unrest`) oscillates as well.
+a run that was calm and has become restless (see `unrest`) oscillates as well. A log may be over in twenty rows, so that
+is followed from its first one; settling steps are left out of the correlation only.
 """
 
 import math
@@ -29,6 +30,8 @@ from caboose_daemon.rules.parts.unrest import Unrest
 from caboose_daemon.steps.view import JobView
 
 LEVEL_MEMORY = 32.0
+SETTLING = frozenset({"startup", "warmup"})
+"""Regimes in which the correlation of neighbouring steps is not measured."""
 CLIP = 3.0
 
 
@@ -46,9 +49,9 @@ class OscillationConfig(RuleConfig):
     """Crossings of the level and back within those steps that are needed."""
     persist_steps: int = 200
     """Steps in a row before it is reported."""
-    growth: float = 6.0
-    """Scatter of a log over its calmest one that is reported, where the level is no better."""
-    restless: float = 0.2
+    growth: float = 5.0
+    """Scatter of a log over the upper bound of its calmest one that is reported, where the level is no better."""
+    restless: float = 0.15
     """Scatter of a log, as a share of its level, that is needed as well."""
 
 
@@ -60,7 +63,6 @@ class Oscillation(Rule[OscillationConfig]):
     judges_parts = True
     needs = frozenset({"loss"})
     assumes_falling_loss = True
-    muted_in = frozenset({"startup", "warmup"})
     forgets_after = frozenset({"data_switch", "batch_ramp", "resume"})
 
     def __init__(self, config: OscillationConfig) -> None:
@@ -88,7 +90,7 @@ class Oscillation(Rule[OscillationConfig]):
         if step is None or (loss := step.finite_loss) is None:
             return None
         restless = self._follow_unrest(step.step, loss) if step.stands_for_many else None
-        if not self._follow(loss):
+        if not SETTLING.isdisjoint(view.regime.active) or not self._follow(loss):
             return restless
         verdict = self._lasting.judge(step.step, self._is_swinging())
         if verdict == "quiet":

@@ -28,6 +28,7 @@ from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import is_too_early
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import PART, standstill
 from caboose_daemon.rules.parts.validation import of_events
@@ -106,7 +107,8 @@ class Plateau(Rule[PlateauConfig]):
             self._start.append(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         is_log, num = step.stands_for_many, self._curve.num_points
-        if has_new and num >= (self.config.min_points if is_log else self.config.min_steps):
+        enough = self.config.min_points if is_log else self.config.min_steps
+        if has_new and num >= enough and not (is_log and is_too_early(view, num)):
             reason = self._judge(view, step.step) if num >= self.config.min_steps else ""
             began = step.step
             if is_log and not reason and (reason := self._stands_still(view)):
@@ -144,7 +146,7 @@ class Plateau(Rule[PlateauConfig]):
         means = self._curve.means
         if len(means) < MIN_BUCKETS:
             return ""
-        line = trend(means[len(means) // 2 :])
+        line = trend(means[len(means) // 2 :], remembers=True)
         limit = self.config.min_improvement
         if self._summary:  # once reported, it lasts until the loss falls significantly, and by enough
             if line.falls(2.5) and line.relative < -limit:

@@ -101,7 +101,9 @@ class Underfitting(Rule[UnderfittingConfig]):
         config = self.config
         if self._train.num_points < config.min_steps or self._validation.num_points < config.min_evaluations:
             return self._onset is not None
-        train, validation = (trend(c.means[len(c.means) // 4 :]) for c in (self._train, self._validation))
+        train, validation = (
+            trend(c.means[len(c.means) // 4 :], remembers=True) for c in (self._train, self._validation)
+        )
         start = chance if chance is not None else sorted(self._start)[len(self._start) // 2]
         self._level, self._validation_level, self._reference = train.level, validation.level, start
         self._reference_name = "start" if chance is None else "chance"

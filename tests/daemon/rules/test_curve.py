@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caboose_daemon.rules.parts.curve import CAPACITY, Curve, trend
+from caboose_daemon.rules.parts.curve import CAPACITY, Curve, memory_of_changes, trend
 
 
 def test_a_short_run_is_kept_as_it_is() -> None:
@@ -72,3 +72,31 @@ def test_the_error_of_a_flat_noisy_line_is_what_its_change_scatters_by() -> None
 
 def test_a_level_of_zero_still_has_shares() -> None:
     assert trend([-1.0, 0.0, 1.0]).relative > 0
+
+
+def _wandering(num: int, keeps: float, seed: int) -> list[float]:
+    values, last = [], 0.0
+    for fresh in np.random.default_rng(seed).standard_normal(num).tolist():
+        last = keeps * last + (1.0 - keeps * keeps) ** 0.5 * fresh
+        values.append(10.0 + last)
+    return values
+
+
+@pytest.mark.parametrize("keeps", [0.0, 0.6, 0.9])
+def test_a_trend_is_known_as_well_as_the_independent_values_are_many(keeps: float) -> None:
+    """The change over its error scatters by one, also where values resemble their neighbours."""
+    scores = []
+    for seed in range(200):
+        line = trend(_wandering(64, keeps, seed), remembers=True)
+        scores.append(line.relative / line.relative_error)
+
+    assert 0.6 < np.std(scores) < 1.6
+
+
+@pytest.mark.parametrize("keeps", [0.0, 0.6, 0.9])
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_the_memory_of_a_series_does_not_depend_on_its_trend(keeps: float, slope: float) -> None:
+    values = [value + slope * i for i, value in enumerate(_wandering(4000, keeps, 1))]
+
+    assert memory_of_changes(values) == pytest.approx(keeps, abs=0.1)
+    assert memory_of_changes(values[:5]) == 0.0

@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caboose_daemon.config import load
+from caboose_daemon.offline.replay.logs import read_log
+from caboose_daemon.offline.replay.player import play
 from support.curves import Float64, Watch, flat, noisy, power_law, views
 from support.seeds import seeds
 from support.sparse import episodes, fallen, raised
@@ -46,12 +49,91 @@ def test_its_onset_is_a_quarter_into_the_run(tmp_path: Path) -> None:
 
 
 def test_a_log_that_falls_again_is_no_longer_stuck(tmp_path: Path) -> None:
-    losses = np.concatenate([stuck(40), noisy(7.4 * np.exp(-np.arange(60) / 60), 0.004)])
+    losses = np.concatenate([stuck(60), noisy(7.4 * np.exp(-np.arange(40) / 60), 0.004)])
 
     (episode,) = episodes(tmp_path, "plateau", losses)
 
     assert not episode.is_open
-    assert episode.last.step > 40 * 250
+    assert episode.last.step > 60 * 250
+
+
+@pytest.mark.parametrize(("num", "is_late"), [(40, False), (70, True)])
+def test_a_log_is_judged_when_half_of_it_is_over(tmp_path: Path, num: int, is_late: bool) -> None:
+    """Some runs stay at chance for a good part of their length, and learn then."""
+    chance, learning = noisy(flat(num, 2.303), 0.002), noisy(fallen(100 - num, 2.303, 0.5, 10), 0.002)
+
+    found = episodes(tmp_path, "not_learning", np.concatenate([chance, learning]))
+
+    assert bool(found) == is_late
+    assert all(episode.first.step >= 49 * 250 for episode in found)
+
+
+@pytest.mark.parametrize(("num", "is_found"), [(11, False), (12, True)])
+def test_a_log_that_is_over_after_twelve_rows_will_have_no_more(tmp_path: Path, num: int, is_found: bool) -> None:
+    assert ("not_learning" in raised(tmp_path, noisy(flat(num, 2.303), 0.002))) == is_found
+    assert raised(tmp_path, noisy(fallen(num, 2.303, 1.5, 8), 0.002)) == {}
+
+
+def test_rows_without_a_loss_do_not_count_for_its_length(tmp_path: Path) -> None:
+    """Trainers write evaluations, and sometimes more, into rows of their own."""
+    losses = np.full(160, NAN)
+    losses[::4] = noisy(flat(40, 2.303), 0.002)
+    path = tmp_path / "log.csv"
+    cells = ["" if np.isnan(loss) else str(loss) for loss in losses.tolist()]
+    path.write_text("step,loss,epoch\n" + "\n".join(f"{step},{cell},1" for step, cell in enumerate(cells)))
+
+    assert "not_learning" in {finding.rule for finding in play(read_log(path), load(None).rules).findings}
+
+
+def test_each_attempt_of_a_log_has_a_length_of_its_own(tmp_path: Path) -> None:
+    first, second = noisy(fallen(300, 2.303, 0.5, 10), 0.002), noisy(flat(60, 2.303), 0.002)
+    steps = np.concatenate([np.arange(300), np.arange(60)])
+    path = tmp_path / "log.csv"
+    values = zip(steps.tolist(), np.concatenate([first, second]).tolist(), strict=True)
+    path.write_text("step,loss\n" + "\n".join(f"{step},{loss}" for step, loss in values))
+
+    assert "not_learning" in {finding.rule for finding in play(read_log(path), load(None).rules).findings}
+
+
+@pytest.mark.parametrize(("noise", "fall", "is_found"), [(0.05, 0.0, True), (0.05, 0.2, False), (0.3, 0.0, False)])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_noisy_log_without_a_trend(tmp_path: Path, noise: float, fall: float, is_found: bool, seed: int) -> None:
+    """It need not be flat to a percent: it must have fallen by less than any run that learns, for certain."""
+    losses = noisy(np.linspace(4.0, 4.0 * (1.0 - fall), 100), noise, seed=seed)
+
+    assert ("not_learning" in raised(tmp_path, losses)) == is_found
+
+
+def test_coming_back_from_a_bad_start_is_no_progress(tmp_path: Path) -> None:
+    losses = noisy(np.concatenate([[4.0], [16.0, 21.0, 9.0], flat(56, 4.0)]), 0.01)
+
+    assert "not_learning" in raised(tmp_path, losses)
+
+
+def wandering(num: int, level: float, size: float, seed: int) -> Float64:
+    """A level that keeps nine tenths of its deviation from row to row."""
+    values, last = [], 0.0
+    for fresh in np.random.default_rng(seed).standard_normal(num).tolist():
+        last = 0.9 * last + (1.0 - 0.81) ** 0.5 * fresh
+        values.append(level * np.exp(size * last))
+    return np.array(values, dtype=np.float64)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_level_that_wanders_neither_stands_still_nor_rises(tmp_path: Path, seed: int) -> None:
+    """Rows that resemble their neighbours are fewer observations than rows."""
+    losses = wandering(400, 1.0, 0.1, seed) * power_law(400)
+
+    assert not {"plateau", "not_learning", "divergence"} & raised(tmp_path, losses).keys()
+
+
+@pytest.mark.parametrize("num", [30, 150])
+def test_a_steady_rise_within_such_wandering_is_a_divergence(tmp_path: Path, num: int) -> None:
+    losses = wandering(num, 1.0, 0.03, 1) * np.concatenate(
+        [fallen(num // 3, 3.0, 1.0, 3), np.linspace(1, 2.2, num - num // 3)]
+    )
+
+    assert "divergence" in raised(tmp_path, losses)
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.01, 0.05])
@@ -93,17 +175,44 @@ def restless(num: int, level: float, seed: int = 0) -> Float64:
     return np.asarray(level * np.exp(0.7 * np.random.default_rng(seed).standard_normal(num)), dtype=np.float64)
 
 
-def test_a_calm_log_that_becomes_restless_oscillates(tmp_path: Path) -> None:
-    losses = np.concatenate([noisy(fallen(120, 5.0, 1.0, 15), 0.01), restless(160, 1.2)])
+@pytest.mark.parametrize("num", [24, 60, 240])
+def test_a_calm_log_that_becomes_restless_oscillates(tmp_path: Path, num: int) -> None:
+    """Half of the log is enough, however few rows it has."""
+    calm = num // 2
+    losses = np.concatenate([noisy(fallen(calm, 5.0, 1.0, num / 16), 0.01), restless(num - calm, 1.2)])
 
     first = episodes(tmp_path, "oscillation", losses)[0].first
 
     assert first.severity == "warning"
-    assert 120 + 3 * 16 <= first.step / 250 < 120 + 6 * 16
+    assert first.step / 250 >= calm + 3
 
 
-def test_restless_for_two_blocks_is_not_enough(tmp_path: Path) -> None:
-    losses = np.concatenate([noisy(fallen(128, 5.0, 1.0, 15), 0.01), restless(32, 1.2), noisy(flat(100, 1.0), 0.01)])
+@pytest.mark.parametrize("period", [2.0, 3.0, 7.0, 12.0])
+def test_slow_and_fast_waves_are_unrest(tmp_path: Path, period: float) -> None:
+    wave = 1.0 + 0.5 * np.cos(2 * np.pi * np.arange(60) / period)
+    losses = np.concatenate([noisy(fallen(40, 5.0, 1.0, 5), 0.01), wave])
+
+    assert raised(tmp_path, losses).get("oscillation") == "warning"
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(0.08, False), (0.4, True)])
+def test_swings_must_be_a_good_part_of_the_level(tmp_path: Path, size: float, is_found: bool) -> None:
+    swings = 1.0 + size * (-1.0) ** np.arange(60)
+    losses = np.concatenate([noisy(fallen(60, 5.0, 1.0, 5), 0.003), swings])
+
+    assert ("oscillation" in raised(tmp_path, losses)) == is_found
+
+
+def test_a_few_restless_rows_are_not_enough(tmp_path: Path) -> None:
+    losses = np.concatenate([noisy(fallen(128, 5.0, 1.0, 15), 0.01), restless(12, 1.2), noisy(flat(100, 1.0), 0.01)])
+
+    assert episodes(tmp_path, "oscillation", losses) == []
+
+
+@pytest.mark.parametrize("level", [0.6, 1.7, 5.0])
+@pytest.mark.parametrize("num", [30, 60, 200])
+def test_another_level_is_no_unrest(tmp_path: Path, num: int, level: float) -> None:
+    losses = np.concatenate([noisy(flat(num, 1.0), 0.01), noisy(flat(num, level), 0.01)])
 
     assert episodes(tmp_path, "oscillation", losses) == []
 
@@ -189,3 +298,48 @@ def test_a_loss_that_breaks_as_well_is_another_episode() -> None:
     watched = Watch("non_finite").over(views(losses, validations=at))
 
     assert [episode.severity for episode in watched.episodes] == ["warning", "critical"]
+
+
+# NaN in single rows
+
+
+@pytest.mark.parametrize(
+    ("bad", "severity"), [((20,), "warning"), ((20, 55), "critical"), ((20, 21), "critical"), ((79,), "critical")]
+)
+def test_a_row_of_nan_pages_if_it_is_not_the_only_one_or_the_log_ends_there(
+    tmp_path: Path, bad: tuple[int, ...], severity: str
+) -> None:
+    losses = noisy(fallen(80, 4.0, 1.0, 20), 0.01)
+    losses[list(bad)] = NAN
+
+    assert raised(tmp_path, losses) == {"non_finite": severity}
+
+
+# The end of a log
+
+
+@pytest.mark.parametrize(("end", "severity"), [(1.15, "warning"), (1.5, "critical")])
+@pytest.mark.parametrize("num", [40, 200])
+def test_a_log_that_ends_well_above_its_best_pages(tmp_path: Path, num: int, end: float, severity: str) -> None:
+    losses = noisy(np.concatenate([fallen(num // 2, 4.0, 1.0, num / 12), np.linspace(1.0, end, num // 2)]), 0.002)
+
+    assert raised(tmp_path, losses)["divergence"] == severity
+
+
+def test_the_same_rise_does_not_page_while_the_log_goes_on(tmp_path: Path) -> None:
+    rise = np.concatenate(
+        [fallen(60, 4.0, 1.0, 8), np.linspace(1.0, 1.4, 60), np.linspace(1.4, 0.8, 40), flat(40, 0.8)]
+    )
+
+    assert raised(tmp_path, noisy(rise, 0.002)) == {"divergence": "warning"}
+
+
+@pytest.mark.parametrize(("num", "is_found"), [(32, True), (200, False)])
+def test_the_level_before_a_spike_is_learned_from_a_quarter_of_a_short_log(
+    tmp_path: Path, num: int, is_found: bool
+) -> None:
+    """A long log has time to learn it, and its first rows are its start."""
+    losses = noisy(fallen(num, 4.0, 2.0, 10), 0.01)
+    losses[14] *= 3.0
+
+    assert ("loss_spike" in raised(tmp_path, losses)) == is_found

@@ -5,9 +5,10 @@ Design
 A logged row becomes an aligned step of one rank, which the daemon's own `Pipeline` judges. What the log does not hold
 is not visible, so rules that need it abstain. Rules see a validation with the row it is logged in. A step number that
 decreases means that the run was started again: a new attempt. The clock advances by a second per row, since few logs
-have times.
+have times. The number of losses is known from the first row on (see `hindsight`).
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.offline.replay.logs import Log
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.hindsight import LOSSES
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
 from caboose_daemon.steps.columns import StepSummary
@@ -106,15 +108,15 @@ def play(
     gap = _typical_gap(log)
     job = Job(log.file, created=0.0, gap=gap, is_live=False, visible=_visible(log))
     hello = Hello(job=log.file, rank=0, world=1, host="", pid=0, incarnation="log")
-    last_step = -1
+    lengths = _attempts(log)
     carried = Carried()
     for number, row in enumerate(rows(log)):
         now = float(number)
-        if row.step < last_step or number in log.restarts or not job.num_attempts:
+        if number in lengths:
             pipeline.begin_attempt(job, hello, now - 1.0)  # what was open ended with the row before
+            job.facts = {**job.facts, LOSSES: lengths[number]}
             assert job.attempt is not None, "it has just begun"
             job.attempt.regimes = RegimeTracker(is_resumed=job.num_attempts > 1 or row.step > max(1, 2 * gap))
-        last_step = row.step
         events = _events(row, now, log.events.get(number, ()), is_carried=carried.judge(row.val_loss))
         job.events.extend(events)
         attempt = job.num_attempts
@@ -132,6 +134,16 @@ def play(
         stats=state.rule_stats,
         incidents=[found.incidents[number] for number in sorted(found.incidents)],
     )
+
+
+def _attempts(log: Log) -> dict[int, int]:
+    """The first row of each attempt, and its number of rows with a loss."""
+    again = np.flatnonzero(np.diff(log.steps) < 0) + 1
+    starts = sorted({0, *again.tolist(), *log.restarts} & set(range(len(log.steps))))
+    loss = log.columns.get("loss")
+    has_loss = np.zeros(len(log.steps), dtype=np.bool_) if loss is None else loss.is_logged
+    pairs = itertools.pairwise([*starts, len(log.steps)])
+    return {start: int(np.count_nonzero(has_loss[start:end])) for start, end in pairs}
 
 
 def _visible(log: Log) -> frozenset[str]:

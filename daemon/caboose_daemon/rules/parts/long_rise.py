@@ -6,7 +6,8 @@ A rise of one percent at a time is lost in any test of single steps, and in a lo
 baseline to leave. So the whole run is a curve of averages (see `curve`). It has risen where the last three are above
 the best three by a share of the level *and* far beyond the scatter of neighbouring averages, where that best is a good
 part of the run ago, and where the loss is not on its way back. The scatter is the median of the averages' second
-differences: no trend inflates it.
+differences: no trend inflates it. A level that wanders has small ones and strays far; how far follows from how much
+neighbouring averages resemble each other.
 
 The test is made once per completed average. Rows of a log are usually averages over many steps, and are enough in small
 numbers; steps of a live run are not.
@@ -16,13 +17,13 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from caboose_daemon.rules.parts.curve import Curve, trend
+from caboose_daemon.rules.parts.curve import Curve, memory_of_changes, trend
 
 WIDE = 3
 """Averages whose median is a level: a single outlier is none."""
 TO_SIGMA = 1.4826 / math.sqrt(6.0)
 """Median of absolute second differences to the standard deviation of one value, if they are normal."""
-SURE = 6.0
+SURE = 4.0
 """Standard errors of the difference of two levels by which a rise must exceed zero."""
 MIN_MEANS = 12
 LASTING = 1.0 / 3.0
@@ -64,9 +65,16 @@ class LongRise:
         if num_since < LASTING * len(levels):
             return None
         best, level, peak = levels[place], levels[-1], max(levels[place:])
-        bends = [abs(a - 2 * b + c) for a, b, c in zip(means, means[1:], means[2:], strict=False)]
-        error = TO_SIGMA * median(bends) * math.sqrt(2.0 / WIDE)
+        error = _error(means)
         is_back = level - best < STAYS * (peak - best)
         if is_back or level - best < SURE * error or trend(means[-max(WIDE, num_since // 2) :]).falls(SURE / 2):
             return None
         return Risen(best, level, num_since * self._curve.width)
+
+
+def _error(means: list[float]) -> float:
+    """Standard error of the difference of two levels, each a median of three averages."""
+    memory = memory_of_changes(means)
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(means, means[1:], means[2:], strict=False)]
+    sigma = TO_SIGMA * median(bends) / math.sqrt(1.0 - 4.0 / 3.0 * memory + memory * memory / 3.0)
+    return sigma * math.sqrt(2.0 * (3.0 + 4.0 * memory + 2.0 * memory * memory)) / WIDE

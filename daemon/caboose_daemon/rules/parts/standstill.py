@@ -39,9 +39,9 @@ def standstill(train: Curve, validation: Curve, limit: float, *, is_open: bool =
     means, evaluations = train.means, validation.means
     if len(means) < MIN_MEANS:
         return None
-    lines = [line := trend(means[len(means) // PART :])]
+    lines = [line := trend(means[len(means) // PART :], remembers=True)]
     if len(evaluations) >= MIN_EVALUATIONS:
-        lines.append(trend(evaluations[max(1, len(evaluations) // PART) :]))
+        lines.append(trend(evaluations[max(1, len(evaluations) // PART) :], remembers=True))
     if any(one.falls(SIGNIFICANT) and one.relative < -limit for one in lines):
         return None
     if is_open:
