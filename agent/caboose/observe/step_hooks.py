@@ -17,6 +17,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from caboose.guard import Protect, Protected
+from caboose.observe import made_state
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.optimizers import OptimizerState
 
@@ -47,6 +48,8 @@ class StepHooks:
             self._handles.append(optimizer.register_step_post_hook(is_after))
             self._before.append(is_before)
             self._after.append(is_after)
+        self._paused: list[tuple[Protected, bool]] = []
+        made_state.add(self)
 
     def turn(self, *, thin: bool) -> None:
         """Whether the next step is a thin one; called between two steps."""
@@ -54,6 +57,18 @@ class StepHooks:
             before.is_thin = thin
         for after in self._after:
             after.is_on = not thin
+
+    def pause(self) -> None:
+        """The steps until `resume` are not of the training."""
+        self._paused = [(hook, hook.is_on) for hook in (*(before.reading for before in self._before), *self._after)]
+        for hook, _ in self._paused:
+            hook.is_on = False
+
+    def resume(self) -> None:
+        """As before `pause`."""
+        for hook, was_on in self._paused:
+            hook.is_on = was_on
+        self._paused = []
 
     def close(self) -> None:
         """Removes the hooks. Not for one of them to call."""
@@ -71,7 +86,7 @@ class BeforeStep:
     __torch_unserializable__ = True  # as of `Protected`
 
     def __init__(self, reading: Protected, state: OptimizerState, *, is_first: bool) -> None:
-        self._reading = reading
+        self.reading = reading
         self._state = state
         self._is_first = is_first
         self.is_thin = False
@@ -88,10 +103,10 @@ class BeforeStep:
                         break
                 else:
                     return None
-        return self._reading(optimizer, args, kwargs)
+        return self.reading(optimizer, args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reading.__reduce__()
+        return self.reading.__reduce__()
 
 
 def _with_number(function: Callable[[int], None], number: int) -> Callable[..., None]:
