@@ -237,7 +237,7 @@ class Recorder:
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
         self._losses: list[float] = []
-        self._raw: dict[int, float] = {}
+        self._raw: dict[int, float | None] = {}
         self._counts: dict[int, int] = {}
         self._is_inside = False
         self._file: Any = None
@@ -279,18 +279,20 @@ class Recorder:
         self._optimizers.append(optimizer)
         return len(self._optimizers) - 1
 
-    def _norm(self, optimizer: Any) -> tuple[float, bool]:
+    def _norm(self, optimizer: Any) -> tuple[float | None, bool]:
+        """None where the gradients are not kept with the parameters."""
         import torch
 
-        total, is_sharded = 0.0, False
+        total, is_sharded, has_any = 0.0, False, False
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
+                has_any = True
                 local = _local(parameter.grad)
                 is_sharded |= local is not parameter.grad
                 if local.is_sparse:
                     local = local.coalesce().values()
                 total += float(torch.linalg.vector_norm(local.detach().double())) ** 2
-        return total**0.5, is_sharded
+        return total**0.5 if has_any else None, is_sharded
 
     def _before(self, optimizer: Any) -> None:
         import torch
