@@ -23,7 +23,7 @@ from caboose.report.past_steps import PastRecord, read_back
 from caboose.report.record import PlainRecord, StepRecord
 from caboose.report.session import Session
 from caboose.report.thin_steps import ThinSteps
-from caboose.tensors.scalars import as_number, kept_count
+from caboose.tensors.scalars import as_number, kept_count, scheduler_steps
 from caboose_wire import Heartbeat, StepReport
 from caboose_wire.fields import MAX_SCALARS
 
@@ -168,7 +168,7 @@ class StepReporter:
                 "step": count.step,
                 "model_step": count.model_step,
                 "time": time.time(),
-                "num_scheduler_steps": getattr(self._scheduler, "last_epoch", None),
+                "num_scheduler_steps": scheduler_steps(self._scheduler),
                 "metrics": _numbers(metrics) if metrics else {},
                 "agent_seconds": agent_seconds + other_seconds,
                 "sample_every": self._governor.sample_every,
@@ -240,7 +240,7 @@ class StepReporter:
                 times,
                 agent_seconds,
                 (governor.sample_every, governor.norm_every, governor.phase_every),
-                getattr(self._scheduler, "last_epoch", None),
+                scheduler_steps(self._scheduler),
                 batches.place(),
                 batches.held,
                 None if num_samples is None else kept_count(num_samples),

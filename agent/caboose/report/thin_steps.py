@@ -19,7 +19,7 @@ from caboose.guard import Guard, is_from_signal_handler
 from caboose.observe.phases import PhaseClock
 from caboose.report.session import Session
 from caboose.report.thin_run import MAX_ROWS, Row, ThinRun
-from caboose.tensors.scalars import kept_count
+from caboose.tensors.scalars import kept_count, scheduler_steps
 
 if TYPE_CHECKING:
     from caboose.observe.observer import Observer
@@ -169,7 +169,7 @@ class ThinSteps:
             now - self.since,
             loss,
             self._state.read,
-            None if self._scheduler is None else getattr(self._scheduler, "last_epoch", None),
+            scheduler_steps(self._scheduler),
             None if num_samples is None else kept_count(num_samples),
             None if num_tokens is None else kept_count(num_tokens),
             self._observer.batches.place(),
