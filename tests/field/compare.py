@@ -130,15 +130,19 @@ def _merged(rows: Rows, watched: tuple[int, ...]) -> list[dict[str, Any]]:
 
 def _joined(parts: dict[int, dict[str, Any]]) -> dict[str, Any]:
     rows = list(parts.values())
-    raw = [row["raw_norm"] for row in rows]
     sizes = [(size, rate) for row in rows for size, rate in zip(row["sizes"], row["lr"], strict=False)]
     return {
         "losses": [loss for row in rows for loss in row["losses"]],
         "lr": max(sizes, default=(0, None), key=lambda pair: pair[0])[1],
-        "norm": math.sqrt(sum(row["norm"] ** 2 for row in rows)),
-        "raw_norm": None if None in raw else math.sqrt(sum(value**2 for value in raw)),
+        "norm": _together([row["norm"] for row in rows]),
+        "raw_norm": _together([row["raw_norm"] for row in rows]),
         "sharded": any(row["sharded"] for row in rows),
     }
+
+
+def _together(norms: list[float | None]) -> float | None:
+    known = [norm for norm in norms if norm is not None]
+    return math.sqrt(sum(norm**2 for norm in known)) if len(known) == len(norms) else None
 
 
 def _norm(parts: Any, name: str) -> float | None:

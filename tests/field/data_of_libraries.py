@@ -1,6 +1,7 @@
 """Generates what the libraries' own formats need: engine configurations, boxes, masks, a diffusion pipeline."""
 
 import json
+import pickle  # noqa: TID251 - the format of CIFAR-10
 import random
 from pathlib import Path
 
@@ -139,3 +140,106 @@ def _clip_tokenizer(directory: Path) -> None:
     (directory / "merges.txt").write_text("#version: 0.2\n")
     config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def titan(code: Path) -> None:
+    """The documents that the debug configurations read."""
+    rows: list[dict[str, object]] = [{"text": data.words(80, number)} for number in range(400)]
+    data.json_lines(code / "tests" / "assets" / "c4_test" / "data.json", rows)
+
+
+def cifar(directory: Path) -> None:
+    """The batches of CIFAR-10: colours that depend on the class, with noise; not with the published checksums."""
+    import numpy
+
+    folder = directory / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    draw = numpy.random.default_rng(0)
+    for name, count in (*((f"data_batch_{number}", 200) for number in range(1, 6)), ("test_batch", 100)):
+        labels = draw.integers(0, 10, count)
+        images = draw.integers(0, 60, (count, 3, 1024)) + 18 * (
+            (labels[:, None, None] + numpy.array([0, 3, 7])[:, None]) % 10
+        )
+        rows = {"data": images.reshape(count, 3072).astype(numpy.uint8), "labels": labels.tolist()}
+        (folder / name).write_bytes(pickle.dumps(rows))
+    meta = {"label_names": [str(number) for number in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(meta))
+
+
+def olmo(directory: Path) -> None:
+    """Numbers of tokens, as the example's files have them."""
+    import numpy
+
+    draw = numpy.random.default_rng(0)
+    for name, count in (("c4-train.00000-00099.npy", 200_000), ("c4-validation.00000-00008.npy", 10_000)):
+        tokens = (numpy.cumsum(draw.integers(1, 4, count)) * 7 % 500).astype(numpy.uint16)
+        tokens[::200] = 50256
+        tokens.tofile(directory / name)
+
+
+def torchtune(directory: Path, *, is_in_backward: bool) -> None:
+    """A recipe's configuration, a tokenizer of SentencePiece, and a random checkpoint of a two-layer model."""
+    import sentencepiece
+    import torch
+    import yaml
+    from torchtune.models.llama2 import llama2
+
+    data.text_file(directory / "text.txt", 6000)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(directory / "text.txt"),
+        model_prefix=str(directory / "tokenizer"),
+        vocab_size=120,
+        hard_vocab_limit=False,
+        pad_id=3,
+        minloglevel=2,
+    )
+    sizes = {"vocab_size": 128, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "embed_dim": 32, "max_seq_len": 64}
+    torch.manual_seed(0)
+    (directory / "checkpoint").mkdir()
+    torch.save(llama2(**sizes).state_dict(), directory / "checkpoint" / "model.pt")
+    config = {
+        "output_dir": str(directory / "out"),
+        "tokenizer": {
+            "_component_": "torchtune.models.llama2.llama2_tokenizer",
+            "path": str(directory / "tokenizer.model"),
+            "max_seq_len": 64,
+        },
+        "dataset": {
+            "_component_": "torchtune.datasets.text_completion_dataset",
+            "source": "text",
+            "data_files": str(directory / "text.txt"),
+            "column": "text",
+            "split": "train",
+        },
+        "seed": 1,
+        "shuffle": True,
+        "model": {"_component_": "torchtune.models.llama2.llama2", **sizes},
+        "checkpointer": {
+            "_component_": "torchtune.training.FullModelTorchTuneCheckpointer",
+            "checkpoint_dir": str(directory / "checkpoint"),
+            "checkpoint_files": ["model.pt"],
+            "recipe_checkpoint": None,
+            "output_dir": str(directory / "out"),
+            "model_type": "LLAMA2",
+        },
+        "resume_from_checkpoint": False,
+        "batch_size": 4,
+        "epochs": 1,
+        "max_steps_per_epoch": 40,
+        "gradient_accumulation_steps": 1 if is_in_backward else 2,
+        "optimizer": {"_component_": "torch.optim.AdamW", "lr": 1e-3},
+        "optimizer_in_bwd": is_in_backward,
+        "loss": {"_component_": "torchtune.modules.loss.LinearCrossEntropyLoss"},
+        "clip_grad_norm": None if is_in_backward else 1.0,
+        "compile": False,
+        "device": "cpu",
+        "dtype": "fp32",
+        "enable_activation_checkpointing": False,
+        "enable_activation_offloading": False,
+        "metric_logger": {"_component_": "torchtune.training.metric_logging.DiskLogger", "log_dir": str(directory)},
+        "log_every_n_steps": 1,
+        "log_peak_memory_stats": False,
+        "log_level": "INFO",
+        "profiler": {"_component_": "torchtune.training.setup_torch_profiler", "enabled": False},
+    }
+    (directory / "config.yaml").write_text(yaml.dump(config))

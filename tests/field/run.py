@@ -153,7 +153,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[Case, Path]]:
     found = []
     for name in names:
         case = CASES[name]
-        checkout = root / case.repository.split("/")[1] if arguments.all else root
+        checkout = checkout_of(case, root) if arguments.all else root
         if (checkout / case.proof).exists():
             found.append((case, checkout))
         elif arguments.case:
@@ -163,6 +163,12 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[Case, Path]]:
     if not found:
         raise SystemExit(f"{root}: has no checkout of any case; --list names the repositories")
     return found
+
+
+def checkout_of(case: Case, root: Path) -> Path:
+    """`root/OWNER-NAME`, or `root/NAME`."""
+    owned = root / case.repository.replace("/", "-")
+    return owned if owned.is_dir() else root / case.repository.split("/")[1]
 
 
 def run_case(case: Case, checkout: Path, work: Path, arguments: argparse.Namespace) -> Result:
@@ -240,6 +246,7 @@ def run_command(
     full |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     full |= {"FIELD_RECORD": str(record), "FIELD_SEED": "1", "CABOOSE_QUIET": "1", "HF_HUB_OFFLINE": "1"}
     full |= {"WANDB_MODE": "disabled", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "HF_HOME": str(work)}
+    full["PATH"] = os.pathsep.join((str(Path(arguments.python).parent), full.get("PATH", "")))  # as if activated
     full |= {"FIELD_TORCHVISION": "1"} if arguments.torchvision else {}
     full |= {key: value.format(data=data, code=code) for key, value in case.env.items()} | dict(env)
     log = work / "output.txt"

@@ -31,7 +31,7 @@ def main() -> int:
     root, work = Path(arguments.all).expanduser().resolve(), Path(arguments.work).resolve()
     work.mkdir(parents=True, exist_ok=True)
     for name in arguments.case or CASES:
-        checkout = root / CASES[name].repository.split("/")[1]
+        checkout = run.checkout_of(CASES[name], root)
         if not checkout.is_dir():
             print(f"{name}: no checkout of {CASES[name].repository} in {root}", file=sys.stderr)
             continue

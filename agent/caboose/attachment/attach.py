@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
+from caboose.attachment import imports
 from caboose.attachment.unwrapping import refuse_for_engine, unwrapped, unwrapped_parts
 from caboose.components import Components, Shell
 from caboose.monitor import Monitor
+from caboose.observe import made_state
 from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
 from caboose.settings.options import (
@@ -155,6 +157,7 @@ def attach(
         import torch
     except ModuleNotFoundError as error:
         raise RuntimeError("caboose.attach needs torch, which is not installed here") from error
+    made_state.begin(imports.when_imported)
 
     allowed, written = as_rollback(rollback), as_checkpoints(checkpoints)
     cannot_wait = allowed.mode == "auto" or allowed.skip_step is not None or written is not None

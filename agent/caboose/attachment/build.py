@@ -18,6 +18,7 @@ import torch
 from caboose.components import Components, Shell
 from caboose.governor import Governor
 from caboose.guard import Guard
+from caboose.observe import averaging
 from caboose.observe.observer import Observer
 from caboose.observe.parts import Outline
 from caboose.report.identity import Identity
@@ -74,6 +75,7 @@ def build(request: Request, shell: Shell) -> Components:
                 schedulers=request.schedulers,
                 scaler=request.scaler,
                 samples_compiled=request.settings.samples_compiled,
+                averages_weights=averaging.is_used() or bool(request.config.get("local_sgd")),
             )
             observer.blind.update(request.blind)
             observer.facts.update(request.facts)

@@ -43,6 +43,7 @@ from caboose.attachment.succession import Succession
 from caboose.attachment.turns import PATIENCE, Pace
 from caboose.guard import Guard
 from caboose.monitor import Monitor
+from caboose.observe import made_state
 from caboose.observe.patches import Patches
 from caboose.settings import environment
 from caboose.tensors.scalars import as_number
@@ -120,7 +121,7 @@ class AutoAttach:
         self.has_others = has_others
         """Whether other processes run parts of this script: training nothing here means nothing then."""
         self._patches = Patches()
-        self._is_on = False
+        self._is_on = self._resumes = False
         self._has_forked = False
         self._has_installed = False
         self._monitor: Monitor | None = None
@@ -136,6 +137,7 @@ class AutoAttach:
         self._outermost = 0
         """The optimizer whose step has begun and not ended, if it is not inside the step of another."""
         self._only: torch.optim.Optimizer | None = None
+        self._paused_only: torch.optim.Optimizer | None = None
         """The one that is watched, while no other takes part: each of its steps is one of the run."""
         self._succession = Succession()
         self._validated: tuple[int, float] | None = None
@@ -197,6 +199,8 @@ class AutoAttach:
             compiled.install()
             self._has_installed = True
         attach.before_attach.append(self._give_way)
+        made_state.add(self)
+        made_state.begin(imports.when_imported)
         os.register_at_fork(after_in_parent=self._note_fork, after_in_child=self._forked)
         atexit.register(self._report_unseen, os.getpid())
         self._is_on = True
@@ -210,10 +214,20 @@ class AutoAttach:
         self._ends_last_step = guard.protect("automatic attach", self._step_begins)
         self._ends_step = guard.protect("automatic attach", self._step_ended)
 
+    def pause(self) -> None:
+        """The steps until `resume` are not of the training (`made_state`)."""
+        self._is_on, self._resumes = False, self._is_on
+        self._only, self._paused_only = None, self._only
+
+    def resume(self) -> None:
+        """As before `pause`."""
+        self._is_on, self._resumes = self._resumes, False
+        self._only, self._paused_only = self._paused_only, None
+
     def stop(self) -> None:
         """Stops; a monitor that is attached stays so."""
-        self._is_on = False
-        self._only = None
+        self._is_on = self._resumes = False
+        self._only = self._paused_only = None
         if self._has_installed:
             from caboose.observe import compiled
 
@@ -609,8 +623,12 @@ def _objective(env: Mapping[str, str]) -> str | None:
 
 
 def _steps_taken(optimizer: "torch.optim.Optimizer") -> int:
-    """The step of a resumed run, if the optimizer's state counts steps; waits for a device once at most."""
+    """The step of a resumed run, if the optimizer's state counts steps; waits for a device once at most.
+
+    A state that torch has made counts that step: 1 is the state of a new run, unless a checkpoint was loaded into it.
+    """
     for state in optimizer.state.values():
         if isinstance(state, Mapping) and "step" in state:
-            return max(0, int(state["step"]))
+            steps = max(0, int(state["step"]))
+            return 0 if steps == 1 and made_state.was_made(optimizer) else steps
     return 0

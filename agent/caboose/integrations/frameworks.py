@@ -10,6 +10,8 @@ Lightning starts other ranks, so that those which get a pickled or forked Traine
 The launcher of Lightning and of Fabric starts the other ranks with the script's own command, so that they would not be
 watched; the command is replaced by one that runs the script as this process does.
 
+Classes that average the ranks' weights are watched for their first use (`observe.averaging`).
+
 Accelerate and Fabric leave the loop to the script, and what they wrap is found without their help. Only what they save
 is not seen by torch, so `Accelerator.save_state` and `Fabric.save` are wrapped.
 """
@@ -22,6 +24,7 @@ from typing import Any
 from caboose.attachment import imports, no_code
 from caboose.guard import Guard
 from caboose.integrations.places import place_of
+from caboose.observe import averaging
 from caboose.observe.patches import Patches
 from caboose.tensors.engines import ENGINE_MODULE
 
@@ -39,6 +42,8 @@ def begin(guard: Guard) -> None:
     imports.when_imported("accelerate.accelerator", _watch_saving("Accelerator", "save_state", report))
     report_engine = guard.protect("event", _report_engine_checkpoint)
     imports.when_imported(ENGINE_MODULE, _watch_saving("DeepSpeedEngine", "save_checkpoint", report_engine))
+    for name in averaging.USES:
+        imports.when_imported(name, averaging.watch)
     for pytorch, fabric in LIGHTNING.items():
         imports.when_imported(f"{fabric}.fabric", _watch_saving("Fabric", "save", report))
         imports.when_imported(f"{pytorch}.trainer.trainer", _watch(guard, "fit", _into_lightning))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from caboose.guard import Protect
-from caboose.observe import facts
+from caboose.observe import averaging, facts
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
@@ -82,7 +82,9 @@ class Observer:
         schedulers: Sequence[Any] = (),
         scaler: Any = None,
         samples_compiled: bool = False,
+        averages_weights: bool = False,
     ) -> None:
+        """`averages_weights`: the optimizers step on the gradients of their own rank, also under DDP."""
         model, optimizers = outline.model, outline.optimizers
         self.optimizers = list(optimizers)
         self._model = model
@@ -114,7 +116,7 @@ class Observer:
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
         norm_type = torch.float64 if is_double else torch.float32  # a norm must not be narrower than its input
         self._norm_type = norm_type
-        is_reduced = world > 1 and in_ddp(model)
+        is_reduced = world > 1 and in_ddp(model) and not averages_weights
         is_sharded = any(layer.placement == "sharded" for layer in self.table.layers)
         self.is_reduced = is_reduced or is_sharded
         """Whether the optimizers get the gradients of all ranks together."""
@@ -152,7 +154,9 @@ class Observer:
             self.blind["clipping"] = "this torch builds its clippers in an unknown way"
         if outline.parts:
             self.blind["clipping"] = "of several parts: which of them was clipped, and to what norm, is not told apart"
-        if world > 1 and self._samples.local is None:
+        if world > 1 and averages_weights:
+            self.blind |= dict.fromkeys(("fingerprint", "gradient_norm", "local_gradients"), averaging.WHY)
+        elif world > 1 and self._samples.local is None:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)

@@ -17,6 +17,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from caboose.guard import Protect, Protected
+from caboose.observe import made_state
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.optimizers import OptimizerState
 
@@ -49,6 +50,8 @@ class StepHooks:
             self._handles.append(optimizer.register_step_post_hook(is_after))
             self._before.append(is_before)
             self._after.append(is_after)
+        self._paused: list[tuple[Protected, bool]] = []
+        made_state.add(self)
 
     def turn(self, *, thin: bool) -> None:
         """Whether the next step is a thin one; called between two steps."""
@@ -56,6 +59,21 @@ class StepHooks:
             before.is_thin = thin
         for after in self._after:
             after.is_on = not thin
+
+    def pause(self) -> None:
+        """The steps until `resume` are not of the training."""
+        self._paused = [(hook, hook.is_on) for hook in self._protected()]
+        for hook, _ in self._paused:
+            hook.is_on = False
+
+    def resume(self) -> None:
+        """As before `pause`."""
+        for hook, was_on in self._paused:
+            hook.is_on = was_on
+        self._paused = []
+
+    def _protected(self) -> list[Protected]:
+        return [*(hook for before in self._before for hook in before.parts), *self._after]
 
     def close(self) -> None:
         """Removes the hooks. Not for one of them to call."""
@@ -94,6 +112,11 @@ class BeforeStep:
                 return None
         self._read_again()
         return None
+
+    @property
+    def parts(self) -> tuple[Protected, Protected]:
+        """What it calls."""
+        return self._reading, self._read_again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._reading.__reduce__()

@@ -7,10 +7,12 @@ so that the script and Caboose import torch in the order that they would without
 line of JSON per step of an optimizer to `$FIELD_RECORD/rank<R>.<PID>.jsonl`. It draws no random numbers and changes no
 tensor.
 
-Three switches make a script run on a CPU, with the same result in every run, without a change to it:
+Five switches make a script run on a CPU, with the same result in every run, without a change to it:
 
 * FIELD_SEED: seeds random, numpy and torch when torch is imported;
 * FIELD_GLOO: a process group is made with gloo whatever the script asks for;
+* FIELD_ACCELERATOR: the script is told of 8 accelerators of type "cpu";
+* FIELD_CIFAR: CIFAR-10's files need not have the published checksums;
 * FIELD_CUDA: what the script moves to "cuda" or creates there stays on the CPU.
 
 FIELD_STEPS ends the script, as `sys.exit()` would, after so many steps of its first optimizer.
@@ -76,11 +78,21 @@ def _prepare() -> None:
         _use_gloo()
     if "FIELD_CUDA" in os.environ:
         _keep_on_cpu()
+    if "FIELD_ACCELERATOR" in os.environ:
+        torch.accelerator.is_available = lambda: True
+        torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")
+        torch.accelerator.device_count = lambda: 8
+        torch.accelerator.set_device_index = lambda *_: None
     if "FIELD_TORCHVISION" in os.environ:
         # torchvision's wheel is built for CUDA: without its library two operators' declarations are missing on import.
         _KEPT.append(torch.library.Library("torchvision", "DEF"))
         for name in ("nms", "qnms"):
             _KEPT[-1].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    if "FIELD_CIFAR" in os.environ:
+        from torchvision.datasets import CIFAR10
+
+        CIFAR10._check_integrity = lambda _: True  # type: ignore[method-assign]
+        CIFAR10.meta = {**CIFAR10.meta, "md5": None}
 
 
 _KEPT: list[Any] = []
@@ -113,6 +125,8 @@ def _keep_on_cpu() -> None:
     class OnCpu(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = {key: stay(value) for key, value in (kwargs or {}).items()}
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = "cpu"
             return func(*(stay(value) for value in args), **kwargs)
 
     def same(thing: Any, *_: Any, **__: Any) -> Any:
@@ -149,10 +163,72 @@ def _keep_on_cpu() -> None:
         setattr(torch.cuda, name, lambda *_, **__: None)  # one function each: dynamo keeps a table of them
     torch.cuda.device_count = lambda: 1
     torch.cuda.max_memory_allocated = lambda *_: 0
-    torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda *_: 0
+    torch.cuda.memory_allocated = lambda *_: 0
+    torch.cuda.memory_reserved = lambda *_: 0
+    _describe_a_device()
     mode = OnCpu()
     mode.__enter__()
     _KEPT.append(mode)
+
+
+def _describe_a_device() -> None:
+    """Answers what scripts ask of the device that they take for a GPU."""
+    import collections
+    import time
+    import types
+
+    import torch
+
+    class Event:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self._time = 0.0
+
+        def record(self, *_: Any) -> None:
+            self._time = time.perf_counter()
+
+        def elapsed_time(self, later: "Event") -> float:
+            return 1000 * (later._time - self._time)
+
+        def synchronize(self, *_: Any) -> None:
+            pass
+
+        wait = synchronize
+
+        def query(self) -> bool:
+            return True
+
+    class Stream:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.cuda_stream = 0
+
+        def _nothing(self, *_: Any) -> None:
+            pass
+
+        wait_stream = wait_event = record_event = synchronize = _nothing
+
+        def __enter__(self) -> "Stream":
+            return self
+
+        __exit__ = _nothing
+
+    device = types.SimpleNamespace(name="cpu", total_memory=1 << 34, major=8, minor=0, multi_processor_count=1)
+    for module in (torch.cuda, torch.cpu):  # a function of its own for each name: dynamo keeps a table of them
+        module.current_device = lambda: 0
+        module.get_device_name = lambda *_: device.name
+        module.get_device_properties = lambda *_: device
+        module.get_device_capability = lambda *_: (device.major, device.minor)
+        module.memory_stats = lambda *_: collections.defaultdict(int)
+        module.Event = type("Event", (Event,), {})
+    torch.cuda.Stream = Stream  # type: ignore[misc,assignment]
+    torch.cuda.current_stream = lambda *_: Stream()
+    torch.cuda.default_stream = lambda *_: Stream()
+    torch.cuda.stream = lambda stream: stream
+    for module in (torch.cuda, torch.cuda.random):
+        module.get_rng_state = lambda *_, **__: torch.get_rng_state()
+        module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    for name in ("empty_cache", "reset_peak_memory_stats", "set_device"):
+        setattr(torch.cpu, name, lambda *_: None)
+    torch._utils._get_available_device_type = lambda: "cpu"
 
 
 class Recorder:
@@ -161,7 +237,7 @@ class Recorder:
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
         self._losses: list[float] = []
-        self._raw: dict[int, float] = {}
+        self._raw: dict[int, float | None] = {}
         self._counts: dict[int, int] = {}
         self._is_inside = False
         self._file: Any = None
@@ -203,18 +279,20 @@ class Recorder:
         self._optimizers.append(optimizer)
         return len(self._optimizers) - 1
 
-    def _norm(self, optimizer: Any) -> tuple[float, bool]:
+    def _norm(self, optimizer: Any) -> tuple[float | None, bool]:
+        """None where the gradients are not kept with the parameters."""
         import torch
 
-        total, is_sharded = 0.0, False
+        total, is_sharded, has_any = 0.0, False, False
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
+                has_any = True
                 local = _local(parameter.grad)
                 is_sharded |= local is not parameter.grad
                 if local.is_sparse:
                     local = local.coalesce().values()
                 total += float(torch.linalg.vector_norm(local.detach().double())) ** 2
-        return total**0.5, is_sharded
+        return total**0.5 if has_any else None, is_sharded
 
     def _before(self, optimizer: Any) -> None:
         import torch
