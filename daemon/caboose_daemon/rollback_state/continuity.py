@@ -15,7 +15,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from caboose_daemon.rollback_state.triage import LOST_AFTER, SURE, Losses, LossLevel, level_of
+from caboose_daemon.rollback_state.loss_level import SURE, Losses, LossLevel, level_of
+from caboose_daemon.rollback_state.triage import LOST_AFTER
 from caboose_daemon.steps.columns import StepSummary
 
 FIRST_STEPS = 20

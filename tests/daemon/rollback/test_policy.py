@@ -1,6 +1,7 @@
 """When a run is rolled back: timelines through the real core, with ranks that keep snapshots and obey."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,13 +49,41 @@ def test_one_outlier_is_left_alone() -> None:
     assert run.decisions == []
 
 
-def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
-    run = stuck(guarded().healthy(100), 20)
-    assert run.decisions == [], "20 steps are no more than going back would cost"
-    assert run.job.rollback.triages[1].verdict == "lingering"
-    assert "waiting is cheaper" in run.job.rollback.notes[1]
+def test_a_giant_loss_that_falls_by_a_few_percent_of_itself_is_rolled_back_at_once() -> None:
+    """At a thousandth of its peak it is still a million times its level: until the start, every step is lost whole."""
+    run = guarded(every=50)
+    healthy = 0.7 * (1 + np.arange(500) / 10) ** -1.25
+    run.losses(*healthy * (1 + 0.02 * np.random.default_rng(0).standard_normal(500)))
 
-    stuck(run, 20)
+    run.losses(*1.4e6 * 0.96 ** np.arange(20))
+
+    decision = run.decisions[0]
+    assert decision.step <= 506
+    assert decision.triage is not None
+    assert decision.triage.verdict == "recovering"
+    assert decision.triage.remaining > 350
+    assert decision.cost is not None
+    assert decision.cost.is_certain, "even the optimistic end is worse than going back"
+
+
+def test_where_the_run_began_is_known_after_a_restart_of_the_daemon_and_is_not_where_it_was_resumed(
+    tmp_path: Path,
+) -> None:
+    run = guarded(journal=tmp_path / "journal.db")
+    run.losses(*np.linspace(7.0, 2.0, 50)).daemon_restarts().healthy(5)
+    assert run.job.rollback.start.loss() == pytest.approx(6.8, abs=0.01)
+
+    resumed = guarded(start_step=5000).healthy(20)
+    assert resumed.job.rollback.start.loss() is None
+
+
+def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
+    run = stuck(guarded().healthy(100), 12)
+    assert run.decisions == [], "it may pass by itself, as bad data do"
+    assert run.job.rollback.triages[1].verdict == "lingering"
+    assert "one more step is expected to save" in run.job.rollback.notes[1]
+
+    stuck(run, 28)
 
     (decision,) = run.committed
     assert (decision.target, decision.skip, decision.lr_scale, decision.rung) == (90, 0, 1.0, 1)
@@ -412,7 +441,7 @@ def test_a_loss_that_does_not_go_on_after_a_rollback_is_trouble_though_no_rule_k
     stuck(run, 100)
 
     first, second = run.decisions[:2]
-    assert first.continuity.startswith("rolled back to step 90: loss does not continue from there, 6")
+    assert first.continuity.startswith("rolled back to step 90: loss does not continue from there, ")
     assert (second.rung, second.trigger, second.target) == (2, "train/1", 80)
     health = [entry.health for entry in run.job.rollback.ledger if entry.step > 108]
     assert set(health) <= {"tainted"}

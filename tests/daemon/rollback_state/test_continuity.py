@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, update
-from caboose_daemon.rollback_state.triage import Losses, LossLevel
+from caboose_daemon.rollback_state.loss_level import Losses, LossLevel
 from caboose_daemon.steps.columns import StepSummary
 
 BEFORE = LossLevel(2.0, 0.05, 64)
