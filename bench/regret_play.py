@@ -3,7 +3,7 @@
 Design
 ------
 One rank reports the losses, keeps snapshots with the agent's own cadence and shelf, and carries out commands at their
-boundary. What takes time in a real run takes it here: reports and commands travel in batches of `REPORT_SECONDS`.
+boundary. What takes time in a real run takes it here: reports and commands travel at the pace of the agent's sender.
 
 The oracle knows the future and uses the same snapshots and mechanism. It acts after each disturbance at one of a few
 steps spread from its onset, or never, whichever loses least in the end.
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from regret_curves import Curve, Weights, World
 
+from caboose.report.record import SHORT_SECONDS
+from caboose.report.sender import ALERT_SECONDS, POLL_SECONDS, SHORT_POLL_SECONDS
 from caboose.rollback.cadence import Cadence
 from caboose.rollback.retention import NEVER, SnapshotShelf
 from caboose.rollback.slots import Slot
@@ -32,7 +34,6 @@ from support.recorder import Core
 from support.scenario import watching
 
 RULES = "loss_spike divergence non_finite gradient_explosion"
-REPORT_SECONDS = 0.1
 KEEP = 3
 QUARANTINE_SECONDS = 5.0
 GROUP = "group-of-the-bench"
@@ -192,7 +193,7 @@ class Rank:
 
     def _turn(self) -> None:
         """Reports go out, the daemon judges them, and what it sent before is read."""
-        self.next_turn = self.now + REPORT_SECONDS
+        self.next_turn = self.now + self._pace()
         self._hear()
         for message in self.outbox:
             self._say(message)
@@ -202,8 +203,14 @@ class Rank:
         self.core.pass_time(self.now)
         (job,) = self.core.state.jobs.values()
         self.shelf.is_holding = job.rollback.is_holding
-        if self.curve.step_seconds >= REPORT_SECONDS:
+        if self.curve.step_seconds >= ALERT_SECONDS:
             self._hear()  # long before the next step ends
+
+    def _pace(self) -> float:
+        """Seconds between two turns of the agent's sender."""
+        if self.shelf.is_holding:
+            return ALERT_SECONDS
+        return SHORT_POLL_SECONDS if self.curve.step_seconds < SHORT_SECONDS else POLL_SECONDS
 
     def _say(self, message: Any) -> None:
         self.core.say(b"peer-0", message, self.now)

@@ -238,6 +238,8 @@ class Brake:
                 self._coordinator.offer(message)
             return
         self._ring.hold = message.is_holding
+        if self._session.sender is not None:
+            self._session.sender.set_alert(message.is_holding)
         if self._terms is None or message.rollback != self._terms.rollback:
             is_less = message.rollback != "auto"
             way_out = ": start it with --rollback auto" if is_less else ""

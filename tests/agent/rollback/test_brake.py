@@ -124,6 +124,24 @@ def test_no_snapshot_is_taken_while_the_daemon_holds(guarded: Callable[..., Brak
     assert [s.step for s in run.monitor._brake._ring.held] == [5]  # type: ignore[union-attr]  # as above
 
 
+def test_while_an_incident_is_open_commands_are_read_and_answered_at_once(guarded: Callable[..., Braked]) -> None:
+    run = guarded()
+    run.train(7)
+    run.holdings()
+    time.sleep(2.6)  # without a step the sender wakes twice a second
+    run.daemon.say(Terms(rollback="auto", is_holding=True))
+    assert wait_until(lambda: run.monitor._brake is not None and run.monitor._brake._ring.hold, 10)
+    seconds = []
+    for _ in range(6):
+        began = time.monotonic()
+        assert run.tell(run.command(target=3)) == "refused"
+        seconds.append(time.monotonic() - began)
+    assert sorted(seconds)[3] < 0.25, seconds
+
+    run.daemon.say(Terms(rollback="auto"))
+    assert wait_until(lambda: not run.monitor._session.sender._is_alert, 10)  # type: ignore[union-attr]  # as above
+
+
 def test_the_mode_in_force_is_logged(guarded: Callable[..., Braked], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="caboose")
     run = guarded()
