@@ -5,7 +5,8 @@ Design
 The *level* is the median of the last losses before the loss left it, the *noise* the scatter of single steps around
 it. A slowly rising loss leaves its level before a rule can detect it. So the beginning is searched backwards, from
 the rule's onset to the last step at which the smoothed loss was still at its best. Learning curves are close to
-straight lines over the logarithm of the step: the fall that a loss had is measured so.
+straight lines over the logarithm of the step: the fall that a loss had is measured so. An episode of a rule may stay
+open while the loss is back on its level. If it leaves it again, the problem began there.
 """
 
 import math
@@ -127,6 +128,18 @@ def beginning(losses: Losses, onset: int) -> int:
     is_near = smooth <= smooth[lowest] + AWAY * MEDIAN * noise / math.sqrt(SMOOTH)
     last = int(np.flatnonzero(is_near)[-1])
     return onset if last == len(steps) - 1 else int(steps[last + 1])
+
+
+def left_again(losses: Losses, began: int, before: LossLevel) -> int | None:
+    """When the loss last left its level, if it had been back on it since the beginning; None if it was not."""
+    since = (losses.steps >= began) & np.isfinite(losses.values)
+    steps, values = losses.steps[since], losses.values[since]
+    is_away = len(values) > SMOOTH and np.median(values[-SMOOTH // 2 :]) > before.level + SURE * before.noise
+    if not is_away:
+        return None
+    is_back = smoothed(values, SMOOTH) <= before.level + SURE * before.error(SMOOTH)
+    back = np.flatnonzero(is_back[SMOOTH - 1 : -1])  # from the first window that is filled
+    return int(steps[back[-1] + SMOOTH - SMOOTH // 2]) if len(back) else None  # the median is late by half a window
 
 
 def smoothed(values: Floats, width: int) -> Floats:

@@ -33,6 +33,7 @@ from caboose_daemon.rollback_state.loss_level import (
     as_of,
     beginning,
     fall,
+    left_again,
     level_of,
     progress,
     smoothed,
@@ -112,6 +113,10 @@ def judge(
     if before is None:
         began = beginning(losses, onset)
         before = level_of(losses.values[losses.steps < began])
+        again = None if before is None else left_again(losses, began, before)
+        if again is not None:
+            began = beginning(losses, again)
+            before = level_of(losses.values[losses.steps < began])
         slope = fall(losses, began)
     if before is None:
         why = f"fewer than {MIN_BEFORE} losses are known before step {began}: no level to compare with"

@@ -132,6 +132,14 @@ def test_a_slow_rise_began_long_before_a_rule_said_so() -> None:
     assert triage.level == pytest.approx(LEVEL, abs=0.08)
 
 
+def test_a_loss_that_was_back_on_its_level_left_it_when_it_rose_again() -> None:
+    """A rule's episode may stay open in between: the snapshots of that time are good."""
+    triage = judged([*[1.0] * 5, *[0.0] * 100, *[1.0] * 20])
+
+    assert triage.began == pytest.approx(306, abs=1)
+    assert triage.lost == pytest.approx(10, abs=1.5)
+
+
 def test_a_sudden_spike_began_where_the_rule_said() -> None:
     assert judged([3.0] * 20).began == 201
 
