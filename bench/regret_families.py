@@ -48,7 +48,7 @@ def _base(random: Random, family: str, number: int) -> Curve:
         knee=_between(random, 5, 50),
         noise=_between(random, 0.001, 0.3),
         scatter=scatter,
-        every=int(_between(random, 10, 60)),
+        every=10 << int(random.integers(4)),
     )
 
 

@@ -21,7 +21,8 @@ from regret_curves import Curve, Weights, World
 from caboose.report.record import SHORT_SECONDS
 from caboose.report.sender import ALERT_SECONDS, POLL_SECONDS, SHORT_POLL_SECONDS
 from caboose.rollback.cadence import Cadence
-from caboose.rollback.retention import NEVER, SnapshotShelf
+from caboose.rollback.retention import REACH, SnapshotShelf
+from caboose.rollback.ring import HISTORY_SECONDS
 from caboose.rollback.slots import Slot
 from caboose_daemon.config import Config
 from caboose_daemon.rollback.target import notice
@@ -35,7 +36,6 @@ from support.scenario import watching
 
 RULES = "loss_spike divergence non_finite gradient_explosion"
 KEEP = 3
-QUARANTINE_SECONDS = 5.0
 GROUP = "group-of-the-bench"
 NORMS = np.full(4, 0.2, dtype=np.float32)
 QUIET_STEPS = 300
@@ -48,41 +48,27 @@ class Shelf:
     """The snapshots of one rank, and the weights they keep."""
 
     def __init__(self, curve: Curve) -> None:
-        self._cadence = Cadence(curve.every, min_seconds=QUARANTINE_SECONDS / (KEEP - 1))
+        self._cadence = Cadence(curve.every, min_seconds=HISTORY_SECONDS / REACH)
         self._shelf = SnapshotShelf(KEEP)
         self._kept: dict[int, Weights] = {}
-        self._quarantine_steps = curve.every
-        self._release_at = NEVER
         self.is_holding = False
 
     def pass_step(self, world: World, now: float) -> bool:
-        """Ends a step; whether what is held has changed."""
-        step, seconds = world.step, world.curve.step_seconds
-        self._cadence.passed(seconds)
-        has_changed = False
-        if step >= self._release_at:
-            self._release_at = self._shelf.release(
-                step, now, min_steps=self._quarantine_steps, min_seconds=QUARANTINE_SECONDS
-            )
-            has_changed = True
-        if self._cadence.is_due(step) and not self.is_holding:
-            self._take(world, now)
-            has_changed = True
-        return has_changed
-
-    def _take(self, world: World, now: float) -> None:
-        slot = self._shelf.make_room(self._cadence.every)
+        """Ends a step; whether a snapshot was taken."""
+        self._cadence.passed(world.curve.step_seconds)
+        if not self._cadence.is_due(world.step) or self.is_holding:
+            return False
+        slot = self._shelf.take_spare()
         if slot is None:
-            slot = Slot(torch.empty(1)) if self._shelf.reserve() else self._shelf.evict()
-        assert slot is not None, "no snapshot is pinned for long"
+            slot = Slot(torch.empty(1)) if self._shelf.reserve() else self._shelf.evict(world.step, self.every)
+        assert slot is not None, "none is pinned"
         slot.num_uses += 1
         slot.step = slot.model_step = world.step
-        slot.health, slot.is_quarantined = "", True
-        slot.time = slot.since = now
+        slot.health, slot.time = "", now
         self._shelf.put(slot)
-        self._release_at = min(self._release_at, world.step + self._quarantine_steps)
         self._kept[world.step] = world.weights.copy()
         self._cadence.cost(0.0)
+        return True
 
     @property
     def held(self) -> Any:
@@ -93,15 +79,6 @@ class Shelf:
     def every(self) -> int:
         """The cadence in force."""
         return self._cadence.every
-
-    def newest_ready(self, step: int, now: float) -> int | None:
-        """The newest snapshot that is out of quarantine by this step, if no more are taken."""
-        ready = (
-            held.step
-            for held in self._shelf.held
-            if held.is_ready or (step - held.step >= self._quarantine_steps and now - held.time >= QUARANTINE_SECONDS)
-        )
-        return max(ready, default=None)
 
     def weights(self, step: int) -> Weights:
         """Those of a snapshot."""
@@ -267,8 +244,7 @@ def oracle(curve: Curve) -> float:
             shelf.pass_step(world, now)
         found: dict[tuple[int, int] | None, float] = {None: _finish(world)}
         for after in SPREAD:
-            target = shelf.newest_ready(onset + after, now + after * curve.step_seconds)
-            if target is not None:
+            for target in [held.step for held in shelf.held][-1:]:
                 found[after, target] = _finish(_acted(world, shelf, onset + after, target))
         choice = min(found, key=lambda choice: found[choice])
         best = min(best, found[choice])

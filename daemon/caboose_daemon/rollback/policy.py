@@ -37,7 +37,7 @@ from caboose_daemon.steps.settings import number
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
 
 CHECK_SECONDS = 1.0
-DEFAULT_CADENCE = 50
+DEFAULT_CADENCE = 10
 """Assumed snapshot interval in steps, to advise a run that keeps no snapshots."""
 MAX_TAINTED = 256
 """Tainted checkpoints listed in the terms."""

@@ -2,12 +2,12 @@
 
 Design
 ------
-A snapshot is usable only if every rank has it and it is out of quarantine on every rank, so the ranks' lists are
-intersected. The boundary must be far enough ahead that every rank has the command before it gets there: while an
-incident is open agents send their reports and read their socket 20 times a second, and a rank the command did not reach
-gets it from the other ranks' register. So the notice is counted in seconds and converted to steps by the run's pace.
-Ranks that were not ready in time get twice the notice. Ranks act only at steps that occur: in a run that counts in
-strides, the boundary is whole strides ahead.
+A snapshot is usable only if every rank has it and has found it intact, so the ranks' lists are intersected. No time
+makes it good: the newest from before the problem began, by a margin, is used. The boundary must be far enough ahead
+that every rank has the command before it gets there: while an incident is open agents send their reports and read
+their socket 20 times a second, and a rank the command did not reach gets it from the other ranks' register. So the
+notice is counted in seconds and converted to steps by the run's pace. Ranks that were not ready in time get twice the
+notice. Ranks act only at steps that occur: in a run that counts in strides, the boundary is whole strides ahead.
 """
 
 import math

@@ -19,7 +19,7 @@ class RollbackConfig:
     """Rollbacks of one job in 24 hours; after that a person is needed. The ranks also have a budget."""
     cooldown_steps: int = 200
     """Steps after a rollback before the next one is considered."""
-    margin_steps: int = 10
+    margin_steps: int = 5
     """Steps before the onset by which a snapshot must have been taken; raise it if problems are detected late."""
     patience_steps: int = 10
     """Steps to wait after the onset before acting, unless even the least cost of waiting is higher."""

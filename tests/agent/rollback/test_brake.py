@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_it_goes_back_at_the_boundary_and_a_new_attempt_begins(guarded: Callable[..., Braked]) -> None:
     run = guarded()
     run.train(22)
-    held = run.holdings(lambda h: [s.step for s in h.snapshots if s.is_ready] == [5, 10, 15])
+    held = run.holdings(lambda h: [s.step for s in h.snapshots if s.is_ready] == [5, 10, 15, 20])
     assert [s.step for s in held.snapshots] == [5, 10, 15, 20]
     command = run.command(target=10)
     run.daemon.say(command)

@@ -250,7 +250,7 @@ def test_a_run_without_snapshots_is_told_where_it_would_have_gone_back_to() -> N
     lost(run.healthy(200))
 
     (decision,) = run.decisions
-    assert (decision.state, decision.target) == ("advised", 150)
+    assert (decision.state, decision.target) == ("advised", 190)
     assert "with auto in both the daemon and the run it would roll back" in decision.why[0]
 
 
