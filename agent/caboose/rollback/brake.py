@@ -176,9 +176,11 @@ class Brake:
         self._ring.unpin()
         self._ring.drop_newer(command.target)
         caveat = ""
+        if self._ring.lr_changes:
+            caveat = f", learning rate set back to its schedule: {', '.join(self._ring.lr_changes)}"
         if command.lr_scale != 1.0 and (doubt := self._ring.scale_lr(command.lr_scale)):
             # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
-            caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
+            caveat += f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
         self._session.start_attempt(model_step)

@@ -85,6 +85,8 @@ class Ring:
 
         The daemon knows when the fault began, and goes back to before that.
         """
+        self.lr_changes: list[str] = []
+        """Learning rates that the last `restore` set back to their schedule."""
         self.last_seconds = 0.0
         """Seconds of the last snapshot on the training thread."""
         num_divided = host_memory.estimate(state.num_parameter_bytes, state.optimizers)
@@ -276,6 +278,7 @@ class Ring:
                 self._state.put_back(slot.rest, objects, lr=lr, replay=replay)
                 if lr == "rewind" and slot.lr_scale != self._lr_scale:
                     self._state.scale_lr(self._lr_scale / slot.lr_scale)
+                self.lr_changes = self._state.follow_schedule(slot.rest) if lr == "keep" else []
             except Exception as error:
                 raise RollbackFailed(f"the snapshot of step {step} could not be restored: {error!r}") from error
         return slot.model_step

@@ -61,6 +61,29 @@ def test_batches_are_skipped_and_the_rate_is_scaled_for_good(guarded: Callable[.
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("own", [1.0, 0.5])
+def test_a_rate_that_jumped_off_its_schedule_is_set_back_to_it(guarded: Callable[..., Braked], own: float) -> None:
+    """A loop may scale the schedule's rate all the time (`own`): that is kept, only the jump is undone."""
+    run = guarded()
+    run.optimizer.param_groups[0]["lr"] *= own
+    run.train(1)
+    step = run.scheduler.step
+
+    def scaled_step() -> None:
+        step()
+        run.optimizer.param_groups[0]["lr"] *= own
+
+    run.scheduler.step = scaled_step
+    run.train(19)
+    run.holdings(lambda h: any(s.step == 10 and s.is_ready for s in h.snapshots))
+    run.scheduler.step = lambda: None  # the loop's bug: from here on the rate is its own
+    run.optimizer.param_groups[0]["lr"] *= 40
+    assert run.tell(run.command(target=10)) == "done"
+    (scheduled,) = run.scheduler.get_last_lr()
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(scheduled * own)
+    assert "learning rate set back to its schedule" in run.answers(run.num_commands)[-1].detail
+
+
 def test_a_snapshot_that_is_not_there_is_a_veto_and_nothing_changes(guarded: Callable[..., Braked]) -> None:
     run = guarded()
     run.train(20)
