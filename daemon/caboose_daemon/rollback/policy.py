@@ -37,6 +37,8 @@ from caboose_daemon.steps.settings import number
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
 
 CHECK_SECONDS = 1.0
+RISE_MARGIN = 0.25
+"""Steps before the beginning of a rise by which a snapshot must have been taken, as a share of its duration."""
 DEFAULT_CADENCE = 10
 """Assumed snapshot interval in steps, to advise a run that keeps no snapshots."""
 MAX_TAINTED = 256
@@ -317,8 +319,13 @@ class Policy:
         return seconds / max(pace(job.recent), 1e-6)
 
     def _latest(self, case: _Case) -> int:
-        """The last step whose snapshot can be used."""
-        return case.triage.began - self.config.margin_steps
+        """The last step whose snapshot can be used.
+
+        A loss that rises slowly was damaged before that could be seen in its noise: the longer it took, the earlier.
+        """
+        triage = case.triage
+        unseen = math.ceil(RISE_MARGIN * triage.age) if triage.verdict == "diverging" and triage.most < math.inf else 0
+        return triage.began - max(self.config.margin_steps, unseen)
 
     def _draft(self, job: Job, attempt: Attempt, case: _Case, rung: Rung, now: float) -> Decision:
         return Decision(

@@ -137,7 +137,7 @@ def left_again(losses: Losses, began: int, before: LossLevel) -> int | None:
     is_away = len(values) > SMOOTH and np.median(values[-SMOOTH // 2 :]) > before.level + SURE * before.noise
     if not is_away:
         return None
-    is_back = smoothed(values, SMOOTH) <= before.level + SURE * before.error(SMOOTH)
+    is_back = smoothed(values, SMOOTH) <= before.level  # a slow rise stays within the noise for long, but not below
     back = np.flatnonzero(is_back[SMOOTH - 1 : -1])  # from the first window that is filled
     return int(steps[back[-1] + SMOOTH - SMOOTH // 2]) if len(back) else None  # the median is late by half a window
 

@@ -23,6 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from caboose_daemon.rollback_state.falling import fall_rate, with_residues
 from caboose_daemon.rollback_state.loss_level import (
     MIN_BEFORE,
     NOISE_STEPS,
@@ -45,8 +46,6 @@ Verdict = Literal["unmoved", "unknown", "early", "recovering", "lingering", "div
 
 LAST = 5
 """Losses whose median is the current loss."""
-SCATTER = 0.1
-"""Scatter of a raised loss relative to its height, beside the noise of its level."""
 RISE = 0.1
 """Minimum recent rise, as a share of the excess, to count as rising."""
 LOST_AFTER = 3
@@ -182,6 +181,7 @@ def _follow(
     verdict, height, how = _movement(height, peak, steps, values, excess)
     left = project(height)
     if verdict == "recovering":
+        left = with_residues(height, left, steps, excess)
         how = f"{how}, {_steps(left.likely)} of training lost until then ({_steps(left.least)} to {_steps(left.most)})"
     else:
         how = f"{how}: {_steps(left.likely)} of training still to be lost"
@@ -205,7 +205,7 @@ def _movement(
     num = max(LAST, min(NOISE_STEPS, len(excess) // 2))
     steps, half = steps[-num:], excess[-num:]
     span = int(steps[-1] - steps[0]) + 1
-    rate, error = _rate(steps, half, height.noise)
+    rate, error = fall_rate(steps, half, height.noise)
     if rate > SURE * error and height.excess < peak:
         height = msgspec.structs.replace(height, rate=rate, error=error)
         return (
@@ -223,19 +223,6 @@ def _movement(
             f"rising for {height.age} steps, by {rise:.3g} per step",
         )
     return "lingering", height, f"not falling for {span} steps"
-
-
-def _rate(steps: NDArray[np.int64], excess: Floats, noise: float) -> tuple[float, float]:
-    """The share of itself by which a height falls at each step, and its standard error."""
-    floor = np.maximum(excess, 0.5 * noise)
-    weights = 1.0 / ((noise / floor) ** 2 + SCATTER**2)
-    weights /= weights.sum()
-    ahead, logs = steps - float(weights @ steps), np.log(floor)
-    spread = float(weights @ ahead**2)
-    slope = float(weights @ (ahead * logs)) / spread
-    rest = logs - float(weights @ logs) - slope * ahead
-    variance = float(weights @ rest**2) * len(steps) / max(1, len(steps) - 2)
-    return -slope, math.sqrt(variance / spread / len(steps))
 
 
 def _steps(num: float) -> str:

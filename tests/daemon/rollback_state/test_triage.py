@@ -54,9 +54,21 @@ def test_a_spike_that_decays_recovers_and_says_when_it_will_be_back() -> None:
 
     assert triage.verdict == "recovering"
     assert triage.rate == pytest.approx(1 / 8, rel=0.1)
-    assert triage.remaining == pytest.approx(8 * triage.excess / triage.progress, rel=0.1)
-    assert triage.least < triage.remaining < triage.most
+    full_return = 8 * triage.excess / triage.progress
+    assert full_return < triage.remaining < 4 * full_return, "20 steps do not rule out that a little of it stays"
+    assert triage.least < full_return
+    assert triage.remaining < triage.most
     assert "falling by" in triage.reasons[1]
+
+
+def test_a_fall_that_flattens_above_the_level_loses_more_than_its_rate_says() -> None:
+    ahead = np.arange(40)
+
+    returns, stays = judged(2.0 * np.exp(-ahead / 10)), judged(0.6 + 1.4 * np.exp(-ahead / 10))
+
+    assert returns.verdict == stays.verdict == "recovering"
+    assert stays.remaining > 5 * returns.remaining
+    assert stays.remaining > 0.8 * 0.3 * 240, "about 0.3 of the progress, for as long again as the run has lasted"
 
 
 def test_a_spike_that_is_over_is_recovering_with_nothing_remaining() -> None:
@@ -136,7 +148,7 @@ def test_a_loss_that_was_back_on_its_level_left_it_when_it_rose_again() -> None:
     """A rule's episode may stay open in between: the snapshots of that time are good."""
     triage = judged([*[1.0] * 5, *[0.0] * 100, *[1.0] * 20])
 
-    assert triage.began == pytest.approx(306, abs=1)
+    assert 280 < triage.began <= 307
     assert triage.lost == pytest.approx(10, abs=1.5)
 
 
