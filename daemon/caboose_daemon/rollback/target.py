@@ -130,6 +130,19 @@ def ahead(newest: int, num_steps: int, stride: int) -> int:
     return min(MAX_COUNT, newest + strides * stride)
 
 
+def expected_steps_lost(
+    holdings: Mapping[int, Holdings], step_seconds: float, lag_seconds: float, margin: int
+) -> int | None:
+    """Steps that a rollback after a sudden fault loses, besides those until it is decided; None without snapshots.
+
+    A fault begins half a cadence after a snapshot on average; one less than the margin before it is not used.
+    """
+    every = max((of_rank.snapshot_every for of_rank in holdings.values()), default=0)
+    if not every:
+        return None
+    return round(every / 2 + min(margin, every)) + notice(step_seconds, lag_seconds)
+
+
 def notice(step_seconds: float, lag_seconds: float, *, num_tried: int = 0) -> int:
     """Steps between the newest one seen and the boundary; doubled for each earlier try."""
     lag = min(max(0.0, lag_seconds), MAX_LAG_SECONDS)

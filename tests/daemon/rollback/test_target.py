@@ -2,7 +2,18 @@
 
 import pytest
 
-from caboose_daemon.rollback.target import MAX_NOTICE, MIN_NOTICE, ahead, choose, common, held_on, notice, pace, stride
+from caboose_daemon.rollback.target import (
+    MAX_NOTICE,
+    MIN_NOTICE,
+    ahead,
+    choose,
+    common,
+    expected_steps_lost,
+    held_on,
+    notice,
+    pace,
+    stride,
+)
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 from caboose_wire.fields import MAX_COUNT
@@ -89,6 +100,15 @@ def test_slow_steps_have_a_few_of_notice_and_fast_ones_half_a_second() -> None:
     assert notice(10.0, 0.0) == MIN_NOTICE
     assert notice(0.1, 0.0) == 7
     assert notice(0.1, 0.5) == 17, "twice the lag comes on top"
+
+
+def test_what_a_rollback_loses_is_half_a_cadence_the_margin_and_the_notice() -> None:
+    held = {rank: Holdings(group="g" * 16, snapshot_every=every) for rank, every in enumerate((10, 20))}
+
+    assert expected_steps_lost(held, 1.0, 0.0, 5) == 10 + 5 + MIN_NOTICE
+    assert expected_steps_lost(held, 0.1, 0.0, 5) == 10 + 5 + 7
+    assert expected_steps_lost(held, 1.0, 0.0, 100) == 10 + 20 + MIN_NOTICE, "one cadence further back, not five"
+    assert expected_steps_lost({}, 1.0, 0.0, 5) is None
 
 
 def test_a_clock_that_is_wrong_does_not_put_the_boundary_into_the_next_day() -> None:
