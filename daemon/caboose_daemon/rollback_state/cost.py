@@ -8,9 +8,9 @@ worth, those whose batches are skipped, and the time to restore, in steps. A rol
 of waiting must exceed it by a factor (`caution`). If even the least cost of waiting exceeds it, no more evidence is
 needed, and it need not wait for `patience_steps`.
 
-A loss that does not fall may pass by itself with the next step. If it does, the rollback and its steps are saved; if it
-does not, the rollback has become one step dearer. So it is given one more step while that chance times the saved steps
-is at least one step.
+A loss that does not fall may pass by itself with the next step, and one that falls may prove to fall all the way. If it
+does, a rollback that would cost more is saved; if it does not, the rollback has become one step dearer. So it is given
+one more step while that chance times the saved steps is at least one step.
 
 What a falling loss still loses is never more than the steps of learning between it and its level: learning again is not
 slower than learning was. The same holds for a flat loss if the snapshot is no better than what the run has now. A flat
@@ -78,6 +78,6 @@ def weigh(triage: Triage, *, target: int, boundary: int, skip: int, caution: flo
         least=triage.lost + min(triage.least, cap),
         most=triage.lost + min(triage.most, cap),
         going_back=going_back,
-        saved=triage.hope * max(0.0, going_back - triage.lost),
+        saved=triage.hope * max(0.0, going_back - triage.lost - triage.then),
         caution=caution,
     )

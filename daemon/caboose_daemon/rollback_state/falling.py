@@ -58,7 +58,8 @@ def with_residues(height: Height, full: Remaining, steps: NDArray[np.int64], exc
         ends.append(min(height.horizon, lost + falls))
     likely = float(weights @ np.array(ends))
     most = max([full.most, *(end for end, weight in zip(ends, weights, strict=True) if weight > PLAUSIBLE)])
-    return Remaining(likely, min(full.least, likely), max(most, likely))
+    hope = float(weights[0]) * min(1.0, height.rate)  # a fall tells where it ends in about one over its rate steps
+    return Remaining(likely, min(full.least, likely), max(most, likely), hope=hope, then=full.likely)
 
 
 def _towards(stays: float, steps: NDArray[np.int64], excess: Floats, noise: float) -> tuple[float, float, float]:

@@ -68,7 +68,9 @@ class Remaining(msgspec.Struct, frozen=True):
     least: float
     most: float
     hope: float = 0.0
-    """Probability that it passes by itself with the next step."""
+    """Probability per step that the better of the cases that are weighed proves true."""
+    then: float = 0.0
+    """What waiting still loses in that case."""
 
 
 def share(excess: Floats | float, progress: float) -> Floats:

@@ -77,7 +77,9 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     most: float = math.inf
     """The same if it does not: the upper end."""
     hope: float = 0.0
-    """Probability that it passes by itself with the next step, for a loss that does not fall."""
+    """Probability per step that it proves to be the better case: a loss that passes, or falls all the way."""
+    then: float = 0.0
+    """The steps still to be lost in that case."""
     rate: float = 0.0
     """Share of its height by which the loss falls at each step; 0 if it does not."""
     as_of: float = math.inf
@@ -192,6 +194,7 @@ def _follow(
         least=left.least,
         most=left.most,
         hope=left.hope,
+        then=left.then,
         rate=height.rate,
         as_of=high,
         reasons=(where, how),

@@ -218,6 +218,14 @@ def test_a_rollback_waits_while_one_more_step_of_patience_is_expected_to_save_mo
     assert settled.is_worth_it
 
 
+def test_a_fall_that_may_be_complete_is_given_steps_while_that_would_save_the_rollback() -> None:
+    hopeful = a_triage(verdict="recovering", lost=5.0, remaining=90.0, hope=0.05, then=10.0)
+
+    assert weigh(hopeful, target=90, boundary=145, skip=0, caution=1.25).saved == pytest.approx(0.05 * (55 - 15))
+    assert not weigh(hopeful, target=90, boundary=145, skip=0, caution=1.25).is_worth_it
+    assert weigh(hopeful, target=120, boundary=145, skip=0, caution=1.25).is_worth_it
+
+
 def test_where_even_the_least_cost_of_waiting_is_higher_no_caution_is_needed() -> None:
     cost = weigh(a_triage(lost=5.0, remaining=56.0, least=51.0), target=90, boundary=145, skip=0, caution=1.25)
 
