@@ -26,7 +26,7 @@ SCATTER = 0.1
 """Scatter of a raised loss relative to its height, beside the noise of its level."""
 RESIDUES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Shares of the present height that may stay."""
-COMES_BACK = 0.6
+COMES_BACK = 0.9
 PLAUSIBLE = 0.05
 """Probability from which a residue counts for the upper end of the band."""
 MIN_LOSSES = 8
@@ -78,6 +78,6 @@ def _fit(steps: NDArray[np.int64], excess: Floats, noise: float) -> tuple[float,
     spread = float(weights @ ahead**2)
     middle = float(weights @ logs)
     slope = float(weights @ (ahead * logs)) / spread
-    line = middle + slope * ahead
+    line: Floats = middle + slope * ahead
     variance = float(weights @ (logs - line) ** 2) * len(steps) / max(1, len(steps) - 2)
     return -slope, math.sqrt(variance / spread / len(steps)), line
