@@ -78,6 +78,6 @@ def _fit(steps: NDArray[np.int64], excess: Floats, noise: float) -> tuple[float,
     spread = float(weights @ ahead**2)
     middle = float(weights @ logs)
     slope = float(weights @ (ahead * logs)) / spread
-    line: Floats = middle + slope * ahead
+    line = np.asarray(middle + slope * ahead, dtype=np.float64)
     variance = float(weights @ (logs - line) ** 2) * len(steps) / max(1, len(steps) - 2)
     return -slope, math.sqrt(variance / spread / len(steps)), line
