@@ -131,8 +131,9 @@ class Pipeline:
         job.attempt.reason = "rollback" if is_rollback else ""
         if hello.start_step > 0:
             job.attempt.regimes = RegimeTracker(is_resumed=True)
-        job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
-        job.previous_scheduler_steps = job.scheduler_steps_at(hello.start_step) if hello.start_step > 0 else None
+        is_resumed = hello.start_step > 0 and not is_rollback  # a rollback takes the schedule back with the weights
+        job.previous_lr = job.lr_at(hello.start_step) if is_resumed else None
+        job.previous_scheduler_steps = job.scheduler_steps_at(hello.start_step) if is_resumed else None
         job.last = job.last_sampled = None
         job.meters.restart()
         job.rollback.restart(is_rollback=is_rollback, start_step=hello.start_step)
