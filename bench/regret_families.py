@@ -108,7 +108,7 @@ def _plateau(random: Random, curve: Curve) -> Curve:
     return _kicked(random, still, height=_between(random, 0.1, 3.0), healing="stays")
 
 
-# Held out
+# Held out, but for `_again`
 
 
 def _heals_by_a_power(random: Random, curve: Curve) -> Curve:
@@ -181,13 +181,13 @@ FAMILIES: dict[str, tuple[str, Drawn]] = {
     "nan": ("tuned", _nan),
     "bad_data": ("tuned", _bad_data),
     "plateau": ("tuned", _plateau),
+    "again": ("tuned", _again),
     "healthy": ("tuned", _plain),
     "heals_by_a_power": ("held", _heals_by_a_power),
     "heals_in_two_phases": ("held", _heals_in_two_phases),
     "grows": ("held", _grows),
     "huge": ("held", _huge),
     "long_bad_data": ("held", _long_bad_data),
-    "again": ("held", _again),
     "after_a_resume": ("held", _after_a_resume),
     "in_warm_up": ("held", _in_warm_up),
     "outliers": ("held", _with_outliers),
