@@ -159,7 +159,9 @@ class Session:
             if self._words is not None:
                 if not (self.count.num_ended or any(ending)):
                     self._words.warn_no_step()
-                self._words.say_last(self.count.step)
+                failed = f"this rank failed: {ending.error[:80]}" if ending.error else ""
+                end = f"terminated by {ending.signal}" if ending.signal else failed
+                self._words.say_last(self.count.step, end)
 
     def say_goodbye(self, signal_name: str) -> None:
         """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""

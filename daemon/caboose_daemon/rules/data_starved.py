@@ -14,6 +14,7 @@ takes a tenth. It never pages: a slow run is not lost.
 
 from dataclasses import dataclass
 
+from caboose_daemon.format import seconds as as_text
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
@@ -111,7 +112,7 @@ class DataStarved(Rule[DataStarvedConfig]):
             step=step.step,
             onset_step=self._onset,
             summary=(
-                f"waiting for data{severe}: {100 * share:.0f} % of a {seconds:.3g} s step "
+                f"waiting for data{severe}: {100 * share:.0f} % of a step of {as_text(seconds)} "
                 f"(limit {100 * self.config.warn_share:.0f} %) since step {self._onset:,}"
             ),
             phase="input",
