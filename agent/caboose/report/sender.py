@@ -4,15 +4,16 @@ Design
 ------
 The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread wakes every
 `POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
-interpreter from the training thread) and an idle one costs almost nothing. Where steps are short, or may be again after
-a pause, it wakes every `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not
-finite or far out of range, an event, and the report of a step that took longer than its pause, wake it at once. While
-the daemon has an incident of this run open it wakes every `ALERT_SECONDS`: what the daemon decides depends on the newest
-step, and its command has to arrive before the boundary that it names.
+interpreter from the training thread) and an idle one costs almost nothing. Where steps are short, or may be again
+after a pause, it wakes every `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss
+that is not finite or far out of range, an event, and the report of a step that took longer than its pause, wake it at
+once. While the daemon has an incident of this run open it wakes every `ALERT_SECONDS`: what the daemon decides
+depends on the newest step, and its command has to arrive before the boundary that it names.
 
-Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` of the small rows of thin steps; when it is
-full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and the last messages
-at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS` (see `connection`).
+Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` of the small rows of thin steps; when it
+is full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and the last
+messages at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS` (see
+`connection`).
 
 Thin steps are not queued one by one: their run is, once, and grows until it is over. What would wake the thread at a
 report (`loss_limit`, a long pause) interrupts the run, whose next step then is a report.
