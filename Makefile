@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-snapshots bench-gate bench-rollback bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-snapshots bench-gate bench-rollback bench-regret bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ bench-snapshots: setup ## what a snapshot and the way back cost, beside a memcpy
 
 bench-rollback: setup ## what a rollback saves: a spike under auto, beside its twins (about 40 minutes; ARGS="--worlds ddp:2 --seeds 1")
 	@$(BIN)/python bench/rollback.py $(ARGS)
+
+bench-regret: setup ## steps that rollback loses against an oracle, on generated loss curves (ARGS=--quick: two minutes; CORPUS=DIR adds healthy logs; resumable)
+	@$(BIN)/python bench/regret.py $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
 
 bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)
 	@$(BIN)/python bench/gate.py $(ARGS)

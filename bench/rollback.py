@@ -27,8 +27,7 @@ from caboose_daemon.ops.processes import end, start, start_daemon, tail
 from caboose_daemon.out.api.client import Client, job_path
 
 BAD_STEPS = 8
-SNAPSHOT_EVERY = 20
-"""The default of 50 is for runs that are longer than these."""
+SNAPSHOT_EVERY = 10
 LAST = 30
 """Steps at the end over which the training loss is averaged."""
 JOB = "bench"

@@ -83,7 +83,7 @@ def copies(mib: int, rounds: int) -> tuple[str, float]:
     model(torch.randn(4, WIDTH)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    ring = Ring(TrainingState(model, [optimizer]), every=1, quarantine_seconds=0.0)
+    ring = Ring(TrainingState(model, [optimizer]), every=1, history_seconds=0.0)
     for step in range(1, 7):  # every slot is used once
         ring.passed(step, 0.1)
         ring.take(step, step)

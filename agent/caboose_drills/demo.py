@@ -123,7 +123,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--step-seconds", type=float, default=0.0, help="do not run faster than this")
     parser.add_argument("--rollback", choices=("off", "advise", "auto"), default="advise")
     parser.add_argument("--rollback-cooldown", type=int, default=200)
-    parser.add_argument("--snapshot-every", type=int, default=50)
+    parser.add_argument("--snapshot-every", type=int, default=10)
     parser.add_argument("--checkpoint-dir", default="")
     parser.add_argument("--checkpoint-at", type=int, default=0, help="save one after this step")
     parser.add_argument("--sharding", choices=("ddp", "fsdp2"), default="ddp")

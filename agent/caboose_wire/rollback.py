@@ -32,7 +32,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     model_step: Count
     time: Time
     is_ready: bool = True
-    """False in quarantine, or if not finite or damaged."""
+    """False until it is checked, or if not finite or damaged."""
     is_far: bool = False
     """Kept longer than others, for faults detected late."""
 

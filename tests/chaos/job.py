@@ -83,7 +83,7 @@ def main(settings_file: str) -> None:
     out = Path(settings_file).parent
     settings: dict[str, Any] = json.loads(Path(settings_file).read_text())
     clock.follow(Path(settings["clock"]))
-    enable.QUARANTINE_SECONDS = 0.5
+    enable.HISTORY_SECONDS = 0.5
     resources.RETRY_SECONDS = 1.0
     sender.HEARTBEAT_SECONDS = 0.5
     connection.LOST_SECONDS = 2.0

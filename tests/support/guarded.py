@@ -62,7 +62,7 @@ class Guarded(Scenario):
         self._num_seen = 0
         config = Config(
             rules=watching(about, {}),
-            rollback=RollbackConfig(**{"mode": "auto", "cooldown_steps": 0, **(rollback or {})}),
+            rollback=RollbackConfig(**{"mode": "auto", "cooldown_steps": 0, "margin_steps": 10, **(rollback or {})}),
         )
         core = Core(config) if journal is None else JournaledCore(journal, config)
         super().__init__(ranks, core=core, **{"noise": 0.01, "step_seconds": 0.5, "rollback": owner, **settings})

@@ -4,13 +4,16 @@ Design
 ------
 The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread wakes every
 `POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
-interpreter from the training thread) and an idle one costs almost nothing. Where steps are short, or may be again after
-a pause, it wakes every `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not
-finite or far out of range, and an event, wake it at once.
+interpreter from the training thread) and an idle one costs almost nothing. Where steps are short, or may be again
+after a pause, it wakes every `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss
+that is not finite or far out of range, an event, and the report of a step that took longer than its pause, wake it at
+once. While the daemon has an incident of this run open it wakes every `ALERT_SECONDS`: what the daemon decides
+depends on the newest step, and its command has to arrive before the boundary that it names.
 
-Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` of the small rows of thin steps; when it is
-full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and the last messages
-at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS` (see `connection`).
+Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` of the small rows of thin steps; when it
+is full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and the last
+messages at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS` (see
+`connection`).
 
 Thin steps are not queued one by one: their run is, once, and grows until it is over. What would wake the thread at a
 report (`loss_limit`, a long pause) interrupts the run, whose next step then is a report.
@@ -59,6 +62,8 @@ logger = logging.getLogger("caboose")
 POLL_SECONDS = 0.5
 SHORT_POLL_SECONDS = 0.09
 """While steps are short: a report is sent within 100 ms."""
+ALERT_SECONDS = 0.05
+"""While an incident is open."""
 IDLE_SECONDS = 2.0
 """Without a report of a short step for so long, short steps are over for now."""
 FAR_OUT = 10.0
@@ -117,10 +122,11 @@ class Sender:
         self._poll_was_short = True
         """Whether steps were short when the last report came."""
         self._is_dozing = False
-        """Whether the next report of a short step is to wake it."""
+        """Whether the next report is to wake it."""
         self._is_woken = False
         """Set by the training thread; until it is reset, nothing wakes it again."""
         self._woken_at: float | None = None
+        self._is_alert = False
         self._num_connects = 0
         self.loss_limit = sys.float_info.max
         """A loss beyond it, as a magnitude, is sent at once."""
@@ -211,6 +217,12 @@ class Sender:
             self._is_woken = True
             self._waker.nudge()
 
+    def set_alert(self, is_alert: bool) -> None:
+        """Whether an incident is open: reports and commands are not to wait. Called on the sender's thread."""
+        if is_alert and not self._is_alert:
+            self._next_heartbeat = 0.0  # with the snapshots taken since the last one
+        self._is_alert = is_alert
+
     def introduce_again(self, hello: Callable[[], Hello]) -> None:
         """Sends a new Hello before anything else; it is built on the sender's thread."""
         self._next_hello = hello
@@ -260,7 +272,7 @@ class Sender:
     def _report(self, connection: Connection) -> None:
         """Until the run closes, or the connection is lost for good."""
         while not self._closing.is_set():
-            connection.wait(min(self._poll_seconds, POLL_SECONDS))
+            connection.wait(ALERT_SECONDS if self._is_alert else min(self._poll_seconds, POLL_SECONDS))
             if not self._closing.is_set():
                 if connection.is_lost:
                     return
@@ -279,6 +291,7 @@ class Sender:
         if connection.num_connects != self._num_connects:
             self._num_connects = connection.num_connects
             self._outbox.allow()  # another daemon may answer now
+            self._is_alert = False
         self._listen(connection)
         now = time.monotonic()
         self._check_answered(connection, is_due=now >= self._warns_after)
@@ -307,9 +320,10 @@ class Sender:
                 self._last_short = now
             self._poll_was_short = now - self._last_short <= IDLE_SECONDS
             self._poll_seconds = SHORT_POLL_SECONDS if self._poll_was_short else POLL_SECONDS
+            # One report a turn: the steps are longer than the pause, and waking for each costs no more turns.
+            self._is_dozing = not self._poll_was_short and now - self._last_report >= POLL_SECONDS
             outbox.num_short = outbox.num_long = 0
             self._last_report = now
-            self._is_dozing = False
         elif self._poll_seconds < POLL_SECONDS and now - self._last_report > IDLE_SECONDS:
             self._poll_seconds = POLL_SECONDS
             self._is_dozing = True

@@ -176,9 +176,11 @@ class Brake:
         self._ring.unpin()
         self._ring.drop_newer(command.target)
         caveat = ""
+        if self._ring.lr_changes:
+            caveat = f", learning rate set back to its schedule: {', '.join(self._ring.lr_changes)}"
         if command.lr_scale != 1.0 and (doubt := self._ring.scale_lr(command.lr_scale)):
             # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
-            caveat = f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
+            caveat += f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
         self._session.start_attempt(model_step)
@@ -238,6 +240,8 @@ class Brake:
                 self._coordinator.offer(message)
             return
         self._ring.hold = message.is_holding
+        if self._session.sender is not None:
+            self._session.sender.set_alert(message.is_holding)
         if self._terms is None or message.rollback != self._terms.rollback:
             is_less = message.rollback != "auto"
             way_out = ": start it with --rollback auto" if is_less else ""

@@ -7,14 +7,13 @@ for several snapshots, twice as often again, never more than was asked for. The 
 power of two, and a snapshot is due at its multiples: so the steps of a rank that takes fewer are among those of the
 others, and ranks have common snapshots without communicating.
 
-Fast steps stretch the cadence too: a snapshot must become old enough to be trusted before it is replaced
-(`min_seconds`).
+Fast steps stretch the cadence too: snapshots must reach back further than it takes to detect a fault (`min_seconds`).
 """
 
 import math
 from collections import deque
 
-BUDGET = 0.01
+BUDGET = 0.005
 AIM = 0.75
 """A snapshot costs more than its copy: the training loses caches and pages too."""
 MAX_STRETCH = 1024

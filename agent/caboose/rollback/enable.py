@@ -19,10 +19,13 @@ from caboose.rollback.brake import Brake, Hunts, Saves
 from caboose.rollback.budget import Limits
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.group import open_group
-from caboose.rollback.ring import QUARANTINE_SECONDS, Ring
+from caboose.rollback.ring import HISTORY_SECONDS, Ring
 from caboose.rollback.training_state import TrainingState
 from caboose.settings.environment import Settings
 from caboose.settings.options import Rollback
+
+BUDGET_SHARE = 0.5
+"""Share of the agent's budget that snapshots may take: 0.5 % of a step by default."""
 
 
 def engage(
@@ -51,8 +54,8 @@ def engage(
         max_host_gb=rollback.snapshots.max_host_gb,
         num_local_ranks=_num_local_ranks(world),
         dedupe=rollback.snapshots.dedupe,
-        budget=settings.overhead_budget,
-        quarantine_seconds=QUARANTINE_SECONDS,
+        budget=budget if (budget := settings.overhead_budget) >= 1 else budget * BUDGET_SHARE,
+        history_seconds=HISTORY_SECONDS,
     )
     try:
         group = open_group(rank, world)

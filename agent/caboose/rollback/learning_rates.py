@@ -19,6 +19,8 @@ RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """The keys of a parameter group that are learning rates, or from which schedulers compute one."""
 LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 NUMBERS = ("eta_min", "default_min_lr")
+OFF_SCHEDULE = 0.01
+"""Relative distance from the scheduled rate at which a rate was set by something else."""
 INNER = ("_schedulers", "schedulers", "scheduler")
 """Attributes in which schedulers keep inner schedulers."""
 
@@ -63,6 +65,47 @@ def unknown_schedule(optimizers: Sequence[torch.optim.Optimizer], schedulers: Se
         return ""
     names = ", ".join(sorted({type(optimizer).__name__ for optimizer in driven}))
     return f"a scheduler that is not known here sets the learning rate of {names} again: pass scheduler= to attach"
+
+
+def follow_schedule(
+    schedulers: Sequence[Any],
+    optimizers: Sequence[torch.optim.Optimizer],
+    then_groups: Sequence[Sequence[dict[str, Any]]],
+    then_schedulers: Sequence[Any],
+) -> list[str]:
+    """Sets every rate that left its schedule back to it; returns what was changed.
+
+    `then` is a time when all was well. A loop may multiply the schedule's rate all the time, for a warm-up of its own:
+    so the ratio that a rate had to its schedule then is the one it gets now.
+    """
+    changed = []
+    for scheduler, then in zip(schedulers, then_schedulers, strict=True):
+        optimizer, now = getattr(scheduler, "optimizer", None), getattr(scheduler, "_last_lr", None)
+        before = then.get("_last_lr") if isinstance(then, dict) else None
+        place = next((i for i, one in enumerate(optimizers) if one is optimizer), None)
+        if place is None or not isinstance(now, list | tuple) or not isinstance(before, list | tuple):
+            continue
+        groups = zip(optimizers[place].param_groups, then_groups[place], now, before, strict=False)
+        for group, was, scheduled_now, scheduled_then in groups:
+            rates = [_plain(rate) for rate in (group["lr"], was.get("lr"), scheduled_now, scheduled_then)]
+            if any(rate is None or not rate > 0 for rate in rates):
+                continue
+            lr, lr_then, rate_now, rate_then = rates
+            wanted = rate_now * lr_then / rate_then
+            if abs(lr / wanted - 1.0) > OFF_SCHEDULE:
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(wanted)
+                else:
+                    group["lr"] = wanted
+                changed.append(f"{lr:.4g} to {wanted:.4g}")
+    return changed
+
+
+def _plain(rate: Any) -> Any:
+    """A rate as a number, if it can be read without knowing more."""
+    if isinstance(rate, torch.Tensor):
+        return float(rate)
+    return rate if isinstance(rate, int | float) else None
 
 
 def _times(rate: Any, factor: float, scaled: set[int]) -> Any:

@@ -1,27 +1,32 @@
-"""Which snapshots are kept: the newest few, and one older.
+"""Which snapshots are kept: the newest, and older ones that are spaced ever wider.
 
 Design
 ------
-`keep` near slots and one far slot. When the near ones are full, the oldest is replaced; one in `FAR_EVERY` of these
-becomes the far one instead, by exchanging slots: no bytes move. At the default cadence the near ones reach 100 to 150
-steps back, the far one 150 to 350. Which ones become far depends on their step alone, so all ranks choose the same.
-Unhealthy snapshots are replaced first; a pinned one never is.
+A sudden fault needs the newest snapshot from before it, a slow one may have begun hundreds of steps ago. So of the
+`keep` + 1 snapshots the one is replaced that leaves the smallest gap, measured by the logarithm of age: ages grow by a
+constant factor. The oldest is replaced once the second oldest reaches `REACH` cadences back. The choice depends on the
+steps alone, so ranks that hold the same snapshots choose the same. Unhealthy snapshots are replaced first; a pinned one
+never is.
 
-A new snapshot is in quarantine until a rule had time to detect what was wrong with it.
+No time makes a snapshot good or bad: the daemon knows when a fault began, uses only snapshots from before that, and
+stops new ones while a fault lasts.
 
 Slots are filled while they are off the shelf. The training thread puts and takes; other threads read, pin and note
 results, all under one lock that is held only for a few slots' fields.
 """
 
+import math
 import threading
 from collections.abc import Callable
 
 from caboose.rollback.slots import Health, Slot
 from caboose_wire import Held
 
-FAR_EVERY = 4
-NEVER = 2**62
-"""A step that is never reached."""
+REACH = 16
+"""Cadences that the second oldest snapshot is back when the oldest is replaced."""
+
+YOUNGEST = 0.3
+"""Cadences at which the logarithm of age begins to count: the smaller, the more the newest are worth."""
 
 
 class SnapshotShelf:
@@ -30,8 +35,8 @@ class SnapshotShelf:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._lock = threading.Lock()
-        self._near: list[Slot] = []
-        self._far: Slot | None = None
+        self._held: list[Slot] = []
+        """Oldest first."""
         self._spare: list[Slot] = []
         self._num_slots = 0
         self._pinned: Slot | None = None
@@ -53,39 +58,25 @@ class SnapshotShelf:
         with self._lock:
             self._spare.append(slot)
 
-    def make_room(self, every: int) -> Slot | None:
-        """A slot to fill: an empty one, or the first to be replaced; None if there is none."""
+    def take_spare(self) -> Slot | None:
+        """An empty slot, if there is one."""
         with self._lock:
-            oldest = self._near[0] if len(self._near) >= self._keep else None
-            if oldest is not None and self._is_to_be_far(oldest, every):
-                self._near.pop(0)
-                former, self._far = self._far, oldest
-                if former is not None:
-                    return former
-            if self._spare:
-                return self._spare.pop()
-            return None
+            return self._spare.pop() if self._spare else None
 
-    def evict(self) -> Slot | None:
-        """Takes the least valuable slot off the shelf."""
+    def evict(self, step: int, every: int) -> Slot | None:
+        """Takes the least valuable slot off the shelf, to be filled after this step; None if all are pinned."""
         with self._lock:
-            free = [slot for slot in self._near if slot is not self._pinned]
+            free = [place for place, slot in enumerate(self._held) if slot is not self._pinned]
             if not free:
                 return None
-            slot = next((slot for slot in free if slot.health in ("not finite", "damaged")), free[0])
-            self._near.remove(slot)
-            return slot
-
-    def _is_to_be_far(self, slot: Slot, every: int) -> bool:
-        far = self._far
-        if slot.health or slot.is_quarantined or (far is not None and far is self._pinned):
-            return False
-        return far is None or bool(far.health) or slot.step % (FAR_EVERY * every) == 0
+            ages = [(step - slot.step) / every for slot in self._held]
+            bad = [place for place in free if self._held[place].health in ("not finite", "damaged")]
+            return self._held.pop(bad[0] if bad else min(free, key=lambda place: _value(ages, place)))
 
     def put(self, slot: Slot) -> None:
         """A slot that has been filled."""
         with self._lock:
-            self._near.append(slot)
+            self._held.append(slot)
 
     def find(self, step: int) -> Slot | None:
         """The snapshot taken after this step."""
@@ -93,10 +84,7 @@ class SnapshotShelf:
             return self._find(step)
 
     def _find(self, step: int) -> Slot | None:
-        return next((slot for slot in self._all() if slot.step == step), None)
-
-    def _all(self) -> list[Slot]:
-        return self._near if self._far is None else [self._far, *self._near]
+        return next((slot for slot in self._held if slot.step == step), None)
 
     def note(self, slot: Slot, num_uses: int, health: Health, checksum: int | None = None) -> None:
         """Records the result of a check, unless the slot was filled again since."""
@@ -123,39 +111,38 @@ class SnapshotShelf:
     def drop_newer(self, step: int) -> None:
         """Drops all snapshots taken after this step."""
         with self._lock:
-            for slot in [slot for slot in self._all() if slot.step > step]:
-                if slot is self._far:
-                    self._far = None
-                else:
-                    self._near.remove(slot)
+            for slot in [slot for slot in self._held if slot.step > step]:
+                self._held.remove(slot)
                 slot.num_uses += 1
                 self._spare.append(slot)
-
-    def release(self, step: int, now: float, *, min_steps: int, min_seconds: float) -> int:
-        """Ends the quarantine of snapshots that are old enough; returns the step of the next check."""
-        with self._lock:
-            for slot in self._all():
-                if slot.is_quarantined and step - slot.step >= min_steps and now - slot.since >= min_seconds:
-                    slot.is_quarantined = False
-            return min((slot.step for slot in self._all() if slot.is_quarantined), default=NEVER) + min_steps
 
     def clear(self) -> None:
         """Frees all memory but the pinned: all ranks may be about to restore it."""
         with self._lock:
-            self._near = [] if self._pinned is None else [self._pinned]
-            self._far, self._spare = None, []
+            self._held = [] if self._pinned is None else [self._pinned]
+            self._spare = []
 
     @property
     def held(self) -> tuple[Held, ...]:
         """All snapshots, oldest first."""
         with self._lock:
+            num_far = len(self._held) - self._keep
             return tuple(
                 Held(
                     step=slot.step,
                     model_step=slot.model_step,
                     time=slot.time,
-                    is_ready=not (slot.health or slot.is_quarantined),
-                    is_far=slot is self._far,
+                    is_ready=not slot.health,
+                    is_far=place < num_far,
                 )
-                for slot in sorted(self._all(), key=lambda slot: slot.step)
+                for place, slot in enumerate(self._held)
             )
+
+
+def _value(ages: list[float], place: int) -> float:
+    """How much would be missed: the gap that replacing a snapshot leaves; ages in cadences, oldest first."""
+    if place == 0:
+        reach = max(REACH, 2 * len(ages))
+        return -1.0 if len(ages) > 1 and ages[1] >= reach else math.inf
+    newer = ages[place + 1] if place + 1 < len(ages) else 0.0
+    return math.log((ages[place - 1] + YOUNGEST) / (newer + YOUNGEST))

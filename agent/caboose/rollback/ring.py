@@ -15,7 +15,6 @@ kept, the ring switches itself off and logs it; `held` is then empty, and no com
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from caboose.rollback.checksum import checksum, inspect
 from caboose.rollback.device_copy import Lane, PendingCopy
 from caboose.rollback.errors import RollbackFailed
 from caboose.rollback.inspector import Inspector
-from caboose.rollback.retention import NEVER, SnapshotShelf
+from caboose.rollback.retention import REACH, SnapshotShelf
 from caboose.rollback.slots import Layout, Slot, new_buffer
 from caboose.rollback.training_state import LearningRates, TrainingState
 from caboose.tensors.tensor_tree import Parts, Tensors
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("caboose")
 
-EVERY = 50
+EVERY = 10
 KEEP = 3
-QUARANTINE_SECONDS = 5.0
-"""The time of a report to the daemon, through the rules and back, with a margin."""
+HISTORY_SECONDS = 8.0
+"""Time that the snapshots reach back at least, however fast the steps are: until a fault is found, and holds them."""
 PREPARE_AFTER = 2
 """Steps after which the optimizers have their states and buffers can be made."""
 
@@ -58,21 +57,16 @@ class Ring:
         *,
         every: int = EVERY,
         keep: int = KEEP,
-        quarantine_steps: int | None = None,
-        quarantine_seconds: float = QUARANTINE_SECONDS,
+        history_seconds: float = HISTORY_SECONDS,
         max_host_gb: float | None = None,
         num_local_ranks: int = 1,
         dedupe: bool = False,
         group: "ProcessGroup | None" = None,
         budget: float = BUDGET,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
-        self._cadence = Cadence(every, budget, quarantine_seconds / max(1, keep - 1))
-        self._quarantine_steps = every if quarantine_steps is None else quarantine_steps
-        self._quarantine_seconds = quarantine_seconds
+        self._cadence = Cadence(every, budget, history_seconds / REACH)
         self._num_local_ranks = num_local_ranks
-        self._clock = clock
         self._owners = _owners(state, group) if dedupe else None
         self._owner_of: dict[str, int] = {}
         self._shelf = SnapshotShelf(keep)
@@ -81,7 +75,6 @@ class Ring:
         """Of all tensors; with dedupe a slot holds only part of them."""
         self._layout: Layout | None = None
         self._num_steps = 0
-        self._release_at = NEVER
         self._device_seconds = 0.0
         self._verified: tuple[Slot, int] | None = None
         self._lr_scale = 1.0
@@ -90,8 +83,10 @@ class Ring:
         self.hold = False
         """Something is wrong with the run: no new snapshots, which would only replace the good ones.
 
-        Quarantine continues: the daemon knows when the fault began, and goes back to before that.
+        The daemon knows when the fault began, and goes back to before that.
         """
+        self.lr_changes: list[str] = []
+        """Learning rates that the last `restore` set back to their schedule."""
         self.last_seconds = 0.0
         """Seconds of the last snapshot on the training thread."""
         num_divided = host_memory.estimate(state.num_parameter_bytes, state.optimizers)
@@ -126,10 +121,6 @@ class Ring:
     def passed(self, step: int, seconds: float) -> None:
         """Adds the time of a step; called at every boundary, before `is_due`."""
         self._cadence.passed(seconds)
-        if step >= self._release_at:
-            self._release_at = self._shelf.release(
-                step, self._clock(), min_steps=self._quarantine_steps, min_seconds=self._quarantine_seconds
-            )
         self._num_steps += 1
         if self._num_steps == PREPARE_AFTER and not self.why_off:
             self._prepare()
@@ -185,7 +176,7 @@ class Ring:
             layout = self._lay_out(captured.parts)
             if layout is None:
                 return False
-            slot, is_new = self._room(layout.num_bytes)
+            slot, is_new = self._room(step, layout.num_bytes)
             if slot is None:
                 return False
             slot.num_uses += 1
@@ -198,9 +189,8 @@ class Ring:
         assert self._whole is not None, "it has just been laid out"
         slot.fill(captured.rest, self._whole, self._owner_of)
         slot.step, slot.model_step, slot.lr_scale = step, model_step, self._lr_scale
-        slot.time, slot.since = time.time(), self._clock()
+        slot.time = time.time()
         self._shelf.put(slot)
-        self._release_at = min(self._release_at, step + self._quarantine_steps)
         uses = slot.num_uses
         self._inspector.put(lambda: self._look_through(slot, uses, passage))
         self.last_seconds = time.perf_counter() - began
@@ -208,11 +198,11 @@ class Ring:
         self._cadence.cost(None if is_new else self.last_seconds + self._device_seconds)
         return True
 
-    def _room(self, num_bytes: int) -> tuple[Slot | None, bool]:
-        slot = self._shelf.make_room(self.every)
+    def _room(self, step: int, num_bytes: int) -> tuple[Slot | None, bool]:
+        slot = self._shelf.take_spare()
         if slot is None and self._shelf.reserve():
             return Slot(new_buffer(num_bytes, is_pinned=self._lane.is_pinned)), True
-        return slot or self._shelf.evict(), False
+        return slot or self._shelf.evict(step, self.every), False
 
     def _look_through(self, slot: Slot, num_uses: int, passage: PendingCopy) -> None:
         self._device_seconds = passage.wait()
@@ -288,6 +278,7 @@ class Ring:
                 self._state.put_back(slot.rest, objects, lr=lr, replay=replay)
                 if lr == "rewind" and slot.lr_scale != self._lr_scale:
                     self._state.scale_lr(self._lr_scale / slot.lr_scale)
+                self.lr_changes = self._state.follow_schedule(slot.rest) if lr == "keep" else []
             except Exception as error:
                 raise RollbackFailed(f"the snapshot of step {step} could not be restored: {error!r}") from error
         return slot.model_step

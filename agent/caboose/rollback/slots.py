@@ -116,11 +116,8 @@ class Slot:
         """The scale of the learning rates then."""
         self.time = 0.0
         """Unix time at which it was taken."""
-        self.since = 0.0
-        """The same on the ring's clock."""
         self.health: Health = "unchecked"
         self.checksum = 0
-        self.is_quarantined = True
         self.num_uses = 0
         """How often it was filled; results about an earlier filling are ignored."""
 
@@ -145,7 +142,7 @@ class Slot:
     def fill(self, rest: Rest, whole: Layout, owners: dict[str, int]) -> None:
         """The buffer has been written, and is not checked yet."""
         self._rest, self._whole, self.owners = rest, whole, owners
-        self.health, self.is_quarantined = "unchecked", True
+        self.health = "unchecked"
 
     def lay_out(self, layout: Layout) -> None:
         """Makes the buffer ready for tensors of this layout."""

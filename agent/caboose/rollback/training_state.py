@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from caboose.observe.weights import Fingerprint
-from caboose.rollback.learning_rates import RATES, scale_lr, unknown_schedule
+from caboose.rollback.learning_rates import RATES, follow_schedule, scale_lr, unknown_schedule
 from caboose.tensors.placement import without_compile
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import OwnParameters, is_fsdp, reshard
@@ -214,6 +214,10 @@ class TrainingState:
     def unknown_schedule(self) -> str:
         """Why scaled learning rates would not stay scaled, or nothing."""
         return unknown_schedule(self.optimizers, self._schedulers)
+
+    def follow_schedule(self, rest: Rest) -> list[str]:
+        """Sets rates that left their schedule since a snapshot back to it; returns what was changed."""
+        return follow_schedule(self._schedulers, self.optimizers, rest.groups, rest.schedulers)
 
     def settle(self) -> None:
         """Called before tensors are written: drops stale copies of parameters, and waits for the device."""

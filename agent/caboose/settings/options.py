@@ -20,10 +20,10 @@ SkipMode = Literal["nonfinite", "outlier"]
 class Snapshots:
     """Copies of the training state in host memory, which a rollback restores."""
 
-    every: int = 50
-    """Steps between two snapshots."""
+    every: int = 10
+    """Steps between two snapshots; more where they would cost over half of the agent's budget."""
     keep: int = 3
-    """The newest so many are kept, and one older."""
+    """So many are kept, and one more: the newest, and older ones that are spaced ever wider."""
     max_host_gb: float | None = None
     """Memory that the snapshots of all ranks on this host may take; None: a quarter of what is free."""
     dedupe: bool = False
@@ -132,7 +132,7 @@ REMOVED = {
     "sample_every": "sampling=100",
     "skip_step": 'rollback=caboose.Rollback("advise", skip_step="nonfinite")',
     "snapshot_dedupe": 'rollback=caboose.Rollback("auto", snapshots=caboose.Snapshots(dedupe=True))',
-    "snapshot_every": 'rollback=caboose.Rollback("auto", snapshots=caboose.Snapshots(every=50))',
+    "snapshot_every": 'rollback=caboose.Rollback("auto", snapshots=caboose.Snapshots(every=10))',
     "snapshot_keep": 'rollback=caboose.Rollback("auto", snapshots=caboose.Snapshots(keep=3))',
 }
 """Arguments that `attach` no longer takes, and how each is written now."""

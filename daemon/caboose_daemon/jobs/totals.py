@@ -23,6 +23,8 @@ class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Rule, severity, and how many episodes began with that severity."""
     incidents: dict[str, int]
     """By lead rule."""
+    first_loss: float | None = None
+    """The loss where the run began (see `run_start`); unknown in older journals."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -31,9 +33,11 @@ class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
             num_non_finite=job.num_non_finite,
             findings=tuple((*key, count) for key, count in job.finding_counts.items()),
             incidents=job.incident_counts,
+            first_loss=job.rollback.start.loss(),
         )
 
     def restore(self, job: Job) -> None:
         job.num_steps, job.num_non_finite = self.num_steps, self.num_non_finite
         job.finding_counts = {(rule, severity): count for rule, severity, count in self.findings}
         job.incident_counts = dict(self.incidents)
+        job.rollback.start.restore(self.first_loss)

@@ -13,7 +13,9 @@ from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.continuity import Continuity, level_at, update
-from caboose_daemon.rollback_state.triage import Losses, Triage, judge
+from caboose_daemon.rollback_state.loss_level import Losses
+from caboose_daemon.rollback_state.triage import Triage, judge
+from caboose_daemon.steps.settings import number
 
 
 class Aftermath:
@@ -40,12 +42,24 @@ class Aftermath:
         if amended is not None:
             self._sink.decision_changed(job, amended)
         if check.state == "ok":
-            for number in bad_spans.cut_before(job, attempt.number):
-                self._pipeline.end_for_good(job, number, check.text)
+            for incident in bad_spans.cut_before(job, attempt.number):
+                self._pipeline.end_for_good(job, incident, check.text)
         if check.state == "ok" or not decision.trigger:
             return None
-        triage = judge(losses, check.since + 1, num_skipped=record.num_skipped, before=check.before)
+        triage = judge(
+            losses,
+            check.since + 1,
+            num_skipped=record.num_skipped,
+            before=check.before,
+            start=start_of(job),
+            total_steps=number("total_steps", job.config, job.facts),
+        )
         return None if triage.verdict == "unmoved" else (decision.trigger, triage)
+
+
+def start_of(job: Job) -> float | None:
+    """The loss where the job's run began, or chance where that is known and lower."""
+    return job.rollback.start.loss(number("num_classes", job.config, job.facts))
 
 
 def _begin(job: Job, attempt: Attempt) -> Continuity | None:

@@ -1,5 +1,7 @@
 """Bad spans: the ranges of steps in which incidents show that a run's numbers were broken."""
 
+import math
+
 from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
@@ -51,7 +53,10 @@ def _broken_check(job: Job) -> Continuity | None:
 
 
 def _spans(job: Job, incident: Incident) -> list[BadSpan]:
-    """One span for each time the numbers broke; the steps between two spans are good."""
+    """One span for each time the numbers broke; the steps between two spans are good.
+
+    Where triage knows the level that the loss left, an open one began when it left it: a rule may date that earlier.
+    """
     broken = [m for m in incident.episodes if m.rule in BREAKS and m.severity is not Severity.INFO]
     found: list[BadSpan] = []
     for attempt in sorted({member.attempt for member in broken}):
@@ -61,6 +66,8 @@ def _spans(job: Job, incident: Incident) -> list[BadSpan]:
                 _extend_back(spans, decision.step, decision.triage.began)
         triage = job.rollback.triages.get(incident.number)
         if triage is not None and attempt == job.num_attempts:
+            if triage.verdict in ("recovering", "lingering", "diverging") and math.isfinite(triage.level):
+                spans = [(began if ended is not None else triage.began, ended) for began, ended in spans]
             _extend_back(spans, triage.step, triage.began)
         if incident.is_cut and attempt == broken[-1].attempt and incident.closed_step is not None:
             began, ended = spans[-1]

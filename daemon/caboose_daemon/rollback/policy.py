@@ -21,7 +21,7 @@ from caboose_daemon.jobs.job import Attempt, Job
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback import bad_spans, hunting
-from caboose_daemon.rollback.aftermath import Aftermath
+from caboose_daemon.rollback.aftermath import Aftermath, start_of
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.modes import effective, owners_mode
 from caboose_daemon.rollback.plan import make_plan
@@ -30,12 +30,16 @@ from caboose_daemon.rollback_state.cost import weigh
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ladder import Rung, climb, spent
 from caboose_daemon.rollback_state.ledger import LedgerEntry
+from caboose_daemon.rollback_state.loss_level import Losses
 from caboose_daemon.rollback_state.settings import RollbackConfig
-from caboose_daemon.rollback_state.triage import Losses, Triage, judge
+from caboose_daemon.rollback_state.triage import Triage, judge
+from caboose_daemon.steps.settings import number
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
 
 CHECK_SECONDS = 1.0
-DEFAULT_CADENCE = 50
+RISE_MARGIN = 0.25
+"""Steps before the beginning of a rise by which a snapshot must have been taken, as a share of its duration."""
+DEFAULT_CADENCE = 10
 """Assumed snapshot interval in steps, to advise a run that keeps no snapshots."""
 MAX_TAINTED = 256
 """Tainted checkpoints listed in the terms."""
@@ -222,7 +226,13 @@ class Policy:
         for incident in open_now:
             assert losses is not None, "set if there is an open incident"
             episodes = bad_spans.open_episodes(incident, attempt.number)
-            triage = judge(losses, bad_spans.onset(incident, attempt.number), num_skipped=record.num_skipped)
+            triage = judge(
+                losses,
+                bad_spans.onset(incident, attempt.number),
+                num_skipped=record.num_skipped,
+                start=start_of(job),
+                total_steps=number("total_steps", job.config, job.facts),
+            )
             record.triages[incident.number] = triage
             if triage.verdict != "unmoved":
                 since = min(episode.detected_time for episode in episodes)
@@ -238,8 +248,6 @@ class Policy:
         settled = {"committed", "failed", "exhausted", *(("advised",) if record.mode == "advise" else ())}
         if triage.verdict not in ACTIONABLE or any(d.state in settled for d in before):
             return False
-        if triage.age < config.patience_steps and math.isfinite(triage.remaining):
-            return self._not_yet(job, case, f"{triage.age} steps since it began; waiting for {config.patience_steps}")
         newest = max((member.step for member in attempt.members.values()), default=0)
         pending = max((d.boundary or 0 for d in about if d.state == "expired"), default=0)
         if newest <= pending:  # ranks may still act at that step until they have passed it
@@ -255,9 +263,18 @@ class Policy:
         target, line = self._target(job, attempt, case, rung)
         skip = rung.skip if all(holdings.can_skip for holdings in record.holdings.values()) else 0
         origin = self._latest(case) if target is None else target.step
-        cost = weigh(triage, target=origin, boundary=boundary, skip=skip, caution=config.caution)
+        cost = weigh(
+            triage,
+            target=origin,
+            boundary=boundary,
+            skip=skip,
+            caution=config.caution,
+            restore_steps=self._restore_steps(job),
+        )
         if not cost.is_worth_it:
             return self._not_yet(job, case, cost.reason)
+        if triage.age < config.patience_steps and not cost.is_certain:
+            return self._not_yet(job, case, f"{triage.age} steps since it began; waiting for {config.patience_steps}")
         draft = self._draft(job, attempt, case, rung, now)
         draft = msgspec.structs.replace(draft, num_tried=num_tried)
         if target is None:
@@ -296,9 +313,19 @@ class Policy:
         steps = notice(pace(job.recent), job.lag_seconds, num_tried=num_tried)
         return ahead(newest, steps, stride(job.recent))
 
+    def _restore_steps(self, job: Job) -> float:
+        """Steps of training that the copy back takes the time of: about that of a snapshot."""
+        seconds = max((holdings.snapshot_seconds for holdings in job.rollback.holdings.values()), default=0.0)
+        return seconds / max(pace(job.recent), 1e-6)
+
     def _latest(self, case: _Case) -> int:
-        """The last step whose snapshot can be used."""
-        return case.triage.began - self.config.margin_steps
+        """The last step whose snapshot can be used.
+
+        A loss that rises slowly was damaged before that could be seen in its noise: the longer it took, the earlier.
+        """
+        triage = case.triage
+        unseen = math.ceil(RISE_MARGIN * triage.age) if triage.verdict == "diverging" and triage.most < math.inf else 0
+        return triage.began - max(self.config.margin_steps, unseen)
 
     def _draft(self, job: Job, attempt: Attempt, case: _Case, rung: Rung, now: float) -> Decision:
         return Decision(

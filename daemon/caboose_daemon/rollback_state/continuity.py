@@ -4,8 +4,9 @@ Design
 ------
 The ranks compare checksums, so the restored state is known to be the saved one. This checks that training continues
 from it: the median of the first losses is compared with the median just before the snapshot, within the noise of the
-run at that time. A remainder of up to a tenth of the original excess is accepted, since the data differs. A rollback
-judged `broken` is judged again at every step, since the loss may still settle; `ok` is final.
+run at that time. A remainder of up to a tenth of the original excess is accepted, since the data differs, but never
+one at which triage would find that the loss is off its level. A rollback judged `broken` is judged again at every
+step, since the loss may still settle; `ok` is final.
 """
 
 import math
@@ -15,7 +16,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from caboose_daemon.rollback_state.triage import LOST_AFTER, SURE, Losses, LossLevel, level_of
+from caboose_daemon.rollback_state.loss_level import SURE, Losses, LossLevel, level_of
+from caboose_daemon.rollback_state.triage import LOST_AFTER
 from caboose_daemon.steps.columns import StepSummary
 
 FIRST_STEPS = 20
@@ -63,7 +65,8 @@ def update(check: Continuity, losses: Losses) -> Continuity:
         return check
     level, now = check.before.level, float(np.median(finite[-FIRST_STEPS:]))
     error = math.hypot(check.before.error(FIRST_STEPS), check.before.error(min(16, check.before.num_steps)))
-    allowed = max(SURE * error, check.before.noise, SHARE * check.excess)
+    remainder = min(SHARE * check.excess, SURE * check.before.noise)
+    allowed = max(SURE * error, check.before.noise, remainder)
     figures = f"{now:.4g} against {level:.4g} before, tolerance {allowed:.2g}"
     if now - level <= allowed:
         return _now(check, "ok", f"{what}: loss continues from there, {figures}")

@@ -2,13 +2,19 @@
 
 Design
 ------
-Waiting loses the steps since the loss left its level and those until it is back. A rollback loses the steps from the
-snapshot to the boundary and those whose batches are skipped. Steps already lost are in both. A rollback is also a risk,
-so it must be cheaper by a factor (`caution`).
+Waiting loses the shares of the run's progress that were lost since the loss left its level, and those that still will
+be (see `projection` for the model). A rollback loses every step from the snapshot to the boundary, whatever it was
+worth, those whose batches are skipped, and the time to restore, in steps. A rollback is also a risk, so the likely cost
+of waiting must exceed it by a factor (`caution`). If even the least cost of waiting exceeds it, no more evidence is
+needed, and it need not wait for `patience_steps`.
 
-The remaining cost of waiting is capped at the steps of learning between the current loss and its level, if the loss
-falls or if the snapshot is no better than what the run has now. A flat loss with a better snapshot available gets no
-cap: it is not learning again yet, and may never.
+A loss that does not fall may pass by itself with the next step, and one that falls may prove to fall all the way. If it
+does, a rollback that would cost more is saved; if it does not, the rollback has become one step dearer. So it is given
+one more step while that chance times the saved steps is at least one step.
+
+What a falling loss still loses is never more than the steps of learning between it and its level: learning again is not
+slower than learning was. The same holds for a flat loss if the snapshot is no better than what the run has now. A flat
+loss with a better snapshot available gets no such cap: it is not learning again yet, and may never.
 """
 
 import math
@@ -25,23 +31,53 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Infinity if waiting cannot help."""
     going_back: float
     caution: float
+    least: float = 0.0
+    """The cost of waiting if all goes well: the lower end of its band."""
+    most: float = math.inf
+    """The cost of waiting if it does not: the upper end."""
+
+    saved: float = 0.0
+    """Steps expected to be saved by one more step of patience, which costs one step."""
 
     @property
     def is_worth_it(self) -> bool:
+        return self.is_certain or (self.is_cheaper and self.saved < 1.0)
+
+    @property
+    def is_cheaper(self) -> bool:
+        """Whether a rollback is likely to cost less than waiting to the end."""
         return self.waiting > self.caution * self.going_back
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether waiting costs more even if all goes well."""
+        return self.least > self.going_back
 
     @property
     def reason(self) -> str:
         waiting = f"{self.waiting:.0f} steps" if math.isfinite(self.waiting) else "everything"
-        sign = ">" if self.is_worth_it else "<="
-        worth = "rollback is cheaper" if self.is_worth_it else "waiting is cheaper"
-        return f"{worth}: waiting loses {waiting} {sign} {self.caution:g} x {self.going_back:.0f} steps of a rollback"
+        if math.isfinite(self.waiting) and self.is_certain:
+            least = f"waiting loses {waiting}, at least {self.least:.0f} > {self.going_back:.0f} steps of a rollback"
+            return f"rollback is cheaper: {least}"
+        sign = ">" if self.is_cheaper else "<="
+        worth = "rollback is cheaper" if self.is_cheaper else "waiting is cheaper"
+        costs = f"{worth}: waiting loses {waiting} {sign} {self.caution:g} x {self.going_back:.0f} steps of a rollback"
+        if self.is_cheaper and not self.is_worth_it:
+            return f"{costs}, but it may pass by itself: one more step is expected to save {self.saved:.1f}"
+        return costs
 
 
-def weigh(triage: Triage, *, target: int, boundary: int, skip: int, caution: float) -> Cost:
+def weigh(triage: Triage, *, target: int, boundary: int, skip: int, caution: float, restore_steps: float = 0.0) -> Cost:
     """The cost of each choice."""
-    remaining = triage.remaining
     is_better = triage.began - triage.as_of < target
-    if triage.verdict == "recovering" or (triage.verdict == "lingering" and not is_better):
-        remaining = min(remaining, triage.as_of)
-    return Cost(waiting=triage.age + remaining, going_back=float(boundary - target + skip), caution=caution)
+    is_capped = triage.verdict == "recovering" or (triage.verdict == "lingering" and not is_better)
+    cap = triage.as_of if is_capped else math.inf
+    going_back = boundary - target + skip + restore_steps
+    return Cost(
+        waiting=triage.lost + min(triage.remaining, cap),
+        least=triage.lost + min(triage.least, cap),
+        most=triage.lost + min(triage.most, cap),
+        going_back=going_back,
+        saved=triage.hope * max(0.0, going_back - triage.lost - triage.then),
+        caution=caution,
+    )

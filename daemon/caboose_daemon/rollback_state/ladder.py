@@ -4,7 +4,8 @@ Design
 ------
 A rollback that continues with different data cures most spikes. If it does not, repeating it unchanged would not help
 either (runs replayed unchanged spiked again a hundred steps later). So the second rollback goes further back, skips as
-many steps of data as the problem lasted, and lowers the learning rate. This continues until the budget is spent or no
+many steps of data as the problem lasted, and lowers the learning rate. Where `quiet_steps` have passed since, snapshots
+taken meanwhile are proven and used; the rest is the same. This continues until the budget is spent or no
 untried snapshot is left.
 """
 
@@ -45,6 +46,7 @@ def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> 
     """The rung for a problem that began at `onset`, given the rollbacks before it (oldest first)."""
     past = [d for d in decisions if d.kind == "rollback" and d.state == "committed" and d.boundary is not None]
     chain: list[Decision] = []
+    first_onset = onset
     for decision in reversed(past):
         assert decision.boundary is not None, "filtered above"
         if not 0 <= onset - decision.boundary <= config.horizon_steps:
@@ -57,9 +59,12 @@ def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> 
     assert last.boundary is not None, "filtered above"
     lasted = last.boundary - (last.triage.began if last.triage is not None else last.target or last.boundary)
     skip = min(MAX_SKIP, max(0, lasted))
+    # What was saved after a quiet time is proven: only the data and the rate are changed then.
+    is_soon = first_onset - last.boundary <= config.quiet_steps
     why = (
-        f"the rollback at step {last.boundary} (decision {last.number}) did not last: using an older snapshot, "
-        "skipping more data, lowering the learning rate"
+        f"the rollback at step {last.boundary} (decision {last.number}) did not last: "
+        f"{'using an older snapshot, ' if is_soon else ''}skipping more data, lowering the learning rate"
     )
     used = frozenset(decision.target for decision in chain if decision.target is not None)
-    return Rung(len(chain) + 1, last.target, used, skip, config.lr_scale, (why,))
+    older_than = last.target if is_soon else None
+    return Rung(len(chain) + 1, older_than, used if is_soon else frozenset(), skip, config.lr_scale, (why,))

@@ -11,6 +11,7 @@ from caboose_daemon.rollback_state.continuity import Continuity
 from caboose_daemon.rollback_state.decision import Answer, Decision
 from caboose_daemon.rollback_state.ladder import spent
 from caboose_daemon.rollback_state.ledger import RECORDED, Ledger, saved_step
+from caboose_daemon.rollback_state.run_start import RunStart
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.shallow import shallow
@@ -49,6 +50,9 @@ class RollbackRecord:
     """Answers to the last command, by rank."""
     has_new_answers: bool = False
     has_new_holdings: bool = False
+    start: RunStart = field(default_factory=RunStart)
+    sees_start: bool = True
+    """False once an attempt began at a later step: what it then reports is not where the run began."""
     num_skipped: int = 0
     """Consecutive latest steps skipped by a gradient scaler."""
     num_steps_seen: int = -1
@@ -58,7 +62,9 @@ class RollbackRecord:
     _scaler: SkippedSteps = field(default_factory=SkippedSteps)
 
     def observe(self, step: AlignedStep) -> None:
-        """Counts steps skipped by a gradient scaler; called for every step."""
+        """Counts steps skipped by a gradient scaler, and notes the first losses; called for every step."""
+        if self.sees_start:
+            self.start.observe(step.mean_loss)
         self.num_skipped = self.num_skipped + 1 if self._scaler.observe(step) else 0
 
     def declaring(self, event: Event) -> Ledger | None:
@@ -90,6 +96,7 @@ class RollbackRecord:
 
     def restart(self, *, is_rollback: bool, start_step: int) -> None:
         """A new attempt begins: the old ranks' holdings are dropped; the new ranks report theirs again."""
+        self.sees_start = self.sees_start and not start_step
         if not is_rollback:
             self.ledger.hold((), 0)
         decision = self.rollback_at(start_step) if is_rollback else None

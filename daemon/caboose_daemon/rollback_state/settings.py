@@ -19,12 +19,12 @@ class RollbackConfig:
     """Rollbacks of one job in 24 hours; after that a person is needed. The ranks also have a budget."""
     cooldown_steps: int = 200
     """Steps after a rollback before the next one is considered."""
-    margin_steps: int = 10
+    margin_steps: int = 5
     """Steps before the onset by which a snapshot must have been taken; raise it if problems are detected late."""
     patience_steps: int = 10
-    """Steps to wait after the onset before acting, unless the weights are lost."""
+    """Steps to wait after the onset before acting, unless even the least cost of waiting is higher."""
     caution: float = 1.25
-    """Waiting must cost this many times as much as a rollback."""
+    """The likely cost of waiting must be this many times that of a rollback."""
     horizon_steps: int = 1000
     """A problem within this many steps after a rollback counts as the same one, and the next rung is used."""
     quiet_steps: int = 100

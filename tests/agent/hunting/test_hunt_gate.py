@@ -21,7 +21,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is ready as soon as the steps have passed, and agents speak often."""
-    monkeypatch.setattr(enable, "QUARANTINE_SECONDS", 0.0)
+    monkeypatch.setattr(enable, "HISTORY_SECONDS", 0.0)
     monkeypatch.setattr(sender, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(sender, "HEARTBEAT_SECONDS", 0.1)
 

@@ -74,6 +74,21 @@ def test_a_daemon_that_stops_reading_does_not_stop_the_loop(attach: Attach, netw
         context.term()
 
 
+def test_the_report_of_a_step_longer_than_the_pause_is_sent_at_once(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    monitor = attach(network, sgd(network), endpoint=listening.endpoint)
+    wait_until(lambda: listening.hellos, 5)
+    seconds = []
+    for number in range(1, 8):
+        time.sleep(0.6)
+        monitor.step(1.0)
+        began = time.monotonic()
+        assert wait_until(lambda number=number: len(listening.reports) >= number, 5)  # type: ignore[misc]  # a default
+        seconds.append(time.monotonic() - began)
+    assert max(seconds[2:]) < 0.2, seconds
+
+
 def test_a_restarted_daemon_that_asks_gets_the_hello_again(
     attach: Attach, network: torch.nn.Module, listening: Collector
 ) -> None:

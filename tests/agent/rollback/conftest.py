@@ -14,7 +14,7 @@ from support.collector import Collector
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is ready as soon as the steps have passed, for there are no rules here; and agents speak often."""
-    monkeypatch.setattr(enable, "QUARANTINE_SECONDS", 0.0)
+    monkeypatch.setattr(enable, "HISTORY_SECONDS", 0.0)
     monkeypatch.setattr(sender, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(sender, "HEARTBEAT_SECONDS", 0.1)
 

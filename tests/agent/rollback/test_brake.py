@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_it_goes_back_at_the_boundary_and_a_new_attempt_begins(guarded: Callable[..., Braked]) -> None:
     run = guarded()
     run.train(22)
-    held = run.holdings(lambda h: [s.step for s in h.snapshots if s.is_ready] == [5, 10, 15])
+    held = run.holdings(lambda h: [s.step for s in h.snapshots if s.is_ready] == [5, 10, 15, 20])
     assert [s.step for s in held.snapshots] == [5, 10, 15, 20]
     command = run.command(target=10)
     run.daemon.say(command)
@@ -59,6 +59,29 @@ def test_batches_are_skipped_and_the_rate_is_scaled_for_good(guarded: Callable[.
     assert run.monitor._skip.num_dropped == 7
     expected = 0.01 * 0.5 / (1 + (run.scheduler.last_epoch) / 100)
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("own", [1.0, 0.5])
+def test_a_rate_that_jumped_off_its_schedule_is_set_back_to_it(guarded: Callable[..., Braked], own: float) -> None:
+    """A loop may scale the schedule's rate all the time (`own`): that is kept, only the jump is undone."""
+    run = guarded()
+    run.optimizer.param_groups[0]["lr"] *= own
+    run.train(1)
+    step = run.scheduler.step
+
+    def scaled_step() -> None:
+        step()
+        run.optimizer.param_groups[0]["lr"] *= own
+
+    run.scheduler.step = scaled_step
+    run.train(19)
+    run.holdings(lambda h: any(s.step == 10 and s.is_ready for s in h.snapshots))
+    run.scheduler.step = lambda: None  # the loop's bug: from here on the rate is its own
+    run.optimizer.param_groups[0]["lr"] *= 40
+    assert run.tell(run.command(target=10)) == "done"
+    (scheduled,) = run.scheduler.get_last_lr()
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(scheduled * own)
+    assert "learning rate set back to its schedule" in run.answers(run.num_commands)[-1].detail
 
 
 def test_a_snapshot_that_is_not_there_is_a_veto_and_nothing_changes(guarded: Callable[..., Braked]) -> None:
@@ -122,6 +145,24 @@ def test_no_snapshot_is_taken_while_the_daemon_holds(guarded: Callable[..., Brak
     assert wait_until(lambda: run.monitor._brake is not None and run.monitor._brake._ring.hold, 10)
     run.train(20)
     assert [s.step for s in run.monitor._brake._ring.held] == [5]  # type: ignore[union-attr]  # as above
+
+
+def test_while_an_incident_is_open_commands_are_read_and_answered_at_once(guarded: Callable[..., Braked]) -> None:
+    run = guarded()
+    run.train(7)
+    run.holdings()
+    time.sleep(2.6)  # without a step the sender wakes twice a second
+    run.daemon.say(Terms(rollback="auto", is_holding=True))
+    assert wait_until(lambda: run.monitor._brake is not None and run.monitor._brake._ring.hold, 10)
+    seconds = []
+    for _ in range(6):
+        began = time.monotonic()
+        assert run.tell(run.command(target=3)) == "refused"
+        seconds.append(time.monotonic() - began)
+    assert sorted(seconds)[3] < 0.25, seconds
+
+    run.daemon.say(Terms(rollback="auto"))
+    assert wait_until(lambda: not run.monitor._session.sender._is_alert, 10)  # type: ignore[union-attr]  # as above
 
 
 def test_the_mode_in_force_is_logged(guarded: Callable[..., Braked], caplog: pytest.LogCaptureFixture) -> None:

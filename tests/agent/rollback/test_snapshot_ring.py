@@ -15,16 +15,6 @@ from caboose.rollback.training_state import TrainingState
 from support.processes import wait_until
 
 
-class Clock:
-    """Time as the test tells it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Run:
     """A small model in training, with a ring."""
 
@@ -32,10 +22,9 @@ class Run:
         torch.manual_seed(0)
         self.model = torch.nn.Linear(8, 8)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.clock = Clock()
         self.ring = Ring(
             TrainingState(self.model, [self.optimizer]),
-            **{"every": 5, "quarantine_seconds": 0.0, "budget": 1e9, "clock": self.clock, **options},
+            **{"every": 5, "history_seconds": 0.0, "budget": 1e9, **options},
         )
         self.number = 0
 
@@ -77,49 +66,46 @@ def run() -> Iterator[Callable[..., Run]]:
         each.ring.close()
 
 
-def test_the_newest_few_are_kept_and_one_from_further_back(run: Callable[..., Run]) -> None:
+def test_a_fault_of_any_age_finds_a_snapshot_from_before_it_that_is_not_much_older(run: Callable[..., Run]) -> None:
     training = run()
-    seen = []
-    for until in range(5, 101, 5):
+    training.train(300)
+    for until in range(305, 500, 5):
         training.train(until)
-        assert training.steps[-3:] == [step for step in (until - 10, until - 5, until) if step > 0]
-        assert len(training.steps) <= 4
-        seen.append(training.far)
-    assert seen[3] == [5], "the first that makes room is far until a better one comes"
-    assert seen[6] == [20], "then every fourth"
-    assert all(15 <= until - far[0] <= 35 for until, far in zip(range(35, 101, 5), seen[6:], strict=True))
+        assert training.steps[-1] == until
+        assert len(training.steps) == 4
+        for age, oldest in ((1, 15), (10, 70), (25, 170), (50, 200)):
+            before = [until - step for step in training.steps if until - step >= age]
+            assert before, f"a fault that began {age} steps ago, found at step {until}"
+            assert min(before) <= oldest
+        assert training.far == training.steps[:1]
 
 
-def test_a_far_snapshot_changes_places_and_no_memory_is_added(run: Callable[..., Run]) -> None:
+def test_a_slot_is_filled_again_and_no_memory_is_added(run: Callable[..., Run]) -> None:
     training = run()
     training.train(40)
-    slots = [*training.ring._shelf._near, training.ring._shelf._far]
-    buffers = {slot.buffer.data_ptr() for slot in slots if slot is not None}
+    buffers = {slot.buffer.data_ptr() for slot in training.ring._shelf._held}
     training.train(80)
-    slots = [*training.ring._shelf._near, training.ring._shelf._far]
-    assert {slot.buffer.data_ptr() for slot in slots if slot is not None} == buffers
+    assert {slot.buffer.data_ptr() for slot in training.ring._shelf._held} == buffers
     assert len(buffers) == 4
 
 
-def test_a_new_snapshot_is_in_quarantine_for_steps_and_for_seconds(run: Callable[..., Run]) -> None:
-    training = run(quarantine_steps=3, quarantine_seconds=1.0)
+def test_ranks_that_hold_the_same_replace_the_same(run: Callable[..., Run]) -> None:
+    first, second = run(), run()
+    first.train(200)
+    second.train(200)
+    assert first.steps == second.steps
+
+
+def test_a_snapshot_is_ready_as_soon_as_it_is_checked(run: Callable[..., Run]) -> None:
+    training = run()
     training.train(5)
-    training.clock.now = 20.0
-    training.train(7)
-    assert [held.is_ready for held in training.ring.held] == [False], "too few steps"
-    training.train(8)
-    assert [held.is_ready for held in training.ring.held] == [True]
-    training.train(14)
-    assert [held.is_ready for held in training.ring.held] == [True, False], "no time has gone by"
-    assert training.ring.why_not(10) == "", "by hand it can be had all the same"
+    assert [held.is_ready for held in training.ring.held] == [True], "when the fault began decides, not its age"
 
 
 def test_while_something_is_wrong_none_is_taken_and_those_from_before_can_be_used(run: Callable[..., Run]) -> None:
-    training = run(quarantine_steps=4)
+    training = run()
     training.train(5)
     training.ring.hold = True
-    training.train(8)
-    assert [(held.step, held.is_ready) for held in training.ring.held] == [(5, False)]
     training.train(20)
     assert [(held.step, held.is_ready) for held in training.ring.held] == [(5, True)]
     training.ring.hold = False
@@ -134,17 +120,8 @@ def test_a_pinned_snapshot_is_never_overwritten(run: Callable[..., Run]) -> None
     training.train(100)
     assert 10 in training.steps
     training.ring.unpin()
-    training.train(160)
+    training.train(260)
     assert 10 not in training.steps
-
-
-def test_a_pinned_far_snapshot_stays_far(run: Callable[..., Run]) -> None:
-    training = run()
-    training.train(35)
-    assert training.far == [20]
-    assert training.ring.pin(20) == ""
-    training.train(100)
-    assert training.far == [20]
 
 
 def test_a_pin_that_was_granted_holds_whatever_the_training_does(run: Callable[..., Run]) -> None:
@@ -184,7 +161,7 @@ def test_what_came_after_a_step_is_forgotten(run: Callable[..., Run]) -> None:
     assert training.steps[-1] == 35
     assert training.ring.why_not(40) == "no snapshot of step 40 is held"
     training.train(60)
-    assert training.steps[-3:] == [50, 55, 60]
+    assert training.steps[-2:] == [55, 60]
 
 
 def test_weights_that_are_not_finite_make_a_snapshot_that_is_never_used(run: Callable[..., Run]) -> None:
@@ -201,7 +178,7 @@ def test_weights_that_are_not_finite_make_a_snapshot_that_is_never_used(run: Cal
 
 
 def test_a_bad_snapshot_makes_room_before_good_ones(run: Callable[..., Run]) -> None:
-    training = run(quarantine_steps=1000)  # so that none becomes far
+    training = run()
     training.train(10)
     bias = training.model.bias
     with torch.no_grad():
@@ -232,7 +209,7 @@ def test_a_buffer_that_is_infinite_by_design_does_not_matter() -> None:
 def test_what_a_slot_held_before_is_not_taken_for_part_of_what_it_holds_now() -> None:
     model = torch.nn.Linear(3, 1, bias=False)
     model.register_buffer("mask", torch.full((16,), -torch.inf))
-    ring = Ring(TrainingState(model, [torch.optim.SGD(model.parameters(), lr=0.1)]), keep=1, quarantine_steps=1000)
+    ring = Ring(TrainingState(model, [torch.optim.SGD(model.parameters(), lr=0.1)]), keep=1)
     try:
         for step in (1, 2):
             assert ring.take(step, step)
@@ -304,9 +281,9 @@ def test_a_snapshot_that_costs_too_much_is_taken_half_as_often_and_ranks_still_m
     for _ in range(50):
         cadence.passed(0.1)
         other.passed(0.1)
-    cadence.cost(0.03)  # 0.6 % of 50 steps of 100 ms
+    cadence.cost(0.015)  # 0.3 % of 50 steps of 100 ms
     assert cadence.every == 50
-    other.cost(0.2)
+    other.cost(0.1)
     assert other.every == 400
     due = {step for step in range(1, 1001) if other.is_due(step)}
     assert due <= {step for step in range(1, 1001) if cadence.is_due(step)}

@@ -43,7 +43,7 @@ def test_a_wrong_value_names_itself_and_what_to_give_instead(name: str) -> None:
 
 def test_the_short_forms_are_the_defaults() -> None:
     assert as_rollback("auto") == caboose.Rollback("auto")
-    assert as_rollback("auto").snapshots == caboose.Snapshots(every=50, keep=3)
+    assert as_rollback("auto").snapshots == caboose.Snapshots(every=10, keep=3)
     assert as_checkpoints(Path("here")) == caboose.Checkpoints(Path("here"), keep=3)
     assert as_checkpoints(None) is None
     assert as_sampling(7) == caboose.Sampling(7)

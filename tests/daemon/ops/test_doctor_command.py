@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from caboose_daemon.app import keys as key_files
 from caboose_daemon.cli import caboose
-from caboose_daemon.ops.doctor.daemon import check_agents, check_daemon
+from caboose_daemon.ops.doctor.daemon import check_agents, check_daemon, check_rollback
 from caboose_daemon.out.api.client import Client
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
@@ -180,6 +180,17 @@ def test_a_run_that_allows_more_than_its_daemon_is_pointed_out(watched: DaemonPr
 
     assert judged(watched, jobs=jobs)["rollback"] == "warning"
     assert judged(watched, jobs=jobs, rollback={"mode": "auto", "is_signed": True})["rollback"] == "ok"
+
+
+def test_what_going_back_is_expected_to_lose_is_stated() -> None:
+    job = {"job": "gpt", "state": "running", "owner_mode": "auto", "mode": "auto", "agent_versions": []}
+    about = {"rollback": {"mode": "auto", "is_signed": True}}
+
+    assert (
+        "run allows auto; going back loses about 14 steps)"
+        in check_rollback({**about, "jobs": [{**job, "expected_steps_lost": 14}]}).text
+    )
+    assert "run allows auto)" in check_rollback({**about, "jobs": [job]}).text
 
 
 def a_job(**changes: Any) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_a_second_request_waits_for_the_first() -> None:
 
     assert [decision.state for decision in run.decisions] == ["sent", "refused"]
     assert run.decisions[1].outcome.startswith(
-        "command 1 (decision 1: roll back to step 40 at step 45) has no outcome yet"
+        "command 1 (decision 1: roll back to step 40 at step 44) has no outcome yet"
     )
 
 
@@ -227,7 +227,7 @@ def test_a_cool_down_is_told() -> None:
     run = asked(guarded(cool_steps=100).healthy(40)).healthy(20)
     asked(run)
 
-    assert "cool-down after the last rollback until step 145; the ranks would refuse" in run.decisions[-1].outcome
+    assert "cool-down after the last rollback until step 144; the ranks would refuse" in run.decisions[-1].outcome
 
 
 def test_a_tainted_snapshot_may_be_asked_for_by_its_step_and_is_not_taken_unasked() -> None:

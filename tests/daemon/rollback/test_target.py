@@ -2,7 +2,18 @@
 
 import pytest
 
-from caboose_daemon.rollback.target import MAX_NOTICE, MIN_NOTICE, ahead, choose, common, held_on, notice, pace, stride
+from caboose_daemon.rollback.target import (
+    MAX_NOTICE,
+    MIN_NOTICE,
+    ahead,
+    choose,
+    common,
+    expected_steps_lost,
+    held_on,
+    notice,
+    pace,
+    stride,
+)
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
 from caboose_wire.fields import MAX_COUNT
@@ -85,19 +96,28 @@ def test_where_no_older_one_is_held_it_is_the_oldest_that_was_not_tried() -> Non
 # How far ahead
 
 
-def test_slow_steps_have_a_few_of_notice_and_fast_ones_a_second_and_a_half() -> None:
+def test_slow_steps_have_a_few_of_notice_and_fast_ones_half_a_second() -> None:
     assert notice(10.0, 0.0) == MIN_NOTICE
-    assert notice(0.1, 0.0) == 17
-    assert notice(0.1, 0.5) == 27, "twice the lag comes on top"
+    assert notice(0.1, 0.0) == 7
+    assert notice(0.1, 0.5) == 17, "twice the lag comes on top"
+
+
+def test_what_a_rollback_loses_is_half_a_cadence_the_margin_and_the_notice() -> None:
+    held = {rank: Holdings(group="g" * 16, snapshot_every=every) for rank, every in enumerate((10, 20))}
+
+    assert expected_steps_lost(held, 1.0, 0.0, 5) == 10 + 5 + MIN_NOTICE
+    assert expected_steps_lost(held, 0.1, 0.0, 5) == 10 + 5 + 7
+    assert expected_steps_lost(held, 1.0, 0.0, 100) == 10 + 20 + MIN_NOTICE, "one cadence further back, not five"
+    assert expected_steps_lost({}, 1.0, 0.0, 5) is None
 
 
 def test_a_clock_that_is_wrong_does_not_put_the_boundary_into_the_next_day() -> None:
-    assert notice(0.1, 86_400.0) == 217
-    assert notice(0.1, -5.0) == 17
+    assert notice(0.1, 86_400.0) == 207
+    assert notice(0.1, -5.0) == 7
 
 
 def test_each_time_it_was_too_short_doubles_it() -> None:
-    assert [notice(0.1, 0.0, num_tried=n) for n in range(3)] == [17, 34, 68]
+    assert [notice(0.1, 0.0, num_tried=n) for n in range(3)] == [7, 14, 28]
 
 
 def test_it_is_never_further_than_the_ranks_accept() -> None:
@@ -107,7 +127,7 @@ def test_it_is_never_further_than_the_ranks_accept() -> None:
 
 @pytest.mark.parametrize("step_seconds", [0.0003, 0.001, 0.01])
 def test_fast_steps_have_as_many_seconds_as_slow_ones(step_seconds: float) -> None:
-    assert notice(step_seconds, 0.0) * step_seconds >= 1.5
+    assert notice(step_seconds, 0.0) * step_seconds >= 0.5
 
 
 def test_a_run_that_counts_in_strides_acts_at_a_step_that_it_comes_to() -> None:

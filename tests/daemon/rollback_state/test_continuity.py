@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caboose_daemon.rollback_state.continuity import FIRST_STEPS, Continuity, level_at, update
-from caboose_daemon.rollback_state.triage import Losses, LossLevel
+from caboose_daemon.rollback_state.loss_level import Losses, LossLevel
 from caboose_daemon.steps.columns import StepSummary
 
 BEFORE = LossLevel(2.0, 0.05, 64)
@@ -34,8 +34,17 @@ def test_the_loss_goes_on_within_the_noise_it_had(loss: float, state: str) -> No
 
 
 def test_a_little_above_is_fine_where_the_trouble_was_far_worse() -> None:
-    assert update(a_check(excess=4.0), losses(*[2.39] * FIRST_STEPS)).state == "ok"
-    assert update(a_check(excess=4.0), losses(*[2.41] * FIRST_STEPS)).state == "broken"
+    assert update(a_check(excess=1.2), losses(*[2.11] * FIRST_STEPS)).state == "ok"
+    assert update(a_check(excess=1.2), losses(*[2.13] * FIRST_STEPS)).state == "broken"
+
+
+def test_no_height_of_the_trouble_excuses_a_loss_that_is_off_its_level() -> None:
+    giant = a_check(excess=4e3, before=LossLevel(0.005, 1e-4, 64))
+
+    assert update(giant, losses(*[0.0052] * FIRST_STEPS)).state == "ok"
+    broken = update(giant, losses(*[0.006] * FIRST_STEPS))
+    assert broken.state == "broken"
+    assert "tolerance 0.0003" in broken.text
 
 
 def test_losses_that_are_not_finite_break_it_at_once() -> None:

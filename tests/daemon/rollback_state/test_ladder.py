@@ -37,6 +37,15 @@ def test_the_second_goes_further_back_past_as_much_data_as_the_trouble_lasted_an
     assert (rung.number, rung.older_than, rung.skip, rung.lr_scale) == (2, 950, 50, 0.5)
 
 
+def test_snapshots_proven_since_the_rollback_are_used_though_it_counts_as_the_same_trouble() -> None:
+    past = [a_rollback(1050, 950, 1000)]
+
+    soon, late = climb(past, 1150, CONFIG), climb(past, 1151, CONFIG)
+    assert (soon.older_than, soon.used) == (950, {950})
+    assert (late.number, late.older_than, late.used) == (2, None, frozenset())
+    assert (late.skip, late.lr_scale) == (50, 0.5)
+
+
 def test_trouble_long_after_a_rollback_is_another_trouble() -> None:
     past = [a_rollback(1050, 950, 1000)]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from caboose_daemon.rollback_state.cost import weigh
-from caboose_daemon.rollback_state.triage import LOST_AFTER, Losses, Triage, judge, level_of
+from caboose_daemon.rollback_state.loss_level import Losses, level_of
+from caboose_daemon.rollback_state.triage import LOST_AFTER, Triage, judge
 
 LEVEL, NOISE = 2.0, 0.02
 NAN = float("nan")
@@ -52,8 +53,22 @@ def test_a_spike_that_decays_recovers_and_says_when_it_will_be_back() -> None:
     triage = judged(spike)
 
     assert triage.verdict == "recovering"
-    assert 7 < triage.remaining < 16, "what is left of it costs about as much as 8 steps at its height now"
+    assert triage.rate == pytest.approx(1 / 8, rel=0.1)
+    full_return = 8 * triage.excess / triage.progress
+    assert full_return < triage.remaining < 4 * full_return, "20 steps do not rule out that a little of it stays"
+    assert triage.least < full_return
+    assert triage.remaining <= triage.most
     assert "falling by" in triage.reasons[1]
+
+
+def test_a_fall_that_flattens_above_the_level_loses_more_than_its_rate_says() -> None:
+    ahead = np.arange(40)
+
+    returns, stays = judged(2.0 * np.exp(-ahead / 10)), judged(0.6 + 1.4 * np.exp(-ahead / 10))
+
+    assert returns.verdict == stays.verdict == "recovering"
+    assert stays.remaining > 5 * returns.remaining
+    assert stays.remaining > 0.8 * 0.3 * 240, "about 0.3 of the progress, for as long again as the run has lasted"
 
 
 def test_a_spike_that_is_over_is_recovering_with_nothing_remaining() -> None:
@@ -62,17 +77,22 @@ def test_a_spike_that_is_over_is_recovering_with_nothing_remaining() -> None:
     assert (triage.verdict, triage.remaining) == ("recovering", 0.0)
 
 
-def test_a_loss_that_stays_up_lingers_and_as_long_again_is_expected() -> None:
-    triage = judged([1.0] * 40)
+def test_a_loss_that_stays_up_lingers_and_is_ever_less_likely_to_pass() -> None:
+    soon, late = judged([1.0] * 10), judged([1.0] * 40)
 
-    assert (triage.verdict, triage.remaining, triage.age) == ("lingering", 40.0, 39)
-    assert "flat for 20 steps" in triage.reasons[1]
+    assert (late.verdict, late.age) == ("lingering", 39)
+    assert "not falling for 20 steps" in late.reasons[1]
+    assert soon.hope > 3 * late.hope > 0
+    assert soon.remaining < late.remaining < late.most
+    assert late.lost == pytest.approx(20, rel=0.02), "it lost half of the run's progress, for 40 steps"
 
 
 def test_a_loss_that_goes_on_rising_diverges() -> None:
-    triage = judged(0.05 * np.arange(1, 31))
+    rises, stays = judged(0.05 * np.arange(1, 31)), judged([1.5] * 30)
 
-    assert (triage.verdict, triage.remaining) == ("diverging", 90.0)
+    assert rises.verdict == "diverging"
+    assert rises.remaining > stays.remaining
+    assert rises.hope < stays.hope
 
 
 def test_a_rise_that_is_small_beside_the_height_is_no_divergence() -> None:
@@ -124,6 +144,14 @@ def test_a_slow_rise_began_long_before_a_rule_said_so() -> None:
     assert triage.level == pytest.approx(LEVEL, abs=0.08)
 
 
+def test_a_loss_that_was_back_on_its_level_left_it_when_it_rose_again() -> None:
+    """A rule's episode may stay open in between: the snapshots of that time are good."""
+    triage = judged([*[1.0] * 5, *[0.0] * 100, *[1.0] * 20])
+
+    assert 280 < triage.began <= 307
+    assert triage.lost == pytest.approx(10, abs=1.5)
+
+
 def test_a_sudden_spike_began_where_the_rule_said() -> None:
     assert judged([3.0] * 20).began == 201
 
@@ -152,7 +180,7 @@ def test_every_verdict_gives_its_numbers() -> None:
 
 
 def a_triage(**changes: object) -> Triage:
-    fields: dict[str, object] = {"verdict": "lingering", "step": 140, "began": 100, "remaining": 40.0}
+    fields: dict[str, object] = {"verdict": "lingering", "step": 140, "began": 100, "lost": 40.0, "remaining": 40.0}
     return Triage(**{**fields, **changes})
 
 
@@ -176,26 +204,54 @@ def test_lost_weights_are_worth_any_price() -> None:
     assert "waiting loses everything" in cost.reason
 
 
-def test_a_loss_that_is_where_it_was_a_few_steps_ago_has_lost_no_more_than_those() -> None:
-    early = judged([0.3] * 40, fall=0.01)
+def test_a_rollback_waits_while_one_more_step_of_patience_is_expected_to_save_more_than_one() -> None:
+    patient = weigh(a_triage(hope=0.05), target=90, boundary=145, skip=0, caution=1.25)
+    settled = weigh(a_triage(hope=0.05), target=110, boundary=145, skip=0, caution=1.25)
 
-    assert 20 < early.as_of < 45
-    no_better = early.began - int(early.as_of)
-    assert weigh(early, target=no_better, boundary=240, skip=0, caution=1.0).waiting == early.age + early.as_of
+    assert patient.is_cheaper
+    assert patient.saved == pytest.approx(0.05 * (55 - 40))
+    assert patient.is_worth_it, "a saving of less than one step is not waited for"
+    early = weigh(a_triage(hope=0.05, lost=5.0, remaining=90.0), target=90, boundary=145, skip=0, caution=1.25)
+    assert early.is_cheaper
+    assert not early.is_worth_it
+    assert "it may pass by itself: one more step is expected to save 2.5" in early.reason
+    assert settled.is_worth_it
 
 
-def test_a_loss_that_stands_has_no_credit_for_what_it_might_learn_anew_where_a_better_state_is_at_hand() -> None:
-    early = judged([0.3] * 40, fall=0.01)
+def test_a_fall_that_may_be_complete_is_given_steps_while_that_would_save_the_rollback() -> None:
+    hopeful = a_triage(verdict="recovering", lost=5.0, remaining=90.0, hope=0.05, then=10.0)
 
-    better = early.began - int(early.as_of) + 1
-    assert early.verdict == "lingering"
-    assert weigh(early, target=better, boundary=240, skip=0, caution=1.0).waiting == early.age + early.remaining
+    assert weigh(hopeful, target=90, boundary=145, skip=0, caution=1.25).saved == pytest.approx(0.05 * (55 - 15))
+    assert not weigh(hopeful, target=90, boundary=145, skip=0, caution=1.25).is_worth_it
+    assert weigh(hopeful, target=120, boundary=145, skip=0, caution=1.25).is_worth_it
+
+
+def test_where_even_the_least_cost_of_waiting_is_higher_no_caution_is_needed() -> None:
+    cost = weigh(a_triage(lost=5.0, remaining=56.0, least=51.0), target=90, boundary=145, skip=0, caution=1.25)
+
+    assert not cost.is_cheaper
+    assert cost.is_worth_it
+    assert cost.reason == "rollback is cheaper: waiting loses 61 steps, at least 56 > 55 steps of a rollback"
+
+
+def test_the_time_to_restore_is_lost_too() -> None:
+    cost = weigh(a_triage(), target=86, boundary=149, skip=0, caution=1.25, restore_steps=2.0)
+
+    assert cost.going_back == 65.0
+    assert not cost.is_worth_it
 
 
 def test_a_loss_that_falls_loses_what_was_lost_and_no_more_than_it_has_to_learn_anew() -> None:
     falls = a_triage(verdict="recovering", remaining=500.0, as_of=90.0)
 
-    assert weigh(falls, target=0, boundary=145, skip=0, caution=1.0).waiting == falls.age + 90.0
+    assert weigh(falls, target=0, boundary=145, skip=0, caution=1.0).waiting == 40.0 + 90.0
+
+
+def test_a_loss_that_stands_has_no_credit_for_what_it_might_learn_anew_where_a_better_state_is_kept() -> None:
+    stands = a_triage(remaining=500.0, as_of=30.0)
+
+    assert weigh(stands, target=70, boundary=145, skip=0, caution=1.0).waiting == 40.0 + 30.0
+    assert weigh(stands, target=71, boundary=145, skip=0, caution=1.0).waiting == 40.0 + 500.0
 
 
 def test_what_goes_on_rising_is_not_bounded_by_where_it_was() -> None:

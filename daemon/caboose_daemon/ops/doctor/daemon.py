@@ -48,7 +48,7 @@ def check_daemon(client: Client, about: Json, rtt: float) -> Iterator[DoctorChec
     rows = client.get("/api/v1/jobs")["jobs"]
     yield check_agents(rows)
     yield from _rank_clocks(client, about, rows)
-    yield _rollback(about)
+    yield check_rollback(about)
 
 
 def _versions(about: Json) -> DoctorCheck:
@@ -172,10 +172,13 @@ def check_agents(rows: list[Json]) -> DoctorCheck:
     return DoctorCheck("agents", "ok", f"{plural(len(running), 'running job')}, {plural(ranks, 'rank')} reporting")
 
 
-def _rollback(about: Json) -> DoctorCheck:
+def check_rollback(about: Json) -> DoctorCheck:
+    """The rollback mode in force, and what going back would lose."""
     mode = about["rollback"]["mode"]
     running = [job for job in about["jobs"] if job["state"] == "running"]
-    modes = ", ".join(f"{job['job']}: {job['mode']} (run allows {job['owner_mode']})" for job in running[:5])
+    modes = ", ".join(
+        f"{job['job']}: {job['mode']} (run allows {job['owner_mode']}{_expected(job)})" for job in running[:5]
+    )
     signed = (
         ""
         if mode != "auto" or about["rollback"]["is_signed"]
@@ -187,6 +190,12 @@ def _rollback(about: Json) -> DoctorCheck:
         fix = "`caboose daemon --rollback auto`; otherwise a run that allows auto gets advice only"
         return DoctorCheck("rollback", "warning", text, fix)
     return DoctorCheck("rollback", "ok", text)
+
+
+def _expected(job: Json) -> str:
+    """What a rollback of this job is expected to lose; an older daemon does not report it."""
+    num = job.get("expected_steps_lost")
+    return "" if num is None else f"; going back loses about {num} steps"
 
 
 class OtherVersion(ClientError):

@@ -183,6 +183,10 @@ def cause(item: RankedCause) -> Json:
     }
 
 
+COST = ("waiting", "least", "most", "going_back", "caution")
+"""The numbers of a decision's cost, in steps of training; `caution` is a factor."""
+
+
 def decision(item: Decision) -> Json:
     """A decision with its reasons and outcome."""
     cost = item.cost
@@ -207,7 +211,7 @@ def decision(item: Decision) -> Json:
         "skip": item.skip,
         "lr_scale": item.lr_scale,
         "triage": None if item.triage is None else triage(item.triage),
-        "cost": None if cost is None else {"waiting": number(cost.waiting), "going_back": number(cost.going_back)},
+        "cost": None if cost is None else {name: number(getattr(cost, name)) for name in COST},
         "command": item.command,
         "world": item.world,
         "num_answers": dict(item.num_answers),
@@ -232,7 +236,12 @@ def triage(item: Triage) -> Json:
         "noise": number(item.noise),
         "excess": number(item.excess),
         "peak": number(item.peak),
+        "progress": number(item.progress),
+        "lost": number(item.lost),
         "remaining": number(item.remaining),
+        "least": number(item.least),
+        "most": number(item.most),
+        "rate": number(item.rate),
         "reasons": list(item.reasons),
     }
 

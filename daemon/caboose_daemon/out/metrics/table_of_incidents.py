@@ -124,7 +124,7 @@ ROLLBACK = Section(
         ),
         of_job(
             "caboose_snapshots_ready",
-            "Untainted snapshots that every rank holds, out of quarantine",
+            "Untainted snapshots that every rank holds, checked",
             "At least 1 is normal. 0 with rollback on auto: no snapshot to go back to.",
         ),
         of_job(

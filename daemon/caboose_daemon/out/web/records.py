@@ -14,6 +14,7 @@ from caboose_daemon.out.api.steps_around import MAX_STEPS
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.replies import error, unknown_job
 from caboose_daemon.rollback.modes import effective, owners_mode
+from caboose_daemon.rollback.target import expected_steps_lost, pace
 from caboose_daemon.version import __version__
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -104,6 +105,9 @@ class RecordsApi:
                     "state": job.state,
                     "owner_mode": owners_mode(job),
                     "mode": effective(mode, job),
+                    "expected_steps_lost": expected_steps_lost(
+                        job.rollback.holdings, pace(job.recent), job.lag_seconds, context.rollback.margin_steps
+                    ),
                     "agent_versions": sorted(
                         {m.hello.agent_version for m in (job.attempt.members.values() if job.attempt else ())}
                     )[:20],

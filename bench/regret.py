@@ -1,0 +1,226 @@
+"""Regret of the rollback policy: steps of training lost against an oracle that knows the future.
+
+    python bench/regret.py                      generated curves, every family (ARGS of `make bench-regret`)
+    python bench/regret.py --quick              a few curves of each family (about two minutes)
+    python bench/regret.py --corpus DIR         also the healthy logs of a corpus: none may be rolled back
+    python bench/regret.py --half tuned --list  each curve of one half
+    python bench/regret.py --check              exit code 1 if a goal is missed
+
+Design
+------
+Each curve is played three times: nothing is done, the daemon's policy acts in `auto`, and an oracle acts (see
+`regret_play`). *Damage* is what doing nothing loses, *regret* what `auto` loses more than the oracle, both in steps of
+training. The goals are stated for curves on which doing nothing loses at least `HEAVY` steps more than the oracle's
+noise, for the others, and for spikes that heal by themselves. Families of the held half are not looked at when the
+policy is improved.
+
+Results are kept by curve and by the code of the daemon, so an interrupted measurement goes on.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import regret_corpus
+from regret_curves import Curve
+from regret_families import curves
+from regret_play import auto, never, oracle
+
+import caboose_daemon
+
+CACHE = Path("build/bench-regret")
+KEPT = 5
+HEAVY = 50.0
+"""Steps that doing nothing must lose for the goals on its damage to apply."""
+SOON = 30.0
+"""Steps within which a spike counts as healing by itself: what doing nothing loses."""
+GOALS = {"median": 0.05, "p95": 0.25, "else": 10.0, "worse": 0.01, "soon": 0.02}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One curve's three outcomes."""
+
+    id: str
+    family: str
+    half: str
+    num_steps: int
+    never: float
+    auto: float
+    oracle: float
+    rollbacks: list[list[int]]
+    onset: int
+
+    @property
+    def regret(self) -> float:
+        """Steps that `auto` lost more than the oracle."""
+        return max(0.0, self.auto - self.oracle)
+
+    @property
+    def share(self) -> float:
+        """The regret as a share of the damage."""
+        return self.regret / max(self.never, 1.0)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether doing nothing loses much."""
+        return self.never >= HEAVY
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether `auto` lost more than doing nothing, by more than 2 % of the run."""
+        return self.auto - self.never > 0.02 * self.num_steps
+
+    @property
+    def heals_soon(self) -> bool:
+        """Whether a disturbance was over soon without help."""
+        return self.onset < self.num_steps and self.never <= SOON
+
+
+def main() -> None:
+    """Plays what is missing, prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="6 curves of each family instead of 40")
+    parser.add_argument("--per-family", type=int, help="curves of each family")
+    parser.add_argument("--half", choices=("tuned", "held"), default="", help="only families of this half")
+    parser.add_argument("--family", default="", help="only these families, such as heals,stays")
+    parser.add_argument("--corpus", type=Path, help="directory of labelled logs")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="list the curves with the largest regret")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
+    options = parser.parse_args()
+    per_family = options.per_family or (6 if options.quick else 40)
+    chosen = [
+        c for c in curves(per_family, options.half) if not options.family or c.family in options.family.split(",")
+    ]
+    results = _results(chosen, options.processes)
+    if options.list:
+        _list(results)
+    reports = [_report(half, [r for r in results if r.half == half]) for half in ("tuned", "held")]  # each is printed
+    is_met = all(reports)
+    if options.corpus is not None:
+        is_met &= regret_corpus.report(options.corpus, options.processes)
+    if options.check and not is_met:
+        sys.exit(1)
+
+
+def play(curve: Curve) -> Result:
+    """All three outcomes of a curve."""
+    played = auto(curve)
+    lost = never(curve)
+    return Result(
+        id=curve.id,
+        family=curve.family,
+        half=curve.half,
+        num_steps=curve.num_steps,
+        never=lost,
+        auto=played.lost,
+        oracle=min(lost, oracle(curve)),
+        rollbacks=[list(rollback) for rollback in played.rollbacks],
+        onset=curve.onset,
+    )
+
+
+def _results(chosen: Sequence[Curve], processes: int) -> list[Result]:
+    path = CACHE / f"{_hash_of_code()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    for old in sorted(path.parent.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[:-KEPT]:
+        old.unlink()
+    known = {result.id: result for line in path.read_text().splitlines() if (result := Result(**json.loads(line)))}
+    missing = [curve for curve in chosen if curve.id not in known]
+    with path.open("a") as file, ProcessPoolExecutor(processes) as pool:
+        for number, result in enumerate(pool.map(play, missing, chunksize=2), start=1):
+            known[result.id] = result
+            file.write(json.dumps(asdict(result)) + "\n")
+            file.flush()
+            if sys.stderr.isatty():
+                print(f"\r{number} of {len(missing)}", end="", file=sys.stderr, flush=True)
+    return [known[curve.id] for curve in chosen]
+
+
+def _report(half: str, results: Sequence[Result]) -> bool:
+    if not results:
+        return True
+    print(f"\n### {half} families\n")
+    print("| family | curves | heavy | median damage | median regret | 95 % | elsewhere | rolled back | worse |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for family in dict.fromkeys(result.family for result in results):
+        print(_row(family, [result for result in results if result.family == family]))
+    print(_row("all", results))
+    return _goals(results)
+
+
+def _row(name: str, results: Sequence[Result]) -> str:
+    heavy, light = [r for r in results if r.is_heavy], [r for r in results if not r.is_heavy]
+    cells = [
+        name,
+        str(len(results)),
+        str(len(heavy)),
+        f"{_quantile((r.never for r in heavy), 0.5):.0f}",
+        f"{100 * _quantile((r.share for r in heavy), 0.5):.1f} %",
+        f"{100 * _quantile((r.share for r in heavy), 0.95):.1f} %",
+        f"{_quantile((r.regret for r in light), 1.0):.0f}",
+        str(sum(bool(r.rollbacks) for r in results)),
+        str(sum(r.is_worse for r in results)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _goals(results: Sequence[Result]) -> bool:
+    heavy, light = [r for r in results if r.is_heavy], [r for r in results if not r.is_heavy]
+    soon = [r for r in results if r.heals_soon]
+    healthy = [r for r in results if r.onset >= r.num_steps]
+    figures = {
+        "median": _quantile((r.share for r in heavy), 0.5),
+        "p95": _quantile((r.share for r in heavy), 0.95),
+        "else": _quantile((r.regret for r in light), 1.0),
+        "worse": sum(r.is_worse for r in results) / len(results),
+        "soon": sum(bool(r.rollbacks) for r in soon) / max(1, len(soon)),
+    }
+    num_false = sum(bool(r.rollbacks) for r in healthy)
+    over = sum(r.regret > GOALS["else"] for r in light)
+    print(
+        f"\nWhere doing nothing loses {HEAVY:.0f} steps or more ({len(heavy)} curves): median regret "
+        f"{100 * figures['median']:.1f} % of the damage (goal 5 %), 95 % of them within {100 * figures['p95']:.1f} % "
+        f"(goal 25 %). Elsewhere ({len(light)}): at most {figures['else']:.0f} steps (goal 10; {over} above). "
+        f"Worse than doing nothing by over 2 % of the run: {100 * figures['worse']:.1f} % of the curves (goal 1 %). "
+        f"Rolled back: {100 * figures['soon']:.1f} % of {len(soon)} spikes that heal soon (goal 2 %), {num_false} of "
+        f"{len(healthy)} healthy runs (goal 0)."
+    )
+    is_met = all(figures[name] <= goal for name, goal in GOALS.items()) and not num_false
+    print("Every goal is met." if is_met else "A GOAL IS MISSED.")
+    return is_met
+
+
+def _list(results: Sequence[Result]) -> None:
+    for r in sorted(results, key=lambda r: -r.regret):
+        print(
+            f"{r.id:24} {r.half} onset {r.onset} of {r.num_steps}: never {r.never:.0f}, auto {r.auto:.0f}, oracle "
+            f"{r.oracle:.0f}, regret {r.regret:.0f} ({100 * r.share:.0f} %); {r.rollbacks}"
+        )
+
+
+def _quantile(values: Iterable[float], share: float) -> float:
+    found = sorted(values)
+    return float(np.quantile(found, share)) if found else 0.0
+
+
+def _hash_of_code() -> str:
+    digest = hashlib.sha256()
+    for root in (Path(caboose_daemon.__file__).parent, Path(__file__).parent):
+        pattern = "regret*.py" if root == Path(__file__).parent else "**/*.py"
+        for path in sorted(root.glob(pattern)):
+            if path.name != "regret.py":
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main()
