@@ -1,7 +1,7 @@
 """The batches of the watched loader: index, epoch and shape always, range and bad elements on sampled steps."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,8 @@ class BatchCounter:
         self.held: weakref.ref[torch.Tensor] | None = None
         """The last batch's first tensor, while something else keeps it alive."""
         self._shape: Sequence[int] = ()
+        self._input: weakref.ref[torch.Tensor] | None = None
+        """What the model was called with last, which the loop may have changed since the loader gave it."""
 
     def begin_epoch(self, number: int | None = None) -> None:
         """The loader starts over; `number` is that of the epoch, if it is known."""
@@ -46,6 +48,18 @@ class BatchCounter:
         tensor = _first_tensor(batch)
         self._shape = tensor.shape if tensor is not None and not tensor.is_nested else ()
         self.held = weakref.ref(tensor) if tensor is not None else None
+
+    def see_input(self, args: Any) -> None:
+        """The model is called in training."""
+        first = args[0] if type(args) is tuple and args else None
+        self._input = weakref.ref(first) if isinstance(first, torch.Tensor) and first.is_floating_point() else None
+
+    def kept(self) -> "Callable[[], torch.Tensor | None] | None":
+        """The input of a step that went wrong, kept alive until its report is made; the batch, where none was seen."""
+        tensor = self._input() if self._input is not None else None
+        if tensor is None:
+            tensor = self.held() if self.held is not None else None
+        return None if tensor is None else (lambda: tensor)
 
     def place(self) -> "BatchPlace | None":
         """Which batch the last one was; None if no loader is watched."""
@@ -60,7 +74,7 @@ class BatchCounter:
                 vector.add_scalar(name, value)
 
 
-def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
+def after_an_incident(batch: Batch, held: "Callable[[], torch.Tensor | None] | None") -> Batch:
     """The batch with its range and bad elements, if it still exists; on the sender's thread, so it may wait."""
     tensor = held() if held is not None else None
     if batch.num_bad is not None or tensor is None:

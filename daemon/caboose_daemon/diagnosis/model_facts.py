@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.rules.parts.depth import is_matrix
 from caboose_wire import Module
@@ -20,6 +21,12 @@ SATURATING = ("sigmoid", "tanh")
 RECTIFIED = ("relu", "relu6")
 FIRST_STEPS = 10
 """A condition that starts by this step was there from the start."""
+MIN_SAMPLES = 4
+"""Sampled batches that are alike by no chance."""
+VERY_LARGE = 300.0
+"""Absolute value above which inputs are not the bytes of an image either."""
+HUGE_INIT = 4.0
+"""Initial weights over those of He initialisation that make any learning rate too high."""
 FEW_SAMPLES = 16
 """Samples in a rank's batch below which dead units are not judged."""
 
@@ -78,6 +85,24 @@ def input_range(case: Case) -> tuple[float, float] | None:
     lows = [batch.lowest for batch in seen if batch.lowest is not None and np.isfinite(batch.lowest)]
     highs = [batch.highest for batch in seen if batch.highest is not None and np.isfinite(batch.highest)]
     return (min(lows), max(highs)) if lows and highs else None
+
+
+def wrong_from_the_start(case: Case) -> str | None:
+    """What made the first loss far worse than a guess, before any step was taken; None where nothing is known to."""
+    excess, weights, extent = curves.first_excess(case), init_ratio(case), input_range(case)
+    if excess is not None and excess < curves.FAR_OFF:
+        return None
+    if weights is not None and weights[1] > HUGE_INIT:
+        return f"initial weights are {weights[1]:.2g}x those of He initialisation"
+    if extent is not None and max(-extent[0], extent[1]) > VERY_LARGE and not has_embedding(case):
+        return f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}"
+    return None
+
+
+def has_constant_inputs(case: Case) -> bool:
+    """Whether all elements of each sampled batch were one and the same number."""
+    seen = case.input_ranges
+    return len(seen) >= MIN_SAMPLES and not has_embedding(case) and all(one.lowest == one.highest for one in seen)
 
 
 def lost_gradient_at(case: Case) -> int | None:

@@ -58,6 +58,8 @@ class NotLearningConfig(RuleConfig):
 
     min_steps: int = 500
     """Steps of a live run before the first judgement."""
+    epoch_steps: int = 200
+    """Likewise where that is an epoch or more: a run that has seen all of its samples has had its chance."""
     min_points: int = 20
     """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
@@ -112,7 +114,7 @@ class NotLearning(Rule[NotLearningConfig]):
             self._first_step = step.step
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
-        enough = self.config.min_points if step.stands_for_many else self.config.min_steps
+        enough = self.config.min_points if step.stands_for_many else self._least_steps(view)
         if has_new and self._curve.num_points >= enough and len(self._curve.means) >= MIN_BUCKETS:
             was_flat, self._trend = self._trend is not None, self._judge(view)
             if was_flat and self._trend is None:
@@ -123,6 +125,10 @@ class NotLearning(Rule[NotLearningConfig]):
         """The curve was lost with the daemon: the verdict is kept until there is enough for a new one."""
         self._first_step = finding.onset_step
         self._trend = Trend(change=finding.values["change"], error=0.0, level=finding.values["level"])
+
+    def _least_steps(self, view: JobView) -> int:
+        epochs = _epochs(view, self._curve.num_points)
+        return min(self.config.epoch_steps, self.config.min_steps) if epochs >= 1 else self.config.min_steps
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""

@@ -146,3 +146,10 @@ def test_a_restarted_daemon_does_not_tell_it_again(tmp_path: Path) -> None:
 
 def test_abstains_when_nothing_is_known() -> None:
     assert scenario(groups=(), facts={}).healthy(300).is_silent
+
+
+@pytest.mark.parametrize(("fact", "name"), [("keeps_gradients", "kept_gradients"), ("never_steps", "no_steps")])
+def test_a_loop_that_forgets_a_call_is_advised(fact: str, name: str) -> None:
+    story = a_run(facts={fact: True})
+
+    assert name in advice(story.plays(10))

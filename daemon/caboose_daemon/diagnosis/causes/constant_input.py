@@ -8,9 +8,6 @@ from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Eviden
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-MIN_SAMPLES = 4
-"""Sampled batches of one and the same range that are no chance."""
-
 
 class ConstantInput(Cause):
     """Inputs that do not vary."""
@@ -22,7 +19,7 @@ class ConstantInput(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         seen = case.input_ranges
-        if len(seen) < MIN_SAMPLES or model_facts.has_embedding(case):
+        if len(seen) < model_facts.MIN_SAMPLES or model_facts.has_embedding(case):
             return
         ranges = {(one.lowest, one.highest) for one in seen}
         if all(low == high for low, high in ranges):

@@ -21,6 +21,8 @@ class DyingRelu(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         share = case.value("dead_units", "share")
         finding = case.finding("dead_units")
+        if model_facts.has_constant_inputs(case):
+            yield opposes(STRONG, "the inputs never change: units without variation show nothing")
         has_relu = bool(model_facts.kinds(case) & set(model_facts.RECTIFIED))
         if has_relu and zero_gradients(case) and case.found("frozen_parameters"):
             yield supports(STRONG, "layers below ReLUs have gradients of exactly zero")

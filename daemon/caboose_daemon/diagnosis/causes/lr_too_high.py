@@ -37,6 +37,11 @@ class LrTooHigh(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         yield from self._updates(case)
         yield from self._start(case)
+        wrong = model_facts.wrong_from_the_start(case)
+        if wrong is not None:
+            yield opposes(STRONG, f"{wrong}: any learning rate is too high for that")
+        if case.facts.get("keeps_gradients") is True:
+            yield opposes(STRONG, "gradients are never set to zero: they grow without limit at any learning rate")
         correlation = case.value("oscillation", "correlation")
         if correlation is not None:
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
