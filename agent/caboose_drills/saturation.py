@@ -25,7 +25,7 @@ DRILL = Drill(
     train=train,
     rule="saturation",
     cause="bad_init",
-    companions=("gradient_vanishing", "not_learning", "plateau"),
+    companions=("config_advice", "gradient_vanishing", "not_learning", "plateau"),
     steps=400,
     seconds=3.0,
 )

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore
 
 import caboose
+from caboose.report.daemon_log import daemon_log
 from support.collector import Collector, collector
 
 LAUNCHER_VARIABLES = (
@@ -30,6 +31,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No launcher, no settings, but what a test sets itself."""
     for name in LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def unused_daemon_log() -> None:
+    """The limit of lines is one process's, and a process runs many tests."""
+    daemon_log.__init__()  # type: ignore[misc]  # the modules that log hold this object
 
 
 @pytest.fixture

@@ -23,6 +23,9 @@ The descriptor belongs to whoever asks for it (`asyncio` does, for its own handl
 actions are in force, because a handler that only the main thread can run would keep a blocked process alive. They are
 ours again when it is given back, or when a script restores the default action after a handler of its own.
 
+A script may handle a signal and restore the default action at once. Its signal must not be taken for one that ours
+handles: the bytes that wait are read before a handler is placed, and no byte is judged while that happens.
+
 A signal that the script handles is noted with its time, SIGINT too: a Bye soon after it names it. The signals that also
 mean other things (save now, stop this cell) are not named where an error ended the run later. Outside the main thread,
 while another program part owns the wakeup descriptor, and outside Linux, nothing is placed, and such a death sends no
@@ -31,6 +34,7 @@ Bye.
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -74,12 +78,14 @@ class SignalWatch:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._owns_wakeup = True
         self._ending = threading.Lock()
+        self._judging = threading.RLock()
+        """Held while a byte is read and judged, and while handlers are placed."""
         self._noted: tuple[int, float] | None = None
 
     def start(self) -> None:
         """Places the handlers where the default action is in force; on the main thread, and on Linux, only."""
         self._pid, self._noted = os.getpid(), None
-        self._ending, self._owns_wakeup = threading.Lock(), True
+        self._ending, self._judging, self._owns_wakeup = threading.Lock(), threading.RLock(), True
         self._kernel = _kernel()
         if self._kernel is None or threading.current_thread() is not threading.main_thread():
             return
@@ -112,10 +118,12 @@ class SignalWatch:
 
     def _place(self, numbers: Iterable[int]) -> None:
         assert self._kernel is not None, "nothing is placed without it"
-        for number in numbers:
-            if self._getsignal(number) is signal.SIG_DFL and self._kernel.is_default(number):
-                self._set_signal(number, self._handle)
-                self._placed[number] = self._kernel.action(number)
+        with self._judging:
+            self._note_all()
+            for number in numbers:
+                if self._getsignal(number) is signal.SIG_DFL and self._kernel.is_default(number):
+                    self._set_signal(number, self._handle)
+                    self._placed[number] = self._kernel.action(number)
 
     def _restore(self) -> None:
         for number in ENDING:
@@ -166,10 +174,8 @@ class SignalWatch:
     def noted(self, error: BaseException | None) -> str:
         """The signal that came a short time ago, and ended the run, which ends with this error; empty if none did."""
         if self._sockets is not None:
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    self._note(self._sockets[0], socket.MSG_DONTWAIT)
-            time.sleep(0.01)  # if the thread has read it, it needs the interpreter for a moment to note it
+            with self._judging:
+                self._note_all()
         if self._noted is None:
             return ""
         number, came = self._noted
@@ -194,15 +200,31 @@ class SignalWatch:
             self._end(number)
 
     def _watch(self, reader: socket.socket) -> None:
+        waiting = select.poll()
+        waiting.register(reader, select.POLLIN)
         with contextlib.suppress(OSError):  # the main thread's handler is left then
-            while True:
-                number = self._note(reader)
-                if number and self._is_ours(number):
+            while waiting.poll():
+                number = self._judge(reader)
+                if number:
                     self._end(number)
 
-    def _note(self, reader: socket.socket, flags: int = 0) -> int:
+    def _judge(self, reader: socket.socket) -> int:
+        """Reads one byte, if one waits; returns the signal if it is for our handler, else 0."""
+        with self._judging, contextlib.suppress(BlockingIOError):
+            number = self._note(reader)
+            return number if number and self._is_ours(number) else 0
+        return 0
+
+    def _note_all(self) -> None:
+        """Reads the bytes that wait: their signals came before what the main thread does now."""
+        assert self._sockets is not None, "called only while there are some"
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._note(self._sockets[0])
+
+    def _note(self, reader: socket.socket) -> int:
         """Reads one byte; returns the signal if it may end a process, and this one got it, else 0."""
-        data, extra, *_ = reader.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size), flags)
+        data, extra, *_ = reader.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size), socket.MSG_DONTWAIT)
         number = data[0] if data else 0
         if number not in NOTED or not _is_from(self._pid, extra):
             return 0

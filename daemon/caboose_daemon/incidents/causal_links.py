@@ -133,7 +133,14 @@ def can_share_cause(known: Episode, new: Episode, horizon: int) -> bool:
         if new.rule in BREAKS and not _can_break_late(known, new):
             return onset <= known.worst.step + horizon + doubt
         return known.is_open or onset <= known.last.step + horizon + doubt
-    return known.rule in _consequences(new) and onset <= known.reported_step + horizon
+    if known.rule not in _consequences(new):
+        return False
+    # A run that stands still already, and whose rate then ends, has one fault: its learning.
+    return onset <= known.reported_step + horizon or (known.is_open and _is_stalling_schedule(new))
+
+
+def _is_stalling_schedule(episode: Episode) -> bool:
+    return episode.rule == "lr_schedule" and not STALLING_SCHEDULES.keys().isdisjoint(_values(episode))
 
 
 def _consequences(episode: Episode) -> frozenset[str]:

@@ -62,3 +62,25 @@ def test_a_signal_is_named_in_the_bye_and_ends_the_process_as_without_the_agent(
             (bye,) = listening.wait_for(Bye)
             assert (bye.signal, bye.step) == (name, 3)
     assert "Traceback" not in errors or place == "interrupted"
+
+
+HANDLES_AND_RESTORES = """
+import signal, torch, caboose
+
+came = []
+model = torch.nn.Linear(4, 4)
+monitor = caboose.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), job="ending")
+for _ in range(3000):
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+    signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+assert len(came) == 3000
+monitor.close()
+"""
+
+
+def test_a_signal_that_a_script_handles_ends_nothing_though_its_handler_is_gone_at_once() -> None:
+    command = [sys.executable, "-c", HANDLES_AND_RESTORES]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr

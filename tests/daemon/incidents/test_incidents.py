@@ -88,7 +88,7 @@ def test_a_rate_that_is_too_low_is_one_incident_with_the_advice_on_it() -> None:
 def test_a_rate_that_decayed_away_is_one_incident_without_validation_too() -> None:
     story = trained(2.3 + noise(520, 0.005), lambda step: float(1e-3 * 0.97**step))
 
-    assert told_of(story) == [{"plateau", "not_learning"}]
+    assert told_of(story) == [{"lr_schedule", "plateau", "not_learning"}]
 
 
 def test_what_breaks_long_after_advice_was_given_is_an_incident_of_its_own() -> None:
