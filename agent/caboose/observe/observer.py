@@ -47,8 +47,8 @@ from caboose_wire import Layer, Mode, Part
 GRAPHS = ("activations", "some_activations")
 """What is not seen where none, or only some, of the compiled graphs can be read."""
 
-IDLE_STEPS = 20
-"""Steps of a loop in which no optimizer stepped, after which none does."""
+IDLE_STEPS = 100
+"""Steps of a loop in which no optimizer stepped, after which none is taken to; more than any usual accumulation."""
 
 
 @dataclass(slots=True)
@@ -477,14 +477,18 @@ class Observer:
         """A step of the loop has ended, with or without one of an optimizer."""
         if self._num_idle < 0:
             return
-        self._num_idle = -1 if did_step or self._has_scaler else self._num_idle + 1
-        if self._num_idle >= IDLE_STEPS and self._mode is not None:
+        if did_step or self._has_scaler:
+            if self._num_idle >= IDLE_STEPS:
+                self._find("never_steps", is_so=False)
             self._num_idle = -1
+            return
+        self._num_idle += 1
+        if self._num_idle == IDLE_STEPS and self._mode is not None:
             self._find("never_steps")
 
-    def _find(self, name: str) -> None:
+    def _find(self, name: str, *, is_so: bool = True) -> None:
         """A fact about the loop that only its first steps show."""
-        self.facts[name] = True
+        self.facts[name] = is_so
         self._has_news = True
 
     def _note_graphs(self) -> None:

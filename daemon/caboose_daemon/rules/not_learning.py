@@ -41,7 +41,9 @@ MIN_BUCKETS = 16
 MIN_EVALUATIONS = 3
 MEMORISING_POINTS = 80
 """Points before a significant fall can be memorisation: a slow start at chance level looks the same for a while."""
-KNOWING_EVALUATIONS = 8
+KNOWING_EVALUATIONS = 5
+VAGUE = 15.0
+"""Limit on the training loss's relative error, as a multiple of the improvement, where evaluations know better."""
 START_POINTS = 5
 START_ERROR = 1.7
 """Three standard errors of the median of that many normal values, in standard deviations of one."""
@@ -206,7 +208,7 @@ class NotLearning(Rule[NotLearningConfig]):
     def _is_known_from_evaluations(self, line: Trend) -> bool:
         """Whether evaluations, which scatter less, show that a noisy training loss is flat."""
         losses = self._evaluations.means
-        if len(losses) < KNOWING_EVALUATIONS or line.relative_error > 4 * self.config.min_improvement:
+        if len(losses) < KNOWING_EVALUATIONS or line.relative_error > VAGUE * self.config.min_improvement:
             return False
         shown = trend(losses)
         return abs(shown.relative) < self.config.min_improvement and shown.relative_error < self.config.min_improvement

@@ -14,6 +14,8 @@ ADAM_USUAL = 1e-2
 """Learning rate above which the Adam family is unusual."""
 HEALTHY_UPDATE = 1e-2
 """Update-to-weight ratio that is healthy."""
+LARGE_UPDATE = 3e-2
+"""Ratio that hardly any healthy run has after its first steps."""
 DEAD_UPDATE = 1e-6
 """Update-to-weight ratio of a dead model, which shows nothing about its earlier steps."""
 NEAR_PEAK, PAST_PEAK = 0.8, 0.2
@@ -86,7 +88,8 @@ class LrTooHigh(Cause):
         if before is not None:
             share = f"weights changed by {100 * ratio:.2g} % at step {before.step:,}"
         if ratio > HEALTHY_UPDATE:
-            yield supports(FAIR, f"{share}, above the usual 1 %")
+            weight = STRONG if ratio > LARGE_UPDATE else FAIR
+            yield supports(weight, f"{share}, above the usual 1 %")
         else:
             yield opposes(FAIR if ratio < HEALTHY_UPDATE / 3 else SLIGHT, f"{share}, which is usual")
 
