@@ -1,7 +1,8 @@
 """The batches of the watched loader: index, epoch and shape always, range and bad elements on sampled steps."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ from caboose.tensors.readable import own_part
 from caboose_wire import Batch
 
 MAX_DEPTH = 4
+RECENT, SMALL = 64, 16_384
+"""Inputs that are kept alive for a few steps, and the most elements that one of them has: 4 MB in all."""
 
 
 BatchPlace = tuple[int, int, Sequence[int]]
@@ -36,7 +39,9 @@ class BatchCounter:
         """The last batch's first tensor, while something else keeps it alive."""
         self._shape: Sequence[int] = ()
         self._input: weakref.ref[torch.Tensor] | None = None
-        """What the model was called with last, which the loop may have changed since the loader gave it."""
+        """What the model was called with last."""
+        self._recent: deque[torch.Tensor] = deque(maxlen=RECENT)
+        """Small inputs on the host, kept until the reports of their steps are made, which go many to a message."""
 
     def begin_epoch(self, number: int | None = None) -> None:
         """The loader starts over; `number` is that of the epoch, if it is known."""
@@ -50,16 +55,18 @@ class BatchCounter:
         self.held = weakref.ref(tensor) if tensor is not None else None
 
     def see_input(self, args: Any) -> None:
-        """The model is called in training."""
+        """The model is called in training; what it is called with may be the loader's batch, changed by the loop."""
         first = args[0] if type(args) is tuple and args else None
-        self._input = weakref.ref(first) if isinstance(first, torch.Tensor) and first.is_floating_point() else None
+        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+            self._input = None
+            return
+        self._input = weakref.ref(first)
+        if first.is_cpu and first.numel() <= SMALL and not first.requires_grad:
+            self._recent.append(first)
 
-    def kept(self) -> "Callable[[], torch.Tensor | None] | None":
-        """The input of a step that went wrong, kept alive until its report is made; the batch, where none was seen."""
-        tensor = self._input() if self._input is not None else None
-        if tensor is None:
-            tensor = self.held() if self.held is not None else None
-        return None if tensor is None else (lambda: tensor)
+    def reachable(self) -> "weakref.ref[torch.Tensor] | None":
+        """The step's input, while it exists: what the model was called with, else the loader's batch."""
+        return self.held if self._input is None else self._input
 
     def place(self) -> "BatchPlace | None":
         """Which batch the last one was; None if no loader is watched."""
@@ -74,7 +81,7 @@ class BatchCounter:
                 vector.add_scalar(name, value)
 
 
-def after_an_incident(batch: Batch, held: "Callable[[], torch.Tensor | None] | None") -> Batch:
+def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
     """The batch with its range and bad elements, if it still exists; on the sender's thread, so it may wait."""
     tensor = held() if held is not None else None
     if batch.num_bad is not None or tensor is None:

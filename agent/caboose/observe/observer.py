@@ -113,7 +113,7 @@ class Observer:
         self._num_steps_taken = 0
         self._num_sparse = 0
         self._has_news = False
-        self._kept = KeptGradients(_parameters(optimizers[0]) if world == 1 and len(self.optimizers) == 1 else ())
+        self._kept = KeptGradients(_parameters(optimizers[0]) if world == 1 and optimizers else ())
         self._num_idle = 0
         """Steps without one of an optimizer, since the start; -1 once that is known."""
         # Attached with the first optimizer step, as without code: what is in the gradients may be clipped already.

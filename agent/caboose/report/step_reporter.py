@@ -10,7 +10,6 @@ emptied the caches: within a run a step boundary does nothing but take the time,
 row. What is done at every other boundary is done every `THIN_STEPS` of them. A step that needs more ends the run.
 """
 
-import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -273,7 +272,7 @@ class StepReporter:
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
             batch=observer.batches.place(),
-            held=self._batch_of(loss),
+            held=observer.batches.reachable(),
             device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
             seen=seen,
             on_bad_number=self._on_bad_number,
@@ -332,7 +331,7 @@ class StepReporter:
                 (governor.sample_every, governor.norm_every, governor.phase_every),
                 getattr(self._scheduler, "last_epoch", None),
                 batches.place(),
-                batches.held if plain[0] is None or math.isfinite(plain[0]) else batches.kept(),
+                batches.reachable(),
                 None if num_samples is None else kept_count(num_samples),
                 None if num_tokens is None else kept_count(num_tokens),
                 self._on_bad_number,
@@ -370,12 +369,6 @@ class StepReporter:
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "device_bytes": self._observer.device_bytes(),
         }
-
-    def _batch_of(self, loss: "Loss | Mapping[str, Loss]") -> Any:
-        """How to reach the batch once the step is known to be bad; kept alive where it is known already."""
-        batches = self._observer.batches
-        number = None if isinstance(loss, Mapping) else self._observer.loss_on_host(loss)
-        return batches.held if number is None or math.isfinite(number) else batches.kept()
 
     def _after_bad_number(self, report: StepReport, held: Any) -> StepReport:
         """A loss or norm is not finite: adds the batch's statistics, if it still exists, and samples the next step."""

@@ -9,8 +9,9 @@ Five conditions, each over several evaluations:
 - the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
 - the metric is at chance while the loss is good: the metric itself is wrong;
 - the loss is far above the training loss before any sample could be memorised: the data differs, or is prepared
-  otherwise. Where chance is known the two losses have one scale, and are compared; else the validation loss must be
-  above the untrained model's, while the training loss has fallen to half of that.
+  otherwise. Where chance is known the two losses have one scale, and are compared; else (the loss of pairs depends on
+  the size of the batch) the validation loss must be far above the untrained model's, while the training loss has fallen
+  to half of that.
 
 Exact equality is tested on the numbers as reported; a rounded log may repeat one by chance, hence more than two in a
 row. The metric is the first one whose name means that higher is better. The finding's values name the condition.
@@ -29,6 +30,7 @@ FEW_EPOCHS = 2.0
 """Epochs below which nothing can be memorised."""
 LEARNED = 0.8
 """Share of chance below which a training loss shows that something was learned."""
+FAR_ABOVE = 3.0
 TRAIN_MEMORY = 20
 CEILING = 0.95
 """A score above this has little room to rise."""
@@ -139,7 +141,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._values |= {"loss": loss, "train": self._train}
         chance = known(view)
         if chance is None:
-            return loss > self._first > 2.0 * self._train
+            return loss > FAR_ABOVE * self._first > 2.0 * FAR_ABOVE * self._train > 0
         far = loss - self._train > self.config.gap * chance
         return far and self._train < LEARNED * chance and loss > self.config.apart * self._train
 

@@ -47,7 +47,9 @@ class LogOfZero(Cause):
             weight = STRONG if finding.values.get("loss_is_infinite") else FAIR
             yield opposes(weight, "float16 is in use, and its overflow makes the loss NaN or infinite too")
         elif finding.values.get("loss_is_infinite"):
-            yield supports(FAIR, "the first bad loss was infinite, as -log(0) is, and not NaN")
+            is_sudden = curves.growth_before_nan(case) is None
+            text = "the first bad loss was infinite, as -log(0) is, and not NaN"
+            yield supports(STRONG if is_sudden else FAIR, text + (": it had not grown before" if is_sudden else ""))
         elif "loss_is_infinite" in finding.values and not case.hunts:
             yield opposes(SLIGHT, "the first bad loss was NaN, and not infinite, as -log(0) is")
         if finding.values.get("bad_inputs") == 0:

@@ -128,6 +128,8 @@ class LrTooHigh(Cause):
                 yield opposes(SLIGHT, "gradient norm was usual just before")
         elif (growing := curves.growth_before_nan(case)) is not None:
             yield supports(STRONG if case.began_early else FAIR, growing.text)
+        if case.value("non_finite", "loss_is_infinite") and curves.growth_before_nan(case) is None:
+            yield opposes(FAIR, "the loss was infinite from one step to the next, and had not grown before")
         num = sum(member.rule == "loss_spike" for member in case.incident.reportable)
         if num >= MANY:
             yield supports(FAIR, f"loss spiked {num} times: more than one batch")
