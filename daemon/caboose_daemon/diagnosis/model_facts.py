@@ -25,6 +25,8 @@ MIN_SAMPLES = 4
 """Sampled batches that are alike by no chance."""
 VERY_LARGE = 300.0
 """Absolute value above which inputs are not the bytes of an image either."""
+NO_INIT = 0.01
+"""Initial weights over those of He initialisation that are all but zero: units have nothing to fire on."""
 HUGE_INIT = 4.0
 """Initial weights over those of He initialisation that make any learning rate too high."""
 FEW_SAMPLES = 16
@@ -100,9 +102,17 @@ def wrong_from_the_start(case: Case) -> str | None:
 
 
 def has_constant_inputs(case: Case) -> bool:
-    """Whether all elements of each sampled batch were one and the same number."""
+    """Whether each sampled batch had one and the same number in all elements, or all had exactly one odd range."""
     seen = case.input_ranges
-    return len(seen) >= MIN_SAMPLES and not has_embedding(case) and all(one.lowest == one.highest for one in seen)
+    if len(seen) < MIN_SAMPLES or has_embedding(case):
+        return False
+    ranges = {(one.lowest, one.highest) for one in seen}
+    return all(low == high for low, high in ranges) or (len(ranges) == 1 and is_continuous(*next(iter(ranges))))
+
+
+def is_continuous(low: float, high: float) -> bool:
+    """Whether these limits are no natural ones, such as 0 and 1, that every good batch has."""
+    return any(round(limit, 2) != limit for limit in (low, high))
 
 
 def lost_gradient_at(case: Case) -> int | None:

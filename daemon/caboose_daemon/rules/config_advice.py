@@ -36,7 +36,7 @@ OF_THE_LOOP = ("keeps_gradients", "never_steps")
 """Facts that the agent finds in the first steps, and not at attach."""
 LAST_LOSSES = 50
 """Training losses whose median must fit a second softmax, as the validation loss does."""
-FITS = 2
+FITS = 3
 """Evaluations in a row that must."""
 MIN_CLASSES = 3
 WARM_SHARE = 0.9

@@ -7,6 +7,7 @@ import pytest
 
 from caboose_daemon.diagnosis.sample_history import InputRange
 from caboose_daemon.diagnosis.weighing import diagnose
+from caboose_daemon.rules.parts.finding import Severity
 from support.cases import a_case, a_finding, a_validation, order
 
 SEEN = frozenset({"gradients", "activations", "updates"})
@@ -75,3 +76,18 @@ def test_a_loop_without_an_optimizers_step_has_no_cut_graph() -> None:
 
     assert first(flat, facts={"never_steps": True}, curves={"loss": [1.6] * 300}) == "parameters_frozen"
     assert first(flat, curves={"loss": [1.6] * 300, "grad_norm": [0.0] * 300}) == "graph_disconnected"
+
+
+def test_a_clipping_limit_of_zero_is_no_limit() -> None:
+    """The norm that was clipped has overflowed, and the ratio is zero."""
+    found = a_finding("clipping", 250, values={"share": 1.0, "clip_ratio": 0.0})
+    norms = {"grad_norm": [1e30] * 300, "loss": [2.0] * 300}
+
+    assert "clip_too_tight" in order(diagnose(a_case(found, curves=norms)))
+
+
+def test_inputs_of_one_odd_range_are_constant_though_units_die() -> None:
+    dead = a_finding("dead_units", 300, severity=Severity.CRITICAL, values={"share": 0.9})
+    ranges = [InputRange(1, step, -3.51, 3.916) for step in range(20, 220, 20)]
+
+    assert first(dead, facts={"activations": "ReLU"}, input_ranges=ranges) == "constant_input"

@@ -13,7 +13,7 @@ SLACK = 0.02
 """Share by which a loss may fall below the floor, from rounding."""
 NEAR_FLOOR = 0.3
 """Share of the way from the floor to chance within which a loss is near its floor."""
-SURE = 0.5
+SURE = 0.8
 """Accuracy above which a usual loss is far below that of a second softmax."""
 ALIKE = 0.15
 """Share of the way from chance to the floor within which a loss fits what the accuracy gives."""

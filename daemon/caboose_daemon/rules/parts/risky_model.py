@@ -26,7 +26,7 @@ HALF_DIGIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 SLACK = 0.02
 NEAR = 0.15
 """Share of the way from the least loss of a second softmax to chance within which a loss fits it."""
-SURE = 0.5
+SURE = 0.8
 """Accuracy above which a usual loss is far below that of a second softmax."""
 MUCH = 0.05
 """Share of the parameters that matters."""
