@@ -17,32 +17,25 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
+from caboose.components import Components, Shell
 from caboose.governor import Governor
-from caboose.guard import Guard, is_from_signal_handler
-from caboose.observe.loader import BatchSkip, FetchWatch, WatchedLoader
-from caboose.observe.phases import PhaseClock
+from caboose.guard import is_from_signal_handler
+from caboose.observe.loader import FetchWatch, WatchedLoader
 from caboose.report import live_monitors, resources
+from caboose.report.endings import Ending
 from caboose.report.identity import Identity
-from caboose.report.session import Session
 from caboose.report.signals import GOODBYE_SECONDS
-from caboose.report.step_count import StepCount
-from caboose.report.step_reporter import StepReporter
 
 if TYPE_CHECKING:
     import torch
 
-    from caboose.checkpoints.checkpointer import Checkpointer, SavedCheckpoint
-    from caboose.hunting.hunter import Hunter
+    from caboose.checkpoints.checkpointer import SavedCheckpoint
     from caboose.hunting.result import HuntResult
-    from caboose.observe.observer import Observer
     from caboose.observe.parts import Outline
     from caboose.report.past_steps import PastStep
-    from caboose.rollback.brake import Brake
-    from caboose.rollback.skip_step import StepSkipper
 
 logger = logging.getLogger("caboose")
 
@@ -51,34 +44,6 @@ BROKEN_SECONDS = 5.0
 
 Batch = TypeVar("Batch")
 Loss: TypeAlias = "torch.Tensor | float | None"
-
-
-class Shell:
-    """The components that a monitor has from the beginning, also while it waits."""
-
-    def __init__(self, start_step: int = 0, start_model_step: int | None = None) -> None:
-        self.guard = Guard()
-        self.clock = PhaseClock()
-        self.skip = BatchSkip()
-        self.count = StepCount(start_step, start_model_step, lambda error: self.guard.failed("step", error))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Components:
-    """What `attach` built for one rank, around a shell."""
-
-    session: Session
-    governor: Governor
-    observer: "Observer"
-    observe: "Callable[[Outline], Observer]"
-    """Makes an observer of other models and optimizers, to take over from this one."""
-    reporter: StepReporter
-    make_hunter: "Callable[[], Hunter]"
-    """For a hunt that the user calls, where hunting is off."""
-    hunter: "Hunter | None" = None
-    brake: "Brake | None" = None
-    skipper: "StepSkipper | None" = None
-    checkpointer: "Checkpointer | None" = None
 
 
 class Monitor:
@@ -99,6 +64,7 @@ class Monitor:
         self._count = shell.count
         self._build_later = build_later
         self._next_try = time.monotonic() + resources.RETRY_SECONDS
+        self.on_close: Callable[[Monitor], None] = lambda _: None
         self._place(parts)
         # Bound once, so that no wrapper is made per call.
         self._guarded_step = self.guard.protect("step", self._end_step)
@@ -326,8 +292,20 @@ class Monitor:
                 if part is not None:
                     part.close()
         finally:
-            if self._session is not None:
-                live_monitors.close_session(self._session.close, error)
+            session = self._session
+            self._let_go()
+            if session is not None:
+                live_monitors.close_session(session.close, error)
+            self.on_close(self)
+
+    def _let_go(self) -> None:
+        """Nothing here keeps the model alive any more, also while the last message waits."""
+        kept = self.identity, self._governor, self._session, self._checkpointer
+        self._place(None)
+        self.identity, self._governor, self._session, self._checkpointer = kept
+        self.guard.on_trip = lambda: None
+        if self._session is not None:
+            self._session.let_go()
 
     def train(self, outline: "Outline") -> None:
         """From now on these models and optimizers are watched, in the same run; in the middle of a step.
@@ -378,10 +356,10 @@ class Monitor:
         if not self._is_closed and self._session is not None:
             self._session.say_goodbye(signal_name)
 
-    def leave(self, error: BaseException | None, signal_name: str) -> None:
+    def leave(self, ending: Ending) -> None:
         """Sends the Bye of a process that ends at once, and prints the last line; on any thread."""
         if not self._is_closed and self._session is not None:
-            self._session.close(error, signal_name, GOODBYE_SECONDS)
+            self._session.close(ending, GOODBYE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""

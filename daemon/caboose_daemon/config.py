@@ -52,6 +52,9 @@ class DaemonConfig:
     """File with the certificate chain, PEM. With it and tls_key, HTTP is served over TLS."""
     tls_key: str = ""
     """File with the private key of tls_cert, PEM, without a passphrase."""
+    external_url: str = ""
+    """Address at which people reach the page: the links of alerts, runbooks and agents begin with it. Empty: this
+    machine's name and the port of `http`, or the loopback address if that is all it listens on."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names accepted in HTTP requests, besides the bound one and this machine's."""
     abandoned_seconds: float = 3600.0
@@ -69,6 +72,8 @@ class DaemonConfig:
                 check(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: {error}") from None
+        if self.external_url and not self.external_url.startswith(("http://", "https://")):
+            raise ValueError(f"external_url = {self.external_url!r}: expected http://host:port or https://host/path")
         _must_be_positive(self, "abandoned_seconds")
         if not self.linger_seconds >= 0:
             raise ValueError(f"linger_seconds = {self.linger_seconds!r}: must not be below 0")

@@ -4,7 +4,6 @@ import sys
 
 NEEDED = (
     "click",
-    "grafana_client",
     "markdown_it",
     "plotly",
     "prometheus_client",

@@ -21,7 +21,27 @@ def figure(value: Any, digits: int = 4) -> str:
     if value is None:
         return "-"
     number = to_float(value)
-    return f"{number:.{digits}g}" if math.isfinite(number) else str(value)
+    return amount(number, digits) if math.isfinite(number) else str(value)
+
+
+def amount(value: float, digits: int = 3) -> str:
+    """A number as people write it, with about so many digits: 35,300; 8.21; 0.000741; 3e-5; 1.2e13."""
+    text = f"{value:.{digits}g}"
+    if "e" not in text:
+        return f"{float(text):,.0f}" if abs(value) >= 10_000 else text
+    if 1 <= abs(value) < 1e12:
+        return f"{float(text):,.0f}"
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def seconds(value: float | None) -> str:
+    """A measured time as people write it: 8.21 ms, 1.1 s, 2.5 min."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value < 1:
+        return f"{amount(1000 * value)} ms" if value >= 1e-6 else f"{amount(1e6 * value)} µs"
+    return f"{amount(value)} s" if value < 120 else duration(value)
 
 
 def duration(seconds: float | None) -> str:

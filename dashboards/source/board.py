@@ -13,8 +13,6 @@ from dashboards.source.look import GREEN, NOTED, PAGED, SOURCE, UIDS, WARNED
 from dashboards.source.panels import Panel
 from dashboards.source.queries import WINDOW, select
 
-RUNBOOKS_URL = "https://runbooks.example/caboose"
-"""A placeholder, the same as in the alerts: replace it with the address of dashboards/runbooks at your site."""
 TAG = "caboose"
 Rows = Sequence[tuple[str, Sequence[Panel]]]
 Jobs = Literal["", "one", "many"]
@@ -115,7 +113,10 @@ def board(
         made.with_variable(chosen("job", "Job", query, is_many=jobs == "many", about="The training job."))
     for variable in extra:
         made.with_variable(variable)
-    made.with_variable(build.ConstantVariable("runbooks").label("Runbooks").value(RUNBOOKS_URL))
+    addresses = "label_values(caboose_daemon_links_info, runbooks)"
+    about_runbooks = "Where the daemon serves the runbooks."
+    runbooks = chosen("runbooks", "Runbooks", addresses, is_many=False, about=about_runbooks)
+    made.with_variable(runbooks.hide(model.VariableHide.HIDE_VARIABLE))
     others = build.DashboardLink("Caboose").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(False)
     made.link(others.include_vars(True).keep_time(True).icon("external link"))
     if jobs == "one":

@@ -125,12 +125,29 @@ def fleet() -> build.Dashboard:
         sort="count",
         none="no incidents",
     )
+    by = f"{JOB}, rule, severity"
+    words = f"max by ({by}, incident, summary) ({select('caboose_incident_text', job=ANY_JOB)})"
+    left = f"max by ({by}) ({select('caboose_incident_unresolved', job=ANY_JOB)})"
+    ended = table(
+        "Ended and not acknowledged",
+        {
+            JOB: Column("job", link=RUN),
+            "severity": Column("severity"),
+            "incident": Column("incident"),
+            "summary": Column("open at the end"),
+            "value": Column("", f"{words} * on ({by}) group_left () {left} == 1"),
+        },
+        about="Runs that are over, and what was open at their end. None is normal; `caboose ack` removes a row.",
+        rules=("CabooseEndedUnresolved",),
+        none="nothing",
+        hidden=("rule",),
+    )
     return board(
         "fleet",
         "Fleet",
         "All jobs on one page: which are failing, which are slow, which have lost ranks.",
         [
-            ("Now", [*glance, jobs]),
+            ("Now", [*glance, jobs, ended]),
             (
                 "Health over time",
                 [

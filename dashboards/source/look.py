@@ -26,7 +26,7 @@ PLAIN = "transparent"
 """The colour of normal table cells: only cells that need attention are coloured."""
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RUNBOOKS = "${runbooks}"
-"""A hidden variable of every dashboard, so that a site can use its own copy of the runbooks."""
+"""A hidden variable of every dashboard, with the address at which the daemon serves them."""
 UIDS = {
     name: f"caboose-{name}" for name in ("fleet", "run", "layers", "ranks", "rollbacks", "itself")
 }  # links use them; never change one

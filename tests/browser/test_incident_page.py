@@ -232,10 +232,10 @@ def test_a_run_that_ends_with_an_open_incident_does_not_look_well(daemon: Daemon
                     step=32,
                 )
             )
-        expect(page.locator(".incident .badge")).to_have_text("resolved")
+        expect(page.locator(".incident .badge")).to_have_text("unresolved")
         expect(page.locator(".incident .outcome")).to_have_text("the run ended")
         expect(page.locator(".incident .members .state")).to_have_text("open at the end")
-        expect(page.locator("#headline-title")).to_have_text("Warning: Ended at step 32, non_finite unresolved")
+        expect(page.locator("#headline-title")).to_have_text("Critical: Ended at step 32, non_finite unresolved")
 
 
 @pytest.mark.long

@@ -76,6 +76,10 @@ def test_a_run_ends_with_the_state_that_it_had_and_names_the_rank(
 
     if case != "lost":
         assert wait_until(lambda: detail()["state"] == expected, 15), detail()["state"]
+        ending = wait_until(lambda: detail()["ending"], 90)
+        assert ending, "the verdict comes when no rank runs any more"
+        named = " by SIGTERM" if case == "cancelled" else ": rank 1 ("
+        assert named in ending["how"], ending
     incidents = [i for i in daemon.get("/api/v1/jobs/ending/incidents")["incidents"] if i["rule"] == "rank_silent"]
     if not severity:
         assert not incidents

@@ -53,6 +53,9 @@ def test_amtool_accepts_it() -> None:
         ),
         pytest.param({"team": "platform", "severity": "critical"}, "platform-pager", id="platform page"),
         pytest.param({"team": "platform", "severity": "warning"}, "platform-chat", id="platform ticket"),
+        pytest.param(
+            {"alertname": "CabooseEndedUnresolved", "team": "training", "severity": "none"}, "nobody", id="ended run"
+        ),
         pytest.param({"alertname": "SomebodyElses"}, "tickets", id="foreign alert"),
     ],
 )
@@ -166,6 +169,7 @@ EXHAUSTED = alert("CabooseRollbackExhausted", "critical", training_job="llama")
 ROLLED = alert("CabooseRolledBack", "warning", training_job="llama")
 FAILED = alert("CabooseRollbackFailed", "critical", training_job="llama")
 GONE = alert("CabooseRankSilent", "critical", training_job="llama", rule="rank_silent")
+ENDED = alert("CabooseEndedUnresolved", "none", training_job="llama", rule="loss_spike")
 BLIND = alert("CabooseMonitorBlind", "warning", training_job="gpt", rule="monitor_blind")
 LOSING = alert("CabooseJournalLosingRows", "critical", instance="a:9757", job="caboose")
 FULL = alert("CabooseJournalUnwritable", "warning", instance="a:9757", job="caboose")
@@ -242,6 +246,7 @@ FOREIGN_DISK = {"labels": {"alertname": "NodeDiskFull", "team": "platform", "sev
             id="foreign pages silence no Caboose alert",
         ),
         pytest.param([PAGE, FOREIGN_OF_A_JOB], [PAGE, FOREIGN_OF_A_JOB], id="Caboose pages silence no foreign alert"),
+        pytest.param([ENDED, PAGE, STRAGGLER], [ENDED, STRAGGLER], id="what a run ended with is not sent again"),
     ],
 )
 def test_one_cause_notifies_once(alertmanager: str, sent: list[dict[str, Any]], notified: list[dict[str, Any]]) -> None:
@@ -288,17 +293,17 @@ def sending(tmp_path: Path) -> Iterator[tuple[str, Pager]]:
 
 
 def down(instance: str) -> dict[str, Any]:
-    texts = {"summary": f"The daemon at {instance} is not scraped", "first_fix": f"Start the one at {instance}"}
+    texts = {"summary": f"The daemon at {instance} is not scraped", "description": f"Start the one at {instance}"}
     return {
         **alert("CabooseDown", "critical", job="caboose", instance=instance),
-        "annotations": {**texts, "runbook_url": "https://runbooks.example/caboose/CabooseDown.md"},
+        "annotations": {**texts, "runbook_url": "http://monitor:9757/runbooks/CabooseDown"},
     }
 
 
 def slow(instance: str) -> dict[str, Any]:
     return {
         **alert("CabooseLoopSlow", "warning", job="caboose", instance=instance),
-        "annotations": {"summary": f"A turn at {instance} takes 2s", "first_fix": f"Look at {instance}"},
+        "annotations": {"summary": f"A turn at {instance} takes 2s", "description": f"Look at {instance}"},
     }
 
 
@@ -312,8 +317,8 @@ def test_two_alerts_of_one_group_have_a_summary_without_a_common_one(sending: tu
     (page,) = (sent["payload"] for sent in pager.notifications if "payload" in sent)
     (line,) = (sent["attachments"][0] for sent in pager.notifications if "attachments" in sent)
     assert page["summary"] == "2 x CabooseDown: The daemon at a:9757 is not scraped"
-    assert page["custom_details"]["first_fix"] == "Start the one at a:9757"
-    assert page["custom_details"]["runbook"] == "https://runbooks.example/caboose/CabooseDown.md"
+    assert page["custom_details"]["text"] == "Start the one at a:9757"
+    assert page["custom_details"]["runbook"] == "http://monitor:9757/runbooks/CabooseDown"
     assert "The daemon at b:9757 is not scraped" in page["custom_details"]["firing"], "all are listed"
     assert line["title"] == "2 x CabooseLoopSlow: A turn at a:9757 takes 2s"
     assert [text in line["text"] for text in ("Look at a:9757", "Look at b:9757")] == [True, True]

@@ -1,26 +1,26 @@
 """A page from end to end: a real run with a fault, a daemon, Prometheus, Alertmanager, and a pager."""
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caboose_daemon import assets
 from caboose_daemon.ops.drills import catalogue
 from caboose_daemon.ops.drills.through import judged
+from caboose_daemon.ops.stack import ports
 from caboose_daemon.ops.stack import stack as stacks
 from caboose_daemon.out.api.client import Client
 from support.pager import Pager, a_pager
 from support.processes import caboose_command, clean_environment, end, wait_until
-
-SCRAPE_SECONDS = 0.5
-BRIDGED = "5m"
-"""BRIDGED of dashboards/alerts/incident_alerts.py: how long an alert keeps firing."""
+from support.ranks import send_steps, simulated_ranks
+from support.stacked import acknowledge, ask, running_stack
 
 
 @pytest.fixture
@@ -31,34 +31,14 @@ def pager() -> Iterator[Pager]:
 
 @pytest.fixture
 def stack(tmp_path: Path, pager: Pager) -> Iterator[stacks.Stack]:
-    """All parts with short intervals. The rules are the shipped ones, with shorter waits."""
-    directory, rules = tmp_path / "stack", []
-    directory.mkdir()
-    (directory / "caboose.toml").write_text("[metrics]\nincident_seconds = 5.0\n")
-    for path in assets.alerts():
-        copy, text = directory / path.name, path.read_text()
-        if path.name == "training.yml":
-            text = text.replace(f"[{BRIDGED}]", "[5s]").replace(f"keep_firing_for: {BRIDGED}", "keep_firing_for: 5s")
-        copy.write_text(text)
-        rules.append(copy)
-    made = stacks.up(
-        directory, daemon=None, rules=rules, webhook=pager.url, scrape_seconds=SCRAPE_SECONDS, wait_seconds=1.0
-    )
-    try:
+    with running_stack(tmp_path / "stack", pager) as made:
         yield made
-    finally:
-        stacks.down(directory)
-
-
-def ask(stack: stacks.Stack, query: str) -> list[dict[str, Any]]:
-    prometheus = Client(stack.part("prometheus").url, timeout=10.0)
-    answer = prometheus.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")
-    result: list[dict[str, Any]] = answer["data"]["result"]
-    return result
 
 
 @pytest.mark.slow  # real ranks, and times of several programs
-def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager: Pager, tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_is_one_page_and_a_resolve_once_it_is_acknowledged(
+    stack: stacks.Stack, pager: Pager, tmp_path: Path
+) -> None:
     job = subprocess.Popen(
         [sys.executable, "-m", "caboose_drills", "run", "nan_input", "--seeds", "0", "--prefix", "chain"],
         env=clean_environment(CABOOSE_ENDPOINT=stack.endpoint, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path)),
@@ -72,6 +52,9 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
         job.wait(60)
     finally:
         end(job)
+    assert wait_until(lambda: ask(stack, 'caboose_incident_unresolved{training_job="chain-0"} == 1'), 60)
+    assert pager.told(severity="critical") == ["firing"], "its end resolves nothing"
+    acknowledge(stack, "chain-0/1")
     assert wait_until(lambda: pager.alerts("resolved", severity="critical"), 60), "it never resolved"
 
     assert wait_until(lambda: not ask(stack, 'caboose_incident_open{training_job="chain-0"}'), 60), (
@@ -90,10 +73,64 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve(stack: stacks.Stack, pager:
     first = page["annotations"]
     assert "rank 1" in first["culprit"]
     assert first["cause"] == "input_not_finite"
-    assert first["runbook_url"].endswith("CabooseNonFinite.md")
+    assert first["runbook_url"] == f"{stack.daemon_url}/runbooks/CabooseNonFinite?job=chain-0&incident=1"
     others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseNonFinite"}
     assert not others, "one cause, one page"
     assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
+
+
+def stack_command(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`caboose stack` in a directory, with a home of its own."""
+    env = clean_environment(XDG_STATE_HOME=str(directory / "state"))
+    command = caboose_command(*arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=directory, env=env, check=False)
+
+
+@pytest.mark.slow
+def test_the_daemon_of_a_stack_is_found_and_a_dead_part_comes_back_in_its_place(tmp_path: Path) -> None:
+    started = stack_command(tmp_path, "stack", "up", "--with-daemon", "--ports", "free", "--json")
+    assert started.returncode == 0, started.stderr
+    try:
+        made = json.loads(started.stdout)
+        before = {part["name"]: part["url"] for part in made["parts"]}
+        with simulated_ranks(made["endpoint"], 2, {"job": "gpt"}) as ranks:
+            send_steps(ranks, 1, 50)
+            assert wait_until(lambda: json.loads(stack_command(tmp_path, "jobs", "--json").stdout)["jobs"], 30)
+            noted = stack_command(tmp_path, "note", "halved the rate")
+            assert "of gpt" in noted.stdout, "address and token are found, and the only job: " + noted.stderr
+
+            known = stacks.load(tmp_path / "caboose-stack")
+            assert known is not None
+            for name in ("daemon", "prometheus"):
+                os.kill(known.part(name).pid, signal.SIGKILL)
+            assert wait_until(lambda: not known.part("daemon").is_running, 10)
+            assert "gone" in stack_command(tmp_path, "stack", "status").stdout
+            send_steps(ranks, 51, 60)
+
+            again = stack_command(tmp_path, "stack", "up", "--json")
+
+            assert again.returncode == 0, again.stderr
+            after = {part["name"]: part["url"] for part in json.loads(again.stdout)["parts"]}
+            assert after == before, "every part is where it was"
+            listed = json.loads(stack_command(tmp_path, "jobs", "--json").stdout)["jobs"]
+            assert [row["job"] for row in listed] == ["gpt"], "with its data"
+            revived = stacks.load(tmp_path / "caboose-stack")
+            assert revived is not None
+            assert revived.part("alertmanager") == known.part("alertmanager"), "what lives is left alone"
+    finally:
+        stack_command(tmp_path, "stack", "down")
+    assert not list((tmp_path / "state" / "caboose" / "daemons").glob("*.json"))
+
+
+def test_usual_ports_are_taken_where_they_are_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not ports.is_free(port)
+    assert ports.is_free(port)
+    assert ports.choose("prometheus", is_usual=True) in (ports.USUAL["prometheus"], *range(1024, 65536))
+    assert ports.choose("prometheus", is_usual=False) != ports.USUAL["prometheus"]
 
 
 @pytest.mark.long
@@ -106,7 +143,7 @@ def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path:
             command, capture_output=True, text=True, timeout=90, cwd=tmp_path, env=clean_environment(), check=False
         )
 
-    started = run("up", "--with-daemon", "--json")
+    started = run("up", "--with-daemon", "--ports", "free", "--json")
     assert started.returncode == 0, started.stderr
     try:
         parts = json.loads(started.stdout)["parts"]
@@ -115,7 +152,7 @@ def test_status_and_down_find_what_up_started_and_down_ends_everything(tmp_path:
             ("alertmanager", "ready"),
             ("prometheus", "ready"),
         ]
-        again = run("up", "--with-daemon")
+        again = run("up", "--with-daemon", "--ports", "free")
         assert (again.returncode, "runs in" in again.stderr) == (1, True)
         assert run("status").returncode == 0
     finally:
@@ -138,7 +175,7 @@ def test_without_a_daemon_the_error_names_the_flag_and_nothing_is_left(tmp_path:
 @pytest.mark.parametrize("directory", ["/proc/caboose", "/dev/null/caboose"])
 def test_a_directory_that_cannot_be_created_gives_one_line(directory: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        caboose_command("stack", "up", "--with-daemon", "--dir", directory),
+        caboose_command("stack", "up", "--with-daemon", "--ports", "free", "--dir", directory),
         capture_output=True,
         text=True,
         timeout=60,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
 from caboose.attachment.unwrapping import refuse_for_engine, unwrapped, unwrapped_parts
-from caboose.monitor import Components, Monitor, Shell
+from caboose.components import Components, Shell
+from caboose.monitor import Monitor
 from caboose.report import identity, launch_secret, live_monitors, resources
 from caboose.settings import environment
 from caboose.settings.options import (
@@ -60,6 +61,8 @@ class Attached:
 
 
 _attached: Attached | None = None
+"""Until it is closed: then nothing of ours keeps the model alive."""
+_has_attached = False
 _blind: dict[str, str] = {}
 """What the attach that is under way cannot see, and why."""
 
@@ -142,7 +145,7 @@ def attach(
     hunt              keeps the last batch and runs it again, observed, when a number is not finite, at most three times
                       (docs/hunting.md); CABOOSE_HUNT=1 does the same
     """
-    global _attached
+    global _attached, _has_attached
     refuse_unknown(removed)
     for give_way in list(before_attach):
         give_way()
@@ -238,7 +241,8 @@ def attach(
         live_monitors.register(monitor, model if isinstance(model, torch.nn.Module) else monitor)
     else:
         live_monitors.register(monitor, outline.model)
-        _attached = Attached(outline, monitor, is_auto=allowed.mode == "auto")
+        _attached, _has_attached = Attached(outline, monitor, is_auto=allowed.mode == "auto"), True
+        monitor.on_close = _forget_attached
     if settled is not None:
         _warn_uncommanded(settled[0])
     return monitor
@@ -246,7 +250,13 @@ def attach(
 
 def has_attached() -> bool:
     """Whether anything was attached to in this process."""
-    return _attached is not None
+    return _has_attached
+
+
+def _forget_attached(monitor: Monitor) -> None:
+    global _attached
+    if _attached is not None and _attached.monitor is monitor:
+        _attached = None
 
 
 def _warn_uncommanded(chosen: environment.Settings) -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from caboose.components import Components, Shell
 from caboose.governor import Governor
 from caboose.guard import Guard
-from caboose.monitor import Components, Shell
 from caboose.observe.observer import Observer
 from caboose.observe.parts import Outline
 from caboose.report.identity import Identity
@@ -26,7 +26,7 @@ from caboose.report.step_reporter import StepReporter
 from caboose.report.words import Words
 from caboose.settings.environment import Settings
 from caboose.settings.options import Checkpoints, Rollback
-from caboose_wire import Command, Terms, Verdict
+from caboose_wire import Command, Terms
 from caboose_wire.fields import Scalar
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def build(request: Request, shell: Shell) -> Components:
             request.settings.endpoint,
             curve=request.settings.curve,
             heartbeat=reporter.heartbeat,
-            on_message=_receiver(brake, checkpointer, words, guard),
+            on_message=_receiver(brake, checkpointer, guard),
             with_heartbeat=None if brake is None else brake.holdings,
             words=words,
         )
@@ -209,16 +209,12 @@ def _hunter(request: Request, report_event: Callable[[str, Mapping[str, Any]], A
 
 
 def _receiver(
-    brake: "Brake | None", checkpointer: "Checkpointer | None", words: Words | None, guard: Guard
-) -> Callable[[Command | Terms | Verdict], None]:
+    brake: "Brake | None", checkpointer: "Checkpointer | None", guard: Guard
+) -> Callable[[Command | Terms], None]:
     """Passes on the daemon's messages; called on the sender's thread."""
     apply_terms = None if checkpointer is None else guard.protect("checkpoint", checkpointer.apply_terms)
 
-    def receive(message: Command | Terms | Verdict) -> None:
-        if isinstance(message, Verdict):
-            if words is not None:
-                words.take(message)
-            return
+    def receive(message: Command | Terms) -> None:
         if brake is not None:
             brake.receive(message)
         if apply_terms is not None and isinstance(message, Terms):

@@ -71,6 +71,8 @@ class CallWatcher:
         Where that holds only some of them (two critics with one optimizer), others of its class follow.
         """
         own = parameter_ids(optimizer)
+        if not holds_parameters(optimizer):
+            return []
         best, num_held = None, 0
         for candidate in self._candidates:
             if candidate.optimizer() is optimizer and (module := candidate.module()) is not None:
@@ -121,6 +123,11 @@ class CallWatcher:
 def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
     """The identities of the tensors an optimizer updates."""
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def holds_parameters(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it updates what a module can hold, and not bare tensors alone."""
+    return any(isinstance(p, torch.nn.Parameter) for group in optimizer.param_groups for p in group["params"])
 
 
 def trained_with(

@@ -290,19 +290,24 @@ class AutoAttach:
         return __init__
 
     def _optimizer_made(self, optimizer: "torch.optim.Optimizer") -> None:
-        import torch
-
-        from caboose.attachment.discovery import parameter_ids
+        from caboose.attachment.discovery import holds_parameters, parameter_ids
 
         self._num_made += 1
-        self._overlaps.pop(id(optimizer), None)  # of one that is gone
+        self._forget_gone(id(optimizer))
         self._succession.note_made(id(optimizer), self._num_steps)
         if any(not parameter_ids(other) & parameter_ids(optimizer) for other in self._own()):
             self._tell_losses_apart()
         self._known.add(optimizer)
         self._losses.watch_scalers()
-        if any(isinstance(p, torch.nn.Parameter) for group in optimizer.param_groups for p in group["params"]):
+        if holds_parameters(optimizer):
             self._watcher.expect(optimizer)
+
+    def _forget_gone(self, own: int) -> None:
+        """A new optimizer has the identity of one that is gone: what that one did is not its own."""
+        self._overlaps.pop(own, None)
+        for waiting in (self._strange, self._awaited, self._partners, self._stepped_before):
+            waiting.discard(own)
+        self._pace.forget(own)
 
     def _tell_losses_apart(self) -> None:
         """Several models may be trained: from now on each loss is asked which optimizers it is for."""
@@ -381,6 +386,8 @@ class AutoAttach:
         if own == outer:
             self._outermost = 0
         if self._monitor is None:
+            if optimizer in self._without_model:
+                self._take_loss_of(optimizer)
             return False
         if own not in self._members:
             if own == outer or not self._succession.is_inside(own, outer):
@@ -395,19 +402,28 @@ class AutoAttach:
         return self._pace.ended(own)
 
     def _stranger_stepped(self, optimizer: "torch.optim.Optimizer") -> None:
-        """An optimizer that is not watched: the losses of its step are not those of the others."""
-        if self._losses.owners is None:
-            loss = self._losses.mean_so_far()
-            self._losses.set_aside()
-        else:
-            loss, _ = self._losses.settle(NOBODY, frozenset((id(optimizer),)))
+        """An optimizer that is not watched."""
+        loss = self._take_loss_of(optimizer)
         if not self._is_inner(optimizer):
             self._strange.add(id(optimizer))
             if self._losses.owners is None:
                 self._tell_losses_apart()
-        if optimizer not in self._without_model and self._succession.keep(optimizer, loss):
+        if optimizer in self._without_model or not self._succession.keep(optimizer, loss):
+            return
+        if self._watcher.models_of(optimizer):
             self._release()
             self._watcher.expect(optimizer)
+        else:  # it fits an input, a latent: what is watched goes on after it
+            self._without_model.add(optimizer)
+            self._succession.clear()
+
+    def _take_loss_of(self, optimizer: "torch.optim.Optimizer") -> "torch.Tensor | None":
+        """The losses of the step of one that is not watched are not those of the others."""
+        if self._losses.owners is not None:
+            return self._losses.settle(NOBODY, frozenset((id(optimizer),)))[0]
+        loss = self._losses.mean_so_far()
+        self._losses.set_aside()
+        return loss
 
     def _is_inner(self, optimizer: "torch.optim.Optimizer") -> bool:
         """Whether it updates what an optimizer that is watched holds."""

@@ -36,6 +36,11 @@ class Pace:
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
         return self._expected <= self._stepped.keys()
 
+    def forget(self, optimizer: int) -> None:
+        """It is gone, and another one has its key."""
+        self._expected.discard(optimizer)
+        self._stepped.pop(optimizer, None)
+
     @property
     def is_open(self) -> bool:
         """Whether an optimizer has stepped since the last step ended."""

@@ -17,6 +17,7 @@ The process that starts such processes may train nothing itself: then it does no
 import contextlib
 import functools
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -90,7 +91,7 @@ def _for_workers(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as it runs on a worker: watched, under this run's name and settings."""
     variables = {name: os.environ[name] for name in environment.VARIABLES if name in os.environ}
     variables.setdefault("CABOOSE_JOB", identity.resolve(os.environ).job)
-    process = os.getpid()
+    process = _this_process()
     no_code.note_processes()
 
     @functools.wraps(function)
@@ -107,17 +108,22 @@ def _for_workers(function: Callable[..., Any]) -> Callable[..., Any]:
 def run_worker(
     function: Callable[..., Any],
     variables: Mapping[str, str],
-    process: int,
+    process: tuple[str, int],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
     """Runs the function on a worker; `process` is that of the script, which is watched already."""
-    if os.getpid() == process:
+    if process == _this_process():
         return function(*args, **kwargs)
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     with _watching():
         return function(*args, **kwargs)
+
+
+def _this_process() -> tuple[str, int]:
+    """Its id, which another one may have on another host."""
+    return socket.gethostname(), os.getpid()
 
 
 @contextlib.contextmanager

@@ -14,9 +14,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from caboose.observe.patches import Patches
+
+MAX_CHARACTERS = 4096
+
+
+class Ending(NamedTuple):
+    """How a run ended, as its Bye states it."""
+
+    error: str = ""
+    signal: str = ""
 
 
 class EarlyExit(Exception):
@@ -41,6 +50,7 @@ class EndingWatch:
     def start(self) -> None:
         """Watches `sys.exit` and `os._exit`; in a forked child, for the child."""
         self._pid, self._asked = os.getpid(), (None, 0)
+        self.is_decided, self._error = False, None
         if self._patches.has(sys, "exit"):
             return
         self._patches.put(sys, "exit", self._watch_exit)
@@ -85,6 +95,21 @@ class EndingWatch:
                 original(status)
 
         return _exit
+
+
+def ending_with(error: BaseException | None, signal_name: str) -> Ending:
+    """The ending by this error, this signal, or neither; it holds nothing of the exception."""
+    if isinstance(error, KeyboardInterrupt):
+        signal_name = signal_name or "SIGINT"
+    return Ending("" if error is None else _text(error), signal_name)
+
+
+def _text(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"[:MAX_CHARACTERS]
+    except Exception:  # noqa: BLE001 - a user's exception may be unable to describe itself
+        return kind
 
 
 def _early(status: int) -> BaseException | None:

@@ -13,7 +13,7 @@ import sys
 import weakref
 from typing import Any, Protocol
 
-from caboose.report.endings import EndingWatch, failure
+from caboose.report.endings import Ending, EndingWatch, ending_with, failure
 from caboose.report.signals import GOODBYE_SECONDS, SignalWatch
 
 logger = logging.getLogger("caboose")
@@ -22,8 +22,8 @@ logger = logging.getLogger("caboose")
 class Farewell(Protocol):
     """Sends the Bye of a monitor that is closed."""
 
-    def __call__(self, error: BaseException | None, signal_name: str, timeout: float = ..., /) -> None:
-        """With an error, a signal, or neither; waits so long at most."""
+    def __call__(self, ending: Ending, timeout: float = ..., /) -> None:
+        """Waits so long at most."""
 
 
 class LiveMonitor(Protocol):
@@ -43,7 +43,7 @@ class LiveMonitor(Protocol):
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends; on any thread, and within `GOODBYE_SECONDS`."""
 
-    def leave(self, error: BaseException | None, signal_name: str) -> None:
+    def leave(self, ending: Ending) -> None:
         """Sends the Bye of a process that ends at once, and prints the last line; as `say_goodbye`."""
 
     def abandon(self) -> None:
@@ -54,25 +54,24 @@ _live: "weakref.WeakKeyDictionary[LiveMonitor, weakref.ref[Any]]" = weakref.Weak
 """Each monitor, with the model that it watches."""
 
 
-_unsettled: list[tuple[BaseException, Farewell]] = []
-"""The Byes that wait, each with the exception that may have ended the run."""
+_unsettled: list[tuple[Ending, Farewell]] = []
+"""The Byes that wait, each with how the run ended if it did. The exception itself would keep the model alive."""
 
 
 def _say_goodbye(signal_name: str) -> None:
     for handled, say in list(_unsettled):
-        say(handled, "", GOODBYE_SECONDS)
+        say(handled, GOODBYE_SECONDS)
     for monitor in list(_live):
         monitor.say_goodbye(signal_name)
 
 
 def _leave() -> None:
     """Before `os._exit`."""
-    error = _endings.error
-    name = noted_signal()
+    ending = ending_with(_endings.error, noted_signal())
     for _, say in list(_unsettled):
-        say(error, name, GOODBYE_SECONDS)
+        say(ending, GOODBYE_SECONDS)
     for monitor in list(_live):
-        monitor.leave(error, name)
+        monitor.leave(ending)
 
 
 def _count_steps() -> int:
@@ -113,15 +112,15 @@ def close_session(say: Farewell, error: BaseException | None) -> None:
     error = failure(error) or exit_error()
     handled = sys.exc_info()[1]
     if error is None and handled is not None and not _endings.is_decided:
-        _unsettled.append((handled, say))
+        _unsettled.append((ending_with(handled, ""), say))
     else:
-        say(error, noted_signal())
+        say(ending_with(error, noted_signal()))
 
 
 def settle() -> None:
     """The process goes on: it has handled the exceptions of monitors that were closed."""
     while _unsettled:
-        _unsettled.pop(0)[1](None, noted_signal())
+        _unsettled.pop(0)[1](ending_with(None, noted_signal()))
 
 
 def noted_signal() -> str:
@@ -135,10 +134,11 @@ def is_watched(model: Any) -> bool:
 
 
 def close_all() -> None:
-    """What this process trains is over: closes every monitor."""
+    """What this process trains is over: closes every monitor. It may train something else later."""
+    global _is_registered
     while _unsettled:
         say = _unsettled.pop(0)[1]
-        say(exit_error(), noted_signal())
+        say(ending_with(exit_error(), noted_signal()))
     for monitor in list(_live):
         try:
             monitor.close()
@@ -146,6 +146,8 @@ def close_all() -> None:
             logger.debug("caboose: closing failed: %r", error)
     _signals.stop()
     _endings.stop()
+    _is_registered = False
+    atexit.unregister(close_all)
 
 
 def _abandon_in_child() -> None:

@@ -8,12 +8,13 @@ called on any thread; the rest is called on the training thread. Without a sende
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from caboose.report.batching import Outgoing
 from caboose.report.connection import CurveKeys
+from caboose.report.endings import Ending
 from caboose.report.identity import Identity
 from caboose.report.record import Note
 from caboose.report.sender import Sender
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from caboose.observe.observer import Observer
 
 
+class _Callbacks(NamedTuple):
+    """What the sender's thread calls; it reaches the observer, the brake and the checkpointer, and so the model."""
+
+    heartbeat: Callable[[], Heartbeat]
+    on_message: Callable[[Command | Terms], None]
+    with_heartbeat: Callable[[bool], Message | None] | None
+
+
 class Session:
     """What all parts of one monitor share."""
 
@@ -40,7 +49,11 @@ class Session:
         self.count = count
         self.sender: Sender | None = None
         self.hello: Hello | None = None
+        self._has_queued_hello = False
+        """Whether one ever was: it may still wait, and the newest must be the last to be sent."""
         self._words: Words | None = None
+        self._callbacks: _Callbacks | None = None
+        """None once the monitor is closed, also while the last message waits."""
 
     @property
     def attempt(self) -> int:
@@ -54,23 +67,48 @@ class Session:
         *,
         curve: CurveKeys | None,
         heartbeat: Callable[[], Heartbeat],
-        on_message: Callable[[Command | Terms | Verdict], None],
+        on_message: Callable[[Command | Terms], None],
         with_heartbeat: Callable[[bool], Message | None] | None,
         words: Words | None,
     ) -> None:
         """Starts the sender's thread; returns at once, whether or not there is a daemon."""
         self.hello = hello
         self._words = words
+        self._callbacks = _Callbacks(heartbeat, on_message, with_heartbeat)
         self.sender = Sender(
             endpoint,
             hello,
-            heartbeat,
+            self._beat,
             curve=curve,
-            on_message=on_message,
-            with_heartbeat=with_heartbeat,
+            on_message=self._hear,
+            with_heartbeat=self._with_heartbeat,
             on_unanswered=None if words is None else words.warn_unanswered,
         )
         self.sender.start()
+
+    def let_go(self) -> None:
+        """The monitor is closed: heartbeats and messages need nothing of it any more."""
+        self._callbacks = None
+
+    def _beat(self) -> Heartbeat:
+        callbacks = self._callbacks
+        if callbacks is not None:
+            return callbacks.heartbeat()
+        num_dropped = 0 if self.sender is None else self.sender.num_dropped
+        return Heartbeat(step=self.count.step, num_dropped=num_dropped)
+
+    def _hear(self, message: Command | Terms | Verdict) -> None:
+        if isinstance(message, Verdict):
+            if self._words is not None:
+                self._words.take(message)
+        elif (callbacks := self._callbacks) is not None:
+            callbacks.on_message(message)
+
+    def _with_heartbeat(self, is_fresh: bool) -> Message | None:
+        callbacks = self._callbacks
+        if callbacks is None or callbacks.with_heartbeat is None:
+            return None
+        return callbacks.with_heartbeat(is_fresh)
 
     def put(self, item: Outgoing) -> None:
         if self.sender is not None:
@@ -95,35 +133,35 @@ class Session:
             self.sender.hurry()
 
     def update_hello(self, **changes: Any) -> None:
-        """Sends the Hello again with these fields changed, before anything else that is queued."""
-        if self.hello is not None and self.sender is not None:
+        """Sends the Hello again with these fields changed, before anything else; but behind one that is queued."""
+        if self._has_queued_hello:
+            self.replace_hello(**changes)
+        elif self.hello is not None and self.sender is not None:
             self.hello = hello = msgspec.structs.replace(self.hello, **changes)
             self.sender.introduce_again(lambda: hello)
 
     def replace_hello(self, **changes: Any) -> None:
         """Queues a Hello with these fields changed behind the reports that the old one describes."""
         if self.hello is not None:
+            self._has_queued_hello = True
             self.hello = msgspec.structs.replace(self.hello, **changes)
             self.send(self.hello)
 
     def start_attempt(self, model_step: int) -> None:
         """All ranks were rolled back to weights of this age: what follows is a new attempt."""
         self.count.went_back(model_step)
-        if self.hello is not None:
-            self.hello = msgspec.structs.replace(self.hello, attempt=self.attempt, start_step=self.count.step)
-            self.send(self.hello)
+        self.replace_hello(attempt=self.attempt, start_step=self.count.step)
 
-    def close(self, error: BaseException | None, signal_name: str = "", timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, ending: Ending, timeout: float = CLOSE_SECONDS) -> None:
         """Sends what is queued and the Bye, for at most so long, and prints the last line."""
         if self.sender is not None:
-            text = "" if error is None else f"{type(error).__name__}: {error}"[:4096]
-            if isinstance(error, KeyboardInterrupt):
-                signal_name = signal_name or "SIGINT"
-            self.sender.close(Bye(step=self.count.step, error=text, signal=signal_name), timeout)
+            self.sender.close(Bye(step=self.count.step, error=ending.error, signal=ending.signal), timeout)
             if self._words is not None:
-                if not (self.count.num_ended or text or signal_name):
+                if not (self.count.num_ended or any(ending)):
                     self._words.warn_no_step()
-                self._words.say_last(self.count.step)
+                failed = f"this rank failed: {ending.error[:80]}" if ending.error else ""
+                end = f"terminated by {ending.signal}" if ending.signal else failed
+                self._words.say_last(self.count.step, end)
 
     def say_goodbye(self, signal_name: str) -> None:
         """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""

@@ -50,11 +50,12 @@ class Words:
             "optimizer step, on every rank"
         )
 
-    def say_last(self, step: int) -> None:
-        """The line at the end of the run, if the daemon ever answered."""
+    def say_last(self, step: int, end: str = "") -> None:
+        """The line at the end of the run, if the daemon ever answered; `end` is why this rank did not end well."""
         verdict = self._verdict
         if verdict is not None:
             found = f"{verdict.health}, {verdict.summary}" if verdict.summary else verdict.health
+            found = f"{end}; before that {found}" if end else found
             self._print(f"job {verdict.job!r} at step {step:,}: {found}: {verdict.url}")
 
     def _print(self, text: str) -> None:

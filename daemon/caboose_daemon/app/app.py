@@ -37,6 +37,8 @@ from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.thresholds import Thresholds
+from caboose_daemon.out.api import known_daemons
+from caboose_daemon.out.api.known_daemons import KnownDaemon, start_time
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import ExportError, make_exports
 from caboose_daemon.out.web.application import make_application
@@ -143,6 +145,7 @@ class Daemon:
         self._http_socket: socket.socket | None = None
         self.endpoint = ""
         self.url = ""
+        self._note: KnownDaemon | None = None
 
     def _check_incident_seconds(self) -> None:
         seconds = self._config.metrics.incident_seconds
@@ -249,6 +252,12 @@ class Daemon:
         scheme = "https" if daemon.tls_cert else "http"
         self.url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{real_port}/"
         self.state.url = f"{scheme}://{socket.gethostname()}:{real_port}/" if shown != host else self.url
+        if daemon.external_url:
+            self.state.url = f"{daemon.external_url.rstrip('/')}/"
+        self.state.grafana_url = self._config.grafana.url
+        pid, token = os.getpid(), str(self._token_file().resolve())
+        self._note = KnownDaemon(self.url.rstrip("/"), token, self.endpoint, pid, start_time(pid))
+        known_daemons.note(self._note)
         application = make_application(
             self._context,
             token=self._token(),
@@ -275,11 +284,13 @@ class Daemon:
         self._journal.retention.start(self._clock, is_checked=self._inspected.is_checked)
         self._loop.start()
 
-    def _token(self) -> str:
+    def _token_file(self) -> Path:
         given = self._config.daemon.token_file
-        path = Path(given).expanduser() if given else self._data_dir / "token"
+        return Path(given).expanduser() if given else self._data_dir / "token"
+
+    def _token(self) -> str:
         try:
-            return read_or_make_token(path)
+            return read_or_make_token(self._token_file())
         except (OSError, ValueError) as error:
             raise StartError(f"token: {error}") from None
 
@@ -378,6 +389,8 @@ class Daemon:
     def close(self) -> None:
         """Stops the loop and closes every file and socket."""
         self._loop.stop()
+        if self._note is not None:
+            known_daemons.forget(self._note)
         if self._http_socket is not None:
             self._http_socket.close()
         self._history.close()

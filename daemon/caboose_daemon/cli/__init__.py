@@ -78,9 +78,11 @@ def command(name: str) -> click.Command:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nExample:\n    caboose demo",
+    invoke_without_command=True,
 )
 @click.version_option(__version__, prog_name="caboose")
-def caboose() -> None:
+@click.pass_context
+def caboose(context: click.Context) -> None:
     """Watches PyTorch DDP and FSDP training runs: every rank, every layer.
 
     \b
@@ -101,3 +103,5 @@ def caboose() -> None:
         caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
     """
+    if context.invoked_subcommand is None:
+        import_module(f"{__name__}.overview").overview(context)

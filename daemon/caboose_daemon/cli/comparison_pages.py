@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from caboose_daemon.format import seconds as measured
 from caboose_daemon.offline.comparing.comparison import Comparison
 from caboose_daemon.offline.comparing.evidence import shown
 from caboose_daemon.offline.comparing.levels import Level
@@ -197,14 +198,7 @@ def _short(value: float | None) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {name}"
-    return f"{seconds:.3g} s"
+    return "" if seconds is None else measured(seconds)
 
 
 def _cut(text: str, width: int) -> str:

@@ -24,6 +24,11 @@ from caboose_daemon.version import __version__
     "--listen", envvar="CABOOSE_LISTEN", help="Address that agents report to.  [default: tcp://127.0.0.1:5757]"
 )
 @click.option("--http", envvar="CABOOSE_HTTP", help="Address of page, API and /metrics.  [default: 127.0.0.1:9757]")
+@click.option(
+    "--external-url",
+    envvar="CABOOSE_EXTERNAL_URL",
+    help="Address at which people reach the page, for links.  [default: this machine's name and the port of --http]",
+)
 @click.option("--data-dir", envvar="CABOOSE_DATA_DIR", help="Directory of the journal.  [default: caboose-data]")
 @click.option(
     "--keys", envvar="CABOOSE_KEYS", help="Directory made by `caboose keys new`: only agents with its key may report."
@@ -119,3 +124,5 @@ def _announce(running: Daemon, ready_file: Path | None) -> None:
     echo(f"caboose daemon {__version__}")
     echo(f"  reports  {running.endpoint}")
     echo(f"  page     {running.url}")
+    if running.state.url != running.url:
+        echo(f"  links    {running.state.url}")

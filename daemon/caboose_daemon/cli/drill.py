@@ -76,7 +76,8 @@ def drill(
     With --through-alerts the drill reports to the daemon of that stack, and its incident is followed to Alertmanager,
     which must hold exactly one alert for it, with its rule and severity, and resolve it some minutes after the drill
     has ended. The time of each hop and the receivers are printed. For a stack of your own, name a JSON file:
-    {"endpoint": "tcp://...", "daemon": "http://...", "prometheus": "http://...", "alertmanager": "http://..."}.
+    {"endpoint": "tcp://...", "daemon": "http://...", "prometheus": "http://...", "alertmanager": "http://...",
+    "token_file": "..."}; the token is for acknowledging what the drill ended with.
 
     Exit codes: 0 every drill was found, as one incident, in at least 4 of 5 seeds and no healthy run had a critical
     finding, 1 one was not, or failed, 2 cannot run as asked, 130 interrupted.
@@ -157,7 +158,8 @@ def _stations(where: Path) -> through.Stations:
             if not known.endpoint:
                 fail(f"the stack in {where} has no daemon; give the addresses in a JSON file")
             urls = {part.name: part.url for part in known.parts}
-            return through.Stations(known.endpoint, known.daemon_url, urls["prometheus"], urls["alertmanager"])
+            token = str(known.directory / "data" / "token")
+            return through.Stations(known.endpoint, known.daemon_url, urls["prometheus"], urls["alertmanager"], token)
         return msgspec.json.decode(where.read_bytes(), type=through.Stations)
     except (OSError, msgspec.MsgspecError, stacks.StackError) as error:
         fail(f"{where}: {error}")

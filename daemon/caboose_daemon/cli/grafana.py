@@ -87,7 +87,8 @@ def push(
     """
     try:  # only this command needs them, and they take a while to import
         from caboose_daemon.ops.grafana_push import Wanted, plan
-        from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url, read_token
+        from caboose_daemon.out.grafana.connection import GrafanaConnection, check_url, read_token
+        from caboose_daemon.out.grafana.library import GrafanaError
     except ModuleNotFoundError as error:
         fail(f"this needs {error.name}: pip install 'caboose[daemon]'")
 

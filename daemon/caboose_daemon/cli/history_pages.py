@@ -58,7 +58,8 @@ def _ending(row: Json) -> Text:
         ack = row["acknowledged"]
         return Text.assemble((row["state"], "bold"), f": {ack['by']}: {ack['reason']}" if ack else "")
     took = f"after {duration(max(row['seconds'], 1.0))}: " if row["seconds"] is not None else ""
-    text = Text(f"{took}{row['reason']}")
+    left = "unresolved, " if row["state"] == "unresolved" else ""
+    text = Text(f"{left}{took}{row['reason']}", "yellow" if left and not row["acknowledged"] else "")
     for line in row["resolved_by"]:
         text.append(f"\n+ {line}", "green")
     return text

@@ -1,11 +1,13 @@
 """`caboose jobs`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +22,9 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
-from caboose_daemon.cli.style import health, state
+from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.format import duration, figure
+from caboose_daemon.offline.runs.source import RunSource
 
 NUMBERS = ("step", "loss", "ranks", "heard")
 COLUMNS = ("health", "state", *NUMBERS, "rollback")
@@ -29,6 +32,7 @@ LEFT_OUT = ("rollback", "heard", "state", "ranks", "loss", "step")
 """Columns dropped in a narrow terminal, in this order."""
 LEAST_NAME = 15
 GAP = 2
+URGENCY = ("critical", "warning", "info", "ok")
 
 
 @click.command(
@@ -42,20 +46,68 @@ GAP = 2
 @daemon_option
 @json_option
 def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
-    """List the jobs with their health, state, step and loss.
+    """List the jobs with their health, state, step and loss, the worst first.
+
+    Under the table: what is open in each job, and how each run that is over ended and stood. An ended run stays red
+    until somebody acknowledges its incident (`caboose ack`) or launches it again.
 
     Exit codes: 0 listed (whatever their health), 2 no daemon answers, or --journal cannot be read.
     """
     with one_line_errors():
         where = source(address, journal)
-        rows = where.jobs()
-    if as_json:
-        print_json({"jobs": rows})
-    elif rows:
-        console = make_console()
-        console.print(jobs_table(rows, console.width))
-    else:
+        if as_json:
+            print_json({"jobs": worst_first(where.jobs())})
+        else:
+            print_jobs(where, make_console())
+
+
+def print_jobs(where: RunSource, console: Console) -> None:
+    """The table, and a line for each job that is not well."""
+    rows = worst_first(where.jobs())
+    if not rows:
         echo(f"{where.name} knows no job yet; a run appears once it calls caboose.attach(...)")
+        return
+    console.print(jobs_table(rows, console.width))
+    for line in reasons(rows):
+        console.print(line, soft_wrap=True)
+
+
+def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By health, then running ones before those that are over, then the last heard first."""
+
+    def place(row: dict[str, Any]) -> tuple[int, bool, float]:
+        health = URGENCY.index(row["health"]) if row["health"] in URGENCY else len(URGENCY)
+        return health, row["state"] not in ("running", "crashed"), row["silent_seconds"]
+
+    return sorted(rows, key=place)
+
+
+def shown_state(row: dict[str, Any]) -> str:
+    """The state; silent where no rank of a running job is heard."""
+    return "silent" if row["state"] == "running" and row["num_live"] == 0 else str(row["state"])
+
+
+def reasons(rows: list[dict[str, Any]]) -> Iterator[Text]:
+    """A line for each job that is not well, and for each that ended otherwise than well."""
+    for row in rows:
+        text = reason(row)
+        if text:
+            mark = Text(f"{MARKS.get(row['health'], '?')} ", COLOURS.get(row["health"], ""))
+            yield Text.assemble(mark, (row["job"], "bold"), f"  {text}")
+
+
+def reason(row: dict[str, Any]) -> str:
+    """Why a job is not well, or how it ended; empty where nothing is to be said."""
+    ending = row.get("ending")
+    if ending is not None:
+        if ending["state"] == "ended" and not ending["unresolved"]:
+            return ""
+        return f"{ending['text']}{' (acknowledged)' if ending['is_acknowledged'] else ''}"
+    worst = row.get("worst")
+    if worst is None:
+        return ""
+    more = f"; {row['num_open'] - 1} more open" if row["num_open"] > 1 else ""
+    return f"{worst['headline']}{more}  ({worst['id']})"
 
 
 def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:
@@ -85,14 +137,16 @@ def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None
 
 def _cell(name: str, row: dict[str, Any]) -> Text:
     if name == "health":
+        if (row.get("ending") or {}).get("is_acknowledged"):
+            return health("info", "acknowledged")
         return health(row["health"]).append(f" {row['num_open']}" if row["num_open"] else "")
     if name == "state":
-        return state(row["state"])
+        return state(shown_state(row))
     plain = {
         "step": f"{row['step']:,}",
         "loss": figure(row["loss"]),
         "ranks": f"{row['num_live']}/{row['world']}",
-        "heard": duration(row["silent_seconds"]),
+        "heard": duration(row["silent_seconds"]) if row["silent_seconds"] >= 1 else "now",
         "rollback": row["rollback"],
     }
     return Text(plain[name])

@@ -17,7 +17,8 @@ from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
 from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
-from caboose_daemon.offline.runs.source import MAX_NAMES, RunSource
+from caboose_daemon.offline.runs.source import MAX_NAMES, DaemonSource, RunSource
+from caboose_daemon.out.api import known_daemons
 from caboose_daemon.out.api.client import READ_TOKEN_FILE, Client, ClientError
 from caboose_daemon.out.api.client import read_token as read_file_token
 from caboose_wire.endpoints import DEFAULT_HTTP
@@ -35,7 +36,7 @@ EXIT_INTERRUPTED = 130
 PIPED_WIDTH = 120
 MAX_WIDTH = 120
 
-DAEMON_DEFAULT = "[default: CABOOSE_HTTP or 127.0.0.1:9757]"
+DAEMON_DEFAULT = "[default: CABOOSE_HTTP, that of `caboose stack`, or 127.0.0.1:9757]"
 daemon_option = click.option("--daemon", "address", metavar="URL", help=f"The daemon to ask.  {DAEMON_DEFAULT}")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 json_lines_option = click.option(
@@ -44,7 +45,7 @@ json_lines_option = click.option(
 token_option = click.option(
     "--token-file",
     envvar="CABOOSE_TOKEN_FILE",
-    help="File with the daemon's token.  [default: `token` in its data_dir]",
+    help="File with the daemon's token.  [default: that of the daemon, if you started it on this machine]",
 )
 journal_option = click.option(
     "--journal",
@@ -111,7 +112,13 @@ def load_config(path: Path | None) -> Config:
 
 
 def daemon_address(given: str | None) -> str:
-    return given or os.environ.get("CABOOSE_HTTP") or DEFAULT_HTTP
+    return given or os.environ.get("CABOOSE_HTTP") or _stack_address() or DEFAULT_HTTP
+
+
+def _stack_address() -> str:
+    """The daemon of the stack that `caboose stack up` started last; empty while there is none."""
+    known = known_daemons.known_as(known_daemons.STACK)
+    return "" if known is None else known.url
 
 
 def connect(given: str | None) -> Client:
@@ -149,6 +156,16 @@ def named_job(where: RunSource, name: str | None) -> str:
     return jobs[0] if name is None else name
 
 
+def the_job(name: str | None, address: str | None) -> str:
+    """The named job; without a name the daemon's only one, which is then named on standard error."""
+    if name is not None:
+        return name
+    with one_line_errors():
+        job = named_job(DaemonSource(connect(address)), None)
+    echo(f"job {job}", err=True)
+    return job
+
+
 def load_runs(names: Sequence[str], address: str | None) -> list[Run]:
     """The named runs, with a progress bar where reading takes long."""
     runs: list[Run] = []
@@ -177,9 +194,15 @@ def load_one_run(name: str, address: str | None) -> Run:
 # The token
 
 
-def read_token(given: str | None) -> str:
-    """The token that writes need: of --token-file, or of a daemon that is configured on this machine."""
-    path = Path(given).expanduser() if given else token_file_of(load_config(configured_file()).daemon)
+def read_token(given: str | None, url: str) -> str:
+    """The token for writes to the daemon at `url`: of --token-file, as that daemon noted it, or as configured here."""
+    known = known_daemons.known_at(url)
+    if given:
+        path = Path(given).expanduser()
+    elif known is not None:
+        path = Path(known.token_file)
+    else:
+        path = token_file_of(load_config(configured_file()).daemon)
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:

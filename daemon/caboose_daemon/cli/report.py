@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from caboose_daemon.cli.console import echo
-from caboose_daemon.cli.options import daemon_option, example, fail, json_option, load_one_run, print_json
+from caboose_daemon.cli.options import daemon_option, example, fail, json_option, load_one_run, print_json, the_job
 from caboose_daemon.offline.html_report.document import render
 from caboose_daemon.offline.html_report.picture import PictureError, find_browser, take_picture
 from caboose_daemon.offline.runs.run import Run
@@ -21,17 +21,17 @@ from caboose_daemon.offline.runs.run import Run
         "caboose report trainer_state.json",
     )
 )
-@click.argument("job", metavar="JOB|FILE")
+@click.argument("job", metavar="JOB|FILE", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write.  [default: JOB.html]")
 @click.option("--png", type=click.Path(path_type=Path), help="Also write a screenshot; needs Chromium or Chrome.")
 @json_option
 @daemon_option
-def report(job: str, output: Path | None, png: Path | None, as_json: bool, address: str | None) -> None:
+def report(job: str | None, output: Path | None, png: Path | None, as_json: bool, address: str | None) -> None:
     """Write one HTML file about a run, for readers who did not watch it.
 
     Holds curves, incidents with their diagnosis, rollback decisions, layers, configuration, and what could not be
     observed. It opens offline: everything is inside, including plotly's script (about 5 MB). JOB is a job of the
-    daemon, or FILE.sqlite:JOB of a journal; FILE is a log that `caboose replay` reads.
+    daemon, without one its only job, or FILE.sqlite:JOB of a journal; FILE is a log that `caboose replay` reads.
 
     Exit codes: 0 written, 2 no such job or file, the file cannot be written, or --png without a browser.
     """
@@ -40,7 +40,7 @@ def report(job: str, output: Path | None, png: Path | None, as_json: bool, addre
             find_browser()
         except PictureError as error:
             fail(f"--png {error}")
-    run = load_one_run(job, address)
+    run = load_one_run(the_job(job, address), address)
     target = output or Path(f"{_safe(run.name)}.html")
     _write(target, render(run))
     written = [target]

@@ -21,6 +21,7 @@ from caboose_daemon.cli.options import (
     one_line_errors,
     print_json,
     read_token,
+    the_job,
     token_option,
     user_name,
 )
@@ -58,61 +59,65 @@ def request_options(command: F) -> F:
         "caboose rollback llama-7b --dry-run", "caboose rollback llama-7b --to 4200 --skip 100 --lr-scale 0.5"
     )
 )
-@click.argument("job")
+@click.argument("job", required=False)
 @click.option("--to", metavar="STEP", type=click.IntRange(min=0), help="The snapshot to go back to.  [default: newest]")
 @click.option(
     "--skip", metavar="STEPS", type=click.IntRange(min=0), default=0, help="Steps of data to skip afterwards."
 )
 @click.option("--lr-scale", metavar="X", type=float, default=1.0, help="Multiply the learning rate by this afterwards.")
 @request_options
-def rollback(job: str, to: int | None, skip: int, lr_scale: float, **how: Any) -> None:
-    """Roll a run back to a snapshot, on all ranks at the same step or on none.
+def rollback(job: str | None, to: int | None, skip: int, lr_scale: float, **how: Any) -> None:
+    """Roll a run back to a snapshot, on all ranks at the same step or on none. Without JOB: the only one.
 
     The run must be attached with rollback="auto"; the daemon's own --rollback mode does not matter here. Weights,
     optimizer and the rest of the snapshot go back; the data goes on. The ranks' rollback budget and cool-down apply.
 
     Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
+    job = the_job(job, how["address"])
     body = {"to": to, "skip": skip, "lr_scale": lr_scale}
     carry_out(Asked(job, "rollback", body), **how)
 
 
 @click.command(epilog=example("caboose apply llama-7b", "caboose apply llama-7b --lr-scale 0.5 --dry-run"))
-@click.argument("job")
+@click.argument("job", required=False)
 @click.option("--lr-scale", metavar="X", type=float, help="Multiply the learning rate by this.")
 @request_options
-def apply(job: str, lr_scale: float | None, **how: Any) -> None:
-    """Multiply a run's learning rate, on all ranks at the same step or on none.
+def apply(job: str | None, lr_scale: float | None, **how: Any) -> None:
+    """Multiply a run's learning rate, on all ranks at the same step or on none. Without JOB: the only one.
 
     Without --lr-scale, the command suggests the factor from the diagnosis of an open incident, if there is one, and
     asks before it sends it.
 
     Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
+    job = the_job(job, how["address"])
     if lr_scale is None:
         lr_scale = _suggested_scale(job, **how)
     carry_out(Asked(job, "commands", {"kind": "scale_lr", "lr_scale": lr_scale}), **how)
 
 
 @click.command(epilog=example("caboose checkpoint llama-7b"))
-@click.argument("job")
+@click.argument("job", required=False)
 @request_options
-def checkpoint(job: str, **how: Any) -> None:
-    """Save a checkpoint of a run to disk, at the same step on all ranks.
+def checkpoint(job: str | None, **how: Any) -> None:
+    """Save a checkpoint of a run to disk, at the same step on all ranks. Without JOB: the only one.
 
     Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
+    job = the_job(job, how["address"])
     carry_out(Asked(job, "commands", {"kind": "checkpoint"}), **how)
 
 
 @click.command(epilog=example("caboose snapshot llama-7b"))
-@click.argument("job")
+@click.argument("job", required=False)
 @request_options
-def snapshot(job: str, **how: Any) -> None:
-    """Take a snapshot of a run in memory, at the same step on all ranks.
+def snapshot(job: str | None, **how: Any) -> None:
+    """Take a snapshot of a run in memory, at the same step on all ranks. Without JOB: the only one.
 
     Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
+    job = the_job(job, how["address"])
     carry_out(Asked(job, "commands", {"kind": "snapshot"}), **how)
 
 
@@ -130,7 +135,7 @@ def carry_out(
 ) -> None:
     """Sends the request, waits for its outcome, prints it, and ends the command."""
     client = connect(address)
-    decision = _send(client, asked, read_token(token_file), dry_run=dry_run)
+    decision = _send(client, asked, read_token(token_file, client.url), dry_run=dry_run)
     if decision["is_open"]:
         decision = _follow(client, asked.job, decision, wait, is_quiet=as_json)
     if as_json:

@@ -1,5 +1,6 @@
 """`caboose stack`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from caboose_daemon.cli.options import (
     print_json,
 )
 from caboose_daemon.ops.stack import stack as stacks
+from caboose_daemon.ops.stack.programs import BinaryError
+from caboose_daemon.out.api.client import Client
+from caboose_wire.endpoints import DEFAULT_ENDPOINT
 
 DIRECTORY = click.option(
     "--dir",
@@ -38,17 +42,20 @@ DIRECTORY = click.option(
     )
 )
 def stack() -> None:
-    """Run Prometheus and Alertmanager beside the daemon, configured and on free ports.
+    """Run Prometheus and Alertmanager beside the daemon, configured.
 
-    The processes keep running after the command; their files and logs are in --dir. For one machine, and for trying out
-    the alerts; for a cluster see deploy/.
+    On the usual ports where these are free, so that agents and Grafana find them without configuration. The processes
+    keep running after the command; their files and logs are in --dir. Other commands find the stack's daemon and its
+    token. For one machine, and for trying out the alerts; for a cluster see deploy/.
     """
 
 
 @stack.command(epilog=example("caboose stack up --daemon 127.0.0.1:9757"))
 @DIRECTORY
 @click.option("--daemon", "address", metavar="URL", help=f"The daemon to scrape.  {DAEMON_DEFAULT}")
-@click.option("--with-daemon", is_flag=True, help="Start a daemon too, on free ports.")
+@click.option(
+    "--with-daemon", is_flag=True, help="Start a daemon too.  [default: if none answers at the usual address]"
+)
 @click.option("--webhook", metavar="URL", help="Where Alertmanager sends alerts.")
 @click.option(
     "--scrape-seconds",
@@ -64,6 +71,13 @@ def stack() -> None:
     show_default=True,
     help="Alertmanager's group_wait: how long before it notifies.",
 )
+@click.option(
+    "--ports",
+    type=click.Choice(["usual", "free"]),
+    default="usual",
+    show_default=True,
+    help="usual: 5757 and 9757, 9090, 9093, each where it is free; free: any free ones.",
+)
 @json_option
 def up(
     directory: Path,
@@ -72,15 +86,18 @@ def up(
     webhook: str | None,
     scrape_seconds: float,
     wait_seconds: float,
+    ports: str,
     as_json: bool,
 ) -> None:
-    """Start Prometheus and Alertmanager.
+    """Start Prometheus and Alertmanager, and a daemon unless one answers; of a stack, start the parts that are dead.
+
+    A dead part is started again in its place: at its port, with its data and its settings.
 
     Exit codes: 0 all parts are ready, 1 one did not start (no process is left running), 2 cannot start as asked.
     """
     if with_daemon and address:
         fail("--with-daemon and --daemon: give one of them")
-    daemon = None if with_daemon else daemon_address(address)
+    daemon = None if with_daemon else _daemon_to_scrape(address)
     try:
         made = stacks.up(
             directory.resolve(),
@@ -89,8 +106,9 @@ def up(
             webhook=webhook,
             scrape_seconds=scrape_seconds,
             wait_seconds=wait_seconds,
+            usual_ports=ports == "usual",
         )
-    except (stacks.BinaryError, ValueError) as error:
+    except (BinaryError, ValueError) as error:
         fail(str(error))
     except stacks.StackError as error:
         fail(str(error), EXIT_FAILED)
@@ -128,6 +146,13 @@ def down(directory: Path, as_json: bool) -> None:
         echo(f"ended: {', '.join(ended) or 'nothing was running'}")
 
 
+def _daemon_to_scrape(given: str | None) -> str | None:
+    """The daemon that was named, or that answers at the usual address; None if the stack needs one of its own."""
+    address = daemon_address(given)
+    is_named = given or os.environ.get("CABOOSE_HTTP")
+    return address if is_named or Client(address).is_ok("/healthz") else None
+
+
 def _load(directory: Path) -> stacks.Stack:
     try:
         known = stacks.load(directory.resolve())
@@ -154,4 +179,6 @@ def _show(made: stacks.Stack, as_json: bool) -> None:
     console = SafeConsole()
     console.print(table)
     if made.endpoint:
-        console.print(f"agents report to  CABOOSE_ENDPOINT={made.endpoint}", highlight=False)
+        usual = made.endpoint == DEFAULT_ENDPOINT
+        where = f"{made.endpoint}, their default" if usual else f"CABOOSE_ENDPOINT={made.endpoint}"
+        console.print(f"agents report to  {where}", highlight=False)

@@ -37,7 +37,7 @@ from caboose_daemon.offline.runs.source import DaemonSource
 @json_lines_option
 @daemon_option
 def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bool, address: str | None) -> None:
-    """Watch all jobs live, or one job with its curves, incidents and ranks.
+    """Watch all jobs live, or one job with its curves, incidents and ranks; the only one at once.
 
     Arrows (or j and k) choose a job, Enter opens it, Esc or the left arrow goes back, l switches the curves to a
     logarithmic scale, q or Ctrl-C ends the command. Without a terminal it prints a line for each change.
@@ -48,6 +48,9 @@ def top(job: str | None, every: float, num: int | None, plain: bool, as_json: bo
     view.refresh()
     if view.problem:
         fail(view.problem)
+    if job is None and len(view.jobs) == 1:
+        view.open()
+        view.refresh()
     console = SafeConsole()
     signal.signal(signal.SIGTERM, _end)
     try:

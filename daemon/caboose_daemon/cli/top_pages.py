@@ -10,16 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from caboose_daemon.cli.jobs import jobs_table
+from caboose_daemon.cli.jobs import jobs_table, shown_state
 from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.cli.top_view import View
-from caboose_daemon.format import duration, figure, plural, to_float
+from caboose_daemon.format import duration, figure, plural, seconds, to_float
 from caboose_daemon.ops.demo.incident import cause_in_words, first_cause
 from caboose_daemon.ops.demo.plot import plot
 
 Json = dict[str, Any]
 GUTTER = 10
 MAX_WIDTH = 160
+SILENT_SECONDS = 10.0
 LISTED_RANKS = 8
 """Of more ranks, the worst are listed and all are counted."""
 
@@ -58,10 +59,12 @@ def _one_job(view: View, width: int, height: int) -> list[RenderableType]:
     detail = view.detail
     if detail is None:
         return [Padding(Text(f"loading {view.job} ...", "dim"), (1, 1))]
-    head = Text.assemble(" ", (view.job or "", "bold"), "  ", state(detail["state"]), "  ", health(detail["health"]))
+    head = Text.assemble(
+        " ", (view.job or "", "bold"), "  ", state(shown_state(detail)), "  ", health(detail["health"])
+    )
     head.append(f"  attempt {detail['attempt']}, {detail['num_live']}/{detail['world']} ranks, ", "dim")
     head.append(f"rollback {detail['rollback']}", "dim")
-    incidents = _incidents(view.incidents, view.decisions, width)
+    incidents = _ended(detail, width) or _incidents(view.incidents, view.decisions, width)
     ranks = _ranks(detail["ranks"], detail["world"], rows=2 if height < 36 else LISTED_RANKS)
     spare = height - 5 - len(incidents) - len(ranks) - 4
     tall = max(2, min(12, spare * 2 // 3))
@@ -81,7 +84,7 @@ def _numbers(detail: Json) -> Text:
         ("loss", figure(detail["loss"])),
         ("norm", figure(last.get("grad_norm"), 3)),
         ("lr", figure(last.get("lr"), 3)),
-        ("step time", duration(to_float(detail["step_seconds"]))),
+        ("step time", seconds(to_float(detail["step_seconds"]))),
         ("agent", "-" if share is None else f"{to_float(share):.1%}"),
     ]
     text = Text(" ")
@@ -104,6 +107,20 @@ def _curve(title: str, values: list[float], height: int, width: int, colour: str
         mark = f"{high:.3g}" if number == 0 else f"{low:.3g}" if number == len(lines) - 1 else ""
         rows.append(Text.assemble((f"{mark:>{GUTTER}} ", "dim"), (line, colour), no_wrap=True))
     return rows
+
+
+def _ended(detail: Json, width: int) -> list[RenderableType]:
+    """The verdict on a run that is over; nothing while it runs."""
+    ending = detail.get("ending")
+    if ending is None:
+        return []
+    severity = detail["health"] if detail["health"] in MARKS else "info"
+    seen = "; acknowledged" if ending["is_acknowledged"] else ""
+    line = Text(f" {MARKS[severity]} {ending['how']}{seen}", COLOURS[severity], no_wrap=True)
+    stood = Text(f"   {'the run was healthy' if ending['standing'] == 'healthy' else ending['standing']}", no_wrap=True)
+    for text in (line, stood):
+        text.truncate(width, overflow="ellipsis")
+    return [line, stood]
 
 
 def _incidents(incidents: list[Json], decisions: list[Json], width: int) -> list[RenderableType]:
@@ -141,7 +158,7 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
     shown = ranks if len(ranks) <= rows else sorted(ranks, key=_worst_first)[:rows]
     counts: dict[str, int] = {}
     for rank in ranks:
-        counts[rank["state"]] = counts.get(rank["state"], 0) + 1
+        counts[_rank_state(rank)] = counts.get(_rank_state(rank), 0) + 1
     missing = world - len(ranks)
     summary = ", ".join(f"{num:,} {name}" for name, num in counts.items()) + (
         f", {missing:,} never reported" if missing else ""
@@ -154,12 +171,18 @@ def _ranks(ranks: list[Json], world: int, rows: int) -> list[RenderableType]:
         table.add_row(
             f"  rank {rank['rank']}",
             Text(str(rank["host"])[:20]),
-            state(rank["state"]),
+            state(_rank_state(rank)),
             f"loss {figure(rank['loss'])}",
-            duration(to_float(rank["step_seconds"])),
+            seconds(to_float(rank["step_seconds"])),
             Text(rank["error"][:40], "red") if rank["error"] else f"heard {duration(rank['silent_seconds'])} ago",
         )
     return [Text.assemble((" ranks", "bold"), (f"  {summary}{worst}", "dim")), table]
+
+
+def _rank_state(rank: Json) -> str:
+    """The state; silent where a live rank is not heard, as it is not counted as live."""
+    is_silent = rank["state"] == "live" and rank["silent_seconds"] >= SILENT_SECONDS
+    return "silent" if is_silent else str(rank["state"])
 
 
 def _worst_first(rank: Json) -> tuple[bool, bool, float, float]:
@@ -180,8 +203,9 @@ def plain_lines(view: View, printed: dict[str, str]) -> list[str]:
     now = time.strftime("%H:%M:%S")
     lines = [f"{now} {view.problem}"] if view.problem else []
     for row in view.jobs if view.job is None else [r for r in view.jobs if r["job"] == view.job]:
-        summary = f"{row['job']} {row['state']} step {row['step']} loss {figure(row['loss'])} {row['health']}"
+        summary = f"{row['job']} {shown_state(row)} step {row['step']} loss {figure(row['loss'])} {row['health']}"
         summary += f" ranks {row['num_live']}/{row['world']}" + (f" open {row['num_open']}" if row["num_open"] else "")
+        summary += f": {row['ending']['text']}" if row.get("ending") else ""
         if printed.get(row["job"]) != summary:
             printed[row["job"]] = summary
             lines.append(f"{now} {summary}")

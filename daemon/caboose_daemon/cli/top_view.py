@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from caboose_daemon.cli.jobs import worst_first
 from caboose_daemon.format import to_float
 from caboose_daemon.offline.runs.run import RunError
 from caboose_daemon.offline.runs.source import DaemonSource
@@ -43,13 +44,21 @@ class View:
     def refresh(self) -> None:
         """Asks the daemon; without an answer, the last values stay."""
         try:
-            self.jobs = self.source.jobs()
+            self._take(self.source.jobs())
             if self.job is not None:
                 self._refresh_job(self.job)
             self.problem = ""
         except RunError as error:
             self.problem = str(error)
         self.chosen = max(0, min(self.chosen, len(self.jobs) - 1))
+
+    def _take(self, jobs: list[Json]) -> None:
+        """The jobs, the worst first; the marked one stays marked."""
+        marked = self.jobs[self.chosen]["job"] if self.chosen < len(self.jobs) else None
+        self.jobs = worst_first(jobs)
+        names = [row["job"] for row in self.jobs]
+        if marked in names and self.chosen:
+            self.chosen = names.index(marked)
 
     def _refresh_job(self, job: str) -> None:
         self.detail = self.source.detail(job)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from caboose_daemon.incidents.alert_text import AlertText
 from caboose_daemon.incidents.causal_links import ADVICE, ORDER
 from caboose_daemon.incidents.diagnosis_record import Diagnosis
 from caboose_daemon.incidents.episodes import Episode
@@ -80,6 +81,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it ended with its attempt, and not because a rule saw it end."""
     num_reopened: int = 0
     diagnosis: Diagnosis | None = None
+    alert: AlertText | None = None
+    """The words of its alert; None where it never was a warning, and in journals of older versions."""
 
     @property
     def id(self) -> str:
@@ -101,6 +104,32 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_open or self.is_merged or not self.reportable:
             return False
         return max(self.reportable, key=lambda episode: (episode.last.step, episode.last_time)).last.state != "resolved"
+
+    @property
+    def severity_at_end(self) -> Severity:
+        """The severity of an open incident; of one that is over, the worst of what no rule saw end."""
+        if self.is_open:
+            return self.severity
+        left = [episode.severity for episode in self.reportable if episode.last.state != "resolved"]
+        return max(left, key=lambda severity: severity.rank, default=self.severity)
+
+    @property
+    def last_attempt(self) -> int:
+        """The attempt in which anything was last found."""
+        return max(episode.attempt for episode in self.episodes)
+
+    @property
+    def last_summary(self) -> str:
+        """The lead's last finding that says what is wrong, in one line."""
+        last = self.lead.last
+        return self.lead.worst.summary if last.state == "resolved" else last.summary
+
+    @property
+    def headline(self) -> str:
+        """The rule, since when, and what is wrong, in one line."""
+        text = self.last_summary
+        since = "" if f"since step {self.onset_step:,}" in text else f" since step {self.onset_step:,}"
+        return f"{self.rule}{since}: {text}"
 
     @property
     def onset_step(self) -> int:

@@ -90,25 +90,33 @@ class IncidentLog:
         return [self._close(number, moment, reason, is_cut=is_cut) for number in list(self._open)]
 
     def acknowledge(self, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
-        """Sets or (None) removes the acknowledgement; None where no such incident is open."""
+        """Sets or (None) removes the acknowledgement; None where no such incident is open or unresolved."""
         incident = self.acknowledged(number, acknowledgement)
         if incident is not None:
-            self.replace_open(incident)
+            self.put_back(incident)
         return incident
 
     def acknowledged(self, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
-        """An open incident with this acknowledgement, or without one (None); the log is not changed."""
-        if number not in self._open:
-            return None
-        incident = self._open[number]
-        if acknowledgement is not None:
-            acknowledgement = replace(acknowledgement, severity=incident.severity)
-        held = replace(incident, acknowledged=acknowledgement, outgrown=None)
-        return with_derived_fields(held, lambda rank: "")
+        """An incident with this acknowledgement, or without one (None); the log is not changed.
 
-    def replace_open(self, incident: Incident) -> None:
-        """Takes over what `acknowledged` returned."""
-        self._open[incident.number] = incident
+        None where it is neither open nor one that its run ended with.
+        """
+        incident = self.find(number)
+        if incident is None or not (incident.is_open or incident.is_unresolved):
+            return None
+        if acknowledgement is not None:
+            acknowledgement = replace(acknowledgement, severity=incident.severity_at_end)
+        held = replace(incident, acknowledged=acknowledgement, outgrown=None)
+        return with_derived_fields(held, lambda rank: "") if incident.is_open else held
+
+    def put_back(self, incident: Incident) -> None:
+        """Takes over a changed copy of an incident of this log."""
+        if incident.number in self._open:
+            self._open[incident.number] = incident
+            return
+        for place, known in enumerate(self._closed):
+            if known.number == incident.number:
+                self._closed[place] = incident
 
     def copy(self) -> "IncidentLog":
         """The same incidents in a log of its own, for a reader on another thread."""
@@ -131,14 +139,12 @@ class IncidentLog:
 
     def diagnosed(self, number: int, diagnosis: Diagnosis) -> Incident | None:
         """Sets the diagnosis of an incident; None where there is no such incident."""
-        if number in self._open:
-            self._open[number] = replace(self._open[number], diagnosis=diagnosis)
-            return self._open[number]
-        for place, incident in enumerate(self._closed):
-            if incident.number == number:
-                self._closed[place] = replace(incident, diagnosis=diagnosis)
-                return self._closed[place]
-        return None
+        known = self.find(number)
+        if known is None:
+            return None
+        incident = replace(known, diagnosis=diagnosis)
+        self.put_back(incident)
+        return incident
 
     def restore(self, incidents: Iterable[Incident], episodes: Iterable[Episode], *, num_opened: int = 0) -> None:
         """Takes over what a journal kept, oldest first; `episodes` are all that it has."""

@@ -20,11 +20,12 @@ from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
+from caboose_daemon.jobs.ending import ENDED_STATES, Ending, ending_of
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job_guard import JobFaults
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
-from caboose_daemon.rules.parts.endings import were_cancelled
+from caboose_daemon.rules.parts.endings import rank_place, were_cancelled
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
@@ -64,12 +65,18 @@ class Member:
     is_gone: bool = False
     """Whether its connection is closed; it may come back."""
 
+    @property
+    def place(self) -> str:
+        """Its number, host and process, for people."""
+        return rank_place(self.hello.rank, self.hello.host, self.hello.pid)
+
     def view(self) -> RankView:
         """What rules may see of it."""
         return RankView(
             rank=self.hello.rank,
             state=self.state,
             host=self.hello.host,
+            pid=self.hello.pid,
             step=self.step,
             last_seen=self.last_seen,
             since_step_seconds=self.since_step_seconds,
@@ -359,6 +366,12 @@ class Job:
         attempt = self.attempt
         return 0 if attempt is None else sum(attempt.is_live(member, now) for member in attempt.members.values())
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether every rank said its Bye: nothing more will come of this attempt."""
+        members = self.attempt.members.values() if self.attempt else ()
+        return bool(members) and (self.state in ENDED_STATES or all(member.state in GONE for member in members))
+
     def num_missing(self, now: float) -> int:
         """Ranks that should report and do not; 0 once all have left or the job counts as ended."""
         attempt = self.attempt
@@ -390,8 +403,18 @@ class Job:
         return max((member.last_seen for member in members), default=self.created)
 
     @property
+    def ending(self) -> Ending | None:
+        """How it ended and how it stood; None while it runs, or where that is not known."""
+        attempt = self.attempt
+        if attempt is None or not attempt.is_over:
+            return None
+        step = max((member.step for member in attempt.members.values()), default=0)
+        step = max(step, self.latest_step)
+        return ending_of(self.state, step, attempt.members.values(), self.incidents, self.num_attempts)
+
+    @property
     def health(self) -> str:
-        """The severity of the worst open incident; of a run that is over, of the worst that was open at its end.
+        """The severity of the worst open incident; of a run that is over, of its ending.
 
         ok where there is none, warning where nobody looks.
         """
@@ -400,10 +423,8 @@ class Job:
             return str(incidents[0].severity)
         if self.faults.is_quarantined:
             return "warning"
-        if self.attempt is None or not self.attempt.is_over:
-            return "ok"
-        left = (e.worst for e in self.incidents if e.attempt == self.num_attempts and e.is_unresolved)
-        return str(max(left, key=lambda severity: severity.rank, default="ok"))
+        ending = self.ending
+        return "ok" if ending is None else ending.severity
 
     def held_of_part(self, part: JobPart, column: Column) -> float | None:
         """The last known value of a number of one part, which may step more rarely than others."""

@@ -15,6 +15,8 @@ from caboose_daemon.format import duration
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Acknowledgement, Incident
 from caboose_daemon.incidents.incident_log import Moment
+from caboose_daemon.jobs.alert_wording import worded
+from caboose_daemon.jobs.ending import ENDED_STATES
 from caboose_daemon.jobs.engine import GRADIENT_NORM, Engine
 from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.state import State
@@ -27,7 +29,7 @@ from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import StepSummary, summarize
 from caboose_daemon.steps.parts import PartStep, narrowed, view_of
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import GONE, JobView
 from caboose_wire import Bye, Event, Hello
 
 TICK_SECONDS = 1.0
@@ -39,8 +41,8 @@ AWAKE_SECONDS = 60.0
 """For this long after such a gap no job counts as ended by its silence: its agents have to reconnect first."""
 
 ENDED = "the run ended"
-ENDED_STATES = ("ended", "cancelled")
-"""Every rank sent its Bye, and none failed."""
+CRASHED = "the run crashed"
+OVER_STATES = (*ENDED_STATES, "crashed")
 LOCAL_GRADIENTS = (
     "the ranks' gradients differ when the optimizer's step begins: it reduces them itself (ZeRO, distributed Muon), or "
     "nothing does; samples show of a layer the largest of the ranks' own norms"
@@ -131,8 +133,9 @@ class Pipeline:
         job.attempt.reason = "rollback" if is_rollback else ""
         if hello.start_step > 0:
             job.attempt.regimes = RegimeTracker(is_resumed=True)
-        job.previous_lr = job.lr_at(hello.start_step) if hello.start_step > 0 else None
-        job.previous_scheduler_steps = job.scheduler_steps_at(hello.start_step) if hello.start_step > 0 else None
+        is_resumed = hello.start_step > 0 and not is_rollback  # a rollback takes the schedule back with the weights
+        job.previous_lr = job.lr_at(hello.start_step) if is_resumed else None
+        job.previous_scheduler_steps = job.scheduler_steps_at(hello.start_step) if is_resumed else None
         job.last = job.last_sampled = None
         job.meters.restart()
         job.rollback.restart(is_rollback=is_rollback, start_step=hello.start_step)
@@ -244,18 +247,37 @@ class Pipeline:
         return False
 
     def _tick(self, job: Job, attempt: Attempt, now: float) -> None:
-        is_ended, is_abandoned = job.state in ENDED_STATES, self._is_abandoned(job, now)
-        if not (is_ended or is_abandoned):
+        why = self._why_over(job, now)
+        if not why:
             attempt.is_over = False
             self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
-        elif not attempt.is_over:
+        elif not attempt.is_over or job.incidents.open or job.episodes.open:
+            is_lost = job.state not in OVER_STATES
+            if not is_lost:  # rules that waited for its ranks end, and what its ranks ended with is found
+                self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
             attempt.is_over = True
-            if is_ended:
-                self._found(
-                    job, attempt.engine.run(job.view(now, job.declared()), "tick"), now
-                )  # rules that waited for its ranks end
-            silence = f"no message from any rank for {duration(self._abandoned_seconds)}: killed, or not reachable"
-            self._end(job, now, ENDED if is_ended else silence)
+            # A launcher that starts it again, or a rank that comes back, goes on with the same incidents.
+            self._end(job, now, why, is_cut=job.state == "crashed")
+
+    def _why_over(self, job: Job, now: float) -> str:
+        """Why nothing more will come of the attempt; empty while something may.
+
+        A crashed job is over once no rank is left that runs: the others may wait in a collective for half an hour.
+        """
+        if job.state in ENDED_STATES:
+            return ENDED
+        if job.state == "crashed" and (job.has_ended or self._are_all_silent(job, now)):
+            return CRASHED
+        silence = f"no message from any rank for {duration(self._abandoned_seconds)}: killed, or not reachable"
+        return silence if self._is_abandoned(job, now) else ""
+
+    def _are_all_silent(self, job: Job, now: float) -> bool:
+        """Whether the ranks without a Bye are silent for longer than the rules need to find that."""
+        attempt = job.attempt
+        assert attempt is not None, "only a job with an attempt has ranks"
+        heard = max((m.last_seen for m in attempt.members.values() if m.state not in GONE), default=0.0)
+        is_awake = now - self._awake_since > AWAKE_SECONDS  # its ranks had time to reconnect
+        return is_awake and now - heard > attempt.engine.silence_seconds + OWN_GAP_SECONDS
 
     def _end(self, job: Job, now: float, why: str, *, is_cut: bool = False) -> None:
         """Ends all open episodes and incidents; with `is_cut`, the next attempt may reopen them."""
@@ -272,7 +294,7 @@ class Pipeline:
         return is_silent and now - self._awake_since > min(AWAKE_SECONDS, self._abandoned_seconds)
 
     def acknowledge(self, job: Job, number: int, acknowledgement: Acknowledgement | None) -> Incident | None:
-        """Sets or (None) removes an acknowledgement; None where no such incident is open."""
+        """Sets or (None) removes an acknowledgement; None where no such incident is open or unresolved."""
         prepared = self.acknowledging(job, number, acknowledgement)
         if prepared is None:
             return None
@@ -283,13 +305,13 @@ class Pipeline:
     def acknowledging(
         self, job: Job, number: int, acknowledgement: Acknowledgement | None
     ) -> tuple[Incident, Change] | None:
-        """The incident as it will be, and the change that makes it so; None where no such incident is open."""
+        """The incident as it will be, and the change that makes it so; None where none is open or unresolved."""
         incident = job.incidents.acknowledged(number, acknowledgement)
         if incident is None:
             return None
         return incident, Change(
             record=lambda sink: sink.incident_changed(job, incident),
-            apply=lambda: job.incidents.replace_open(incident),
+            apply=lambda: job.incidents.put_back(incident),
         )
 
     def end_for_good(self, job: Job, number: int, reason: str) -> None:
@@ -396,9 +418,12 @@ class Pipeline:
         self._publish(job, job.incidents.open)
 
     def _publish(self, job: Job, incidents: list[Incident]) -> None:
-        """Diagnoses these incidents and those that are due again, and hands them to the sink."""
+        """Diagnoses these incidents and those that are due again, words them, and hands them to the sink."""
         step = job.recent[-1].step if job.recent else 0
-        for incident in diagnose_due(job.incidents, incidents, step, job.case):
+        for diagnosed in diagnose_due(job.incidents, incidents, step, job.case):
+            incident = worded(job, diagnosed)
+            if incident is not diagnosed:
+                job.incidents.put_back(incident)
             self._sink.incident_changed(job, incident)
 
     def _moment(self, job: Job, now: float) -> Moment:

@@ -51,7 +51,9 @@ class State:
     num_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Exceptions caught while messages and jobs were processed, by stage and exception class."""
     url: str = ""
-    """Where the live page is, for people on other machines too."""
+    """Where the live page is, for people on other machines too; with a slash at its end."""
+    grafana_url: str = ""
+    """The configured Grafana; empty if there is none."""
     num_bytes: int = 0
     turn_seconds: float = 0.0
     """How long the last turn of the receiving loop took, without the time it waited."""

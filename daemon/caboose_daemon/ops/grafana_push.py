@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from caboose_daemon.out.grafana import annotations
-from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError
+from caboose_daemon.out.grafana.connection import GrafanaConnection
+from caboose_daemon.out.grafana.library import GrafanaError
 
 Json = dict[str, Any]
 Action = Literal["create", "update", "keep"]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from caboose_daemon.out.api.known_daemons import start_time
+
 READY_SECONDS = 30.0
 
 
@@ -77,14 +79,6 @@ def _descendants(pid: int) -> Iterator[tuple[int, str]]:
         child = waiting.pop()
         yield child, start_time(child)
         waiting += children.get(child, ())
-
-
-def start_time(pid: int) -> str:
-    """A process's start time in kernel ticks; empty if it does not exist. With the pid, it identifies a process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
 
 
 def tail(log: Path, lines: int = 15) -> str:

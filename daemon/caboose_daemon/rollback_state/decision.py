@@ -154,7 +154,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             named = ", ".join(map(str, self.unreached))
             lines.append(f"not delivered to {self.num_unreached} ranks ({named}); they receive it from the other ranks")
         if self.num_answers:
-            counts = ", ".join(f"{num} {outcome}" for outcome, num in sorted(self.num_answers.items()))
+            # That all ranks act is known from the first result: COMMIT is sealed only if all accepted.
+            words = {"accepted": "whose result is awaited"} if self.state == "committed" else {}
+            answers = sorted(self.num_answers.items(), reverse=self.state == "committed")
+            counts = ", ".join(f"{num} {words.get(outcome, outcome)}" for outcome, num in answers)
             lines.append(f"command {self.command}: of {self.world} ranks, {counts}")
         if self.kind == "hunt":
             lines += [answer.detail for answer in self.answers if answer.outcome == "done" and answer.detail]

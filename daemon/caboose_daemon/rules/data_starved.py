@@ -15,6 +15,7 @@ on a busy machine most of all, and such a run is soon over. It never pages: a sl
 
 from dataclasses import dataclass
 
+from caboose_daemon.format import seconds as as_text
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
@@ -118,7 +119,7 @@ class DataStarved(Rule[DataStarvedConfig]):
             step=step.step,
             onset_step=self._onset,
             summary=(
-                f"waiting for data{severe}: {100 * share:.0f} % of a {seconds:.3g} s step "
+                f"waiting for data{severe}: {100 * share:.0f} % of a step of {as_text(seconds)} "
                 f"(limit {100 * self.config.warn_share:.0f} %) since step {self._onset:,}"
             ),
             phase="input",

@@ -20,6 +20,7 @@ not recover, and every hour of a whole cluster is lost.
 
 from dataclasses import dataclass
 
+from caboose_daemon.format import seconds
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -139,7 +140,7 @@ class JobStalled(Rule[JobStalledConfig]):
         elif behind := _awaited(live):
             first, phase = behind[0], behind[0].phase
             who = f"; only {_name(first)}{and_more(len(behind), 'rank')} {_PLACES.get(phase, f'in {phase}')}"
-        usual = f"a step takes {self._step_seconds:.3g} s" if self._step_seconds else "no step has ended yet"
+        usual = f"a step takes {seconds(self._step_seconds)}" if self._step_seconds else "no step has ended yet"
         return Finding(
             rule=self.name,
             severity=self.capped(severity),

@@ -20,11 +20,11 @@ no page.
 
 from dataclasses import dataclass
 
-from caboose_daemon.rules.parts.endings import lost_a_peer, were_cancelled
+from caboose_daemon.rules.parts.endings import lost_a_peer, rank_place, were_cancelled
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
-from caboose_daemon.steps.view import JobView, RankView
+from caboose_daemon.steps.view import GONE, JobView, RankView
 
 OWN_GAP_SECONDS = 5.0
 
@@ -59,9 +59,9 @@ class RankSilent(Rule[RankSilentConfig]):
         if view.now - self._last_tick > OWN_GAP_SECONDS:
             self._grace_until = view.now + self.config.warn_seconds
         self._last_tick = view.now
-        if view.now < self._grace_until:
-            return None
         states = {rank.state for rank in view.ranks.values()}
+        if view.now < self._grace_until and not states <= GONE:  # what said its Bye is not waited for
+            return None
         if states == {"left"} or were_cancelled(list(view.ranks.values())):
             return self._resolved(view, "all ranks left: the job ended")
         if states == {"left", "terminated"}:
@@ -190,4 +190,4 @@ def _summary(
 
 
 def _name(rank: RankView) -> str:
-    return f"rank {rank.rank} ({rank.host})" if rank.host else f"rank {rank.rank}"
+    return rank_place(rank.rank, rank.host, rank.pid)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from caboose_daemon.format import seconds
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -171,8 +172,9 @@ class Straggler(Rule[StragglerConfig]):
             step=step.step,
             onset_step=self._onset,
             summary=(
-                f"rank {worst}{self._host}{and_more(len(slow), 'rank')}: {lag * total:.3g} s of each {total:.3g} s step"
-                f" ({100 * lag:.0f} %) slower than its peers in {_NAMES[phase]}, since step {self._onset:,}"
+                f"rank {worst}{self._host}{and_more(len(slow), 'rank')}: {seconds(lag * total)} of each"
+                f" step of {seconds(total)} ({100 * lag:.0f} %) slower than its peers in {_NAMES[phase]},"
+                f" since step {self._onset:,}"
             ),
             ranks=tuple(slow[:MAX_NAMED].tolist()),
             phase=phase,

@@ -22,6 +22,7 @@ from statistics import median
 
 import numpy as np
 
+from caboose_daemon.format import amount, seconds
 from caboose_daemon.rules.parts.curve import Curve
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
@@ -151,9 +152,11 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         name, grown = self._grown()
         assert self._lasting.onset is not None, "the condition has begun"
         slower = f"{100 * (1 - now / before):.0f} % slower"
-        summary = f"{now:.3g} {self._unit}/s against {before:.3g}, {slower} since step {self._lasting.onset:,}{grown}"
+        summary = (
+            f"{amount(now)} {self._unit}/s against {amount(before)}, {slower} since step {self._lasting.onset:,}{grown}"
+        )
         if verdict == "resolved":
-            summary = f"back at {now:.3g} {self._unit}/s, best {before:.3g}"
+            summary = f"back at {amount(now)} {self._unit}/s, best {amount(before)}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.WARNING) if verdict == "open" else Severity.INFO,
@@ -194,7 +197,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             return "", ""
         name = PHASES[most]
         shown = "time between forward and backward" if name == "loss" else name
-        return name, f"; {shown} went from {self._usual_phases[most]:.3g} to {self._phases[most]:.3g} s"
+        return name, f"; {shown} went from {seconds(self._usual_phases[most])} to {seconds(self._phases[most])}"
 
 
 def _work(step: AlignedStep) -> tuple[str, int]:

@@ -28,6 +28,8 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     state: RankState
     host: str = ""
+    pid: int = 0
+    """0 where it is not known."""
     step: int = 0
     last_seen: float = 0.0
     """Time of its last message of any kind; 0 if there was none."""

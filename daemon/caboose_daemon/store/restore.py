@@ -105,6 +105,7 @@ class _JobReader:
             job.describe(hello)
         job.attempt.engine.part = job.parts[0].name if job.parts else ""
         self._restore_members(job, job.attempt)
+        job.attempt.is_over = job.has_ended
         self._restore_steps(job, job.attempt)
         kept = list(self._incidents())
         episodes = list(self._episodes({id_ for ids, _ in kept for id_ in ids}))

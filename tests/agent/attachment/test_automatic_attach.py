@@ -281,6 +281,32 @@ def test_an_optimizer_of_bare_tensors_is_let_be(network: torch.nn.Module, listen
     assert losses(listening, 3) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("inner_steps", [2, PATIENCE + 5])
+@pytest.mark.parametrize("is_parameter", [False, True])
+def test_inputs_that_are_fitted_between_two_steps_are_neither_a_phase_nor_a_part(
+    network: torch.nn.Module, listening: Collector, inner_steps: int, is_parameter: bool
+) -> None:
+    """As in adversarial training: an optimizer for each batch, and the next one may get the identity of the last."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    expected = []
+    for _ in range(12):
+        change = torch.nn.Parameter(torch.zeros(5, 4)) if is_parameter else torch.zeros(5, 4, requires_grad=True)
+        fitting = torch.optim.Adam([change], lr=0.1)
+        for _ in range(inner_steps):
+            fitting.zero_grad()
+            (-network(change).pow(2).mean()).backward()
+            fitting.step()
+        optimizer.zero_grad()
+        loss = network(change.detach()).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    expected += phase(network, optimizer, 1)  # with one more, the step before has ended
+    assert losses(listening, 13) == pytest.approx(expected, rel=1e-6)
+    assert [hello.parts for hello in listening.hellos] == [()] * len(listening.hellos)
+    assert {hello.start_step for hello in listening.hellos} == {0}
+
+
 def phase(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
     """Trains; returns the losses."""
     found = []

@@ -1,6 +1,8 @@
 """Nothing of the agent stays behind: not after an interrupt, not in a loop without boundaries, not in an export."""
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +10,10 @@ import pytest
 import torch
 
 import caboose
+from caboose.report import live_monitors
+from caboose_wire import Bye, StepReport
 from support.collector import Collector
+from support.processes import wait_until
 
 Attach = Callable[..., caboose.Monitor]
 
@@ -91,3 +96,35 @@ def test_a_trace_of_an_attached_model_is_as_without_it(attach: Attach, network: 
     monitor = attach(network, sgd(network), sampling=1)
     assert torch.jit.trace(network, x).code == bare
     assert monitor.guard.num_failures == 0
+
+
+@pytest.mark.parametrize("is_handled_later", [False, True])
+def test_a_model_is_free_once_its_monitor_is_closed(listening: Collector, is_handled_later: bool) -> None:
+    """The next one, of a batch size that fits, needs its memory; the last message may still wait then."""
+    held: list[weakref.ref[Any]] = []
+
+    def train() -> caboose.Monitor:
+        model = torch.nn.Linear(4, 4)
+        optimizer = sgd(model)
+        held.extend([weakref.ref(model), weakref.ref(optimizer)])
+        monitor = caboose.attach(model, optimizer, job="freed", endpoint=listening.endpoint)
+        try:
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            monitor.step(1.0)
+            if is_handled_later:
+                raise MemoryError("too large")
+        finally:
+            monitor.close()
+        return monitor
+
+    monitor = None
+    with contextlib.suppress(MemoryError):
+        monitor = train()
+    listening.wait_for(StepReport)
+    assert wait_until(lambda: gc.collect() >= 0 and [each() for each in held] == [None, None], 5)
+    assert bool([m for m in listening.messages if isinstance(m, Bye)]) is not is_handled_later
+    if is_handled_later:
+        live_monitors.settle()
+    assert listening.wait_for(Bye)[0].error == ""
+    assert monitor is None or not monitor.is_active

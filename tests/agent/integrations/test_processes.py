@@ -101,3 +101,34 @@ def test_processes_that_train_nothing_are_not_reported(tmp_path: Path, listening
 
     assert (done.returncode, done.stderr) == (0, "")
     assert not listening.hellos
+
+
+WORKER = """
+import os
+import torch
+from caboose.integrations.processes import run_worker
+
+def train(fails):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    if fails:
+        raise RuntimeError("fails on purpose")
+
+variables = {"CABOOSE_JOB": "tried"}
+try:
+    run_worker(train, variables, ("another host", os.getpid()), (True,), {})
+except RuntimeError:
+    pass
+run_worker(train, variables, ("another host", os.getpid()), (False,), {})
+"""
+
+
+def test_a_worker_that_is_used_again_after_a_failure_reports_how_each_function_ended(listening: Collector) -> None:
+    env = clean_environment(CABOOSE_ENDPOINT=listening.endpoint, CABOOSE_QUIET="1")
+    subprocess.run([sys.executable, "-c", WORKER], env=env, check=True, timeout=100)
+
+    byes = listening.wait_for(Bye, 2)
+    assert [bye.error for bye in byes] == ["RuntimeError: fails on purpose", ""]

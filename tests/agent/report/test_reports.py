@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import caboose
-from caboose_wire import Bye, Event, Heartbeat, StepReport
+from caboose.observe.parts import Outline, TrainedPart
+from caboose_wire import Bye, Event, Heartbeat, Hello, StepReport
 from support.collector import Collector
 from support.norms import grad_norm
 
@@ -204,3 +205,29 @@ def test_the_learning_rate_is_the_one_the_step_was_taken_with(
         scheduler.step()
         monitor.step(1.0)
     assert [r.lr for r in listening.wait_for(StepReport, 3)] == [(1.0,), (0.5,), (0.25,)]
+
+
+def test_the_last_hello_is_the_newest_one_and_comes_behind_the_reports_that_earlier_ones_describe(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    """Another model joins, and a fact changes, before the sender's next turn."""
+    optimizer, other = torch.optim.SGD(network.parameters(), lr=0.1), torch.nn.Linear(2, 1)
+    monitor = attach(network, optimizer, endpoint=listening.endpoint)
+    listening.wait_for(Heartbeat)
+    one_step(network, optimizer, monitor)
+    parts = [
+        TrainedPart("a", (network,), (optimizer,)),
+        TrainedPart("b", (other,), (torch.optim.SGD(other.parameters(), lr=0.1),)),
+    ]
+    monitor.train(Outline.of_parts(parts))
+    monitor.step({"a": 1.0, "b": 2.0})
+    monitor.describe(blind={}, facts={"objective": "adversarial"})
+    monitor.step({"a": 1.0, "b": 2.0})
+    listening.wait_for(StepReport, 3)
+    came = [message for message in listening.messages if isinstance(message, Hello | StepReport)]
+    hellos = [place for place, message in enumerate(came) if isinstance(message, Hello)]
+    last = listening.hellos[-1]
+    assert [part.name for part in last.parts] == ["a", "b"]
+    assert last.facts["objective"] == "adversarial"
+    assert [len(r.part_losses) for r in came[: hellos[1]] if isinstance(r, StepReport)] == [0]
+    assert [len(r.part_losses) for r in came[hellos[1] :] if isinstance(r, StepReport)] == [2, 2]

@@ -38,6 +38,15 @@ def test_one_line_when_the_daemon_answers_and_one_with_its_last_verdict(capfd: p
     assert [word in last for word in ("1,234", "critical", "non_finite since step 4", BAD.url)] == [True] * 4
 
 
+def test_a_rank_that_failed_is_not_called_well(capfd: pytest.CaptureFixture[str]) -> None:
+    words = Words("tcp://127.0.0.1:5757", "advise", is_quiet=False)
+    words.take(VERDICT)
+    words.say_last(80, "this rank failed: ValueError: bad shard")
+
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert "at step 80: this rank failed: ValueError: bad shard; before that ok: " in last
+
+
 def test_quiet_is_quiet_and_without_a_verdict_there_is_no_line(capfd: pytest.CaptureFixture[str]) -> None:
     quiet = Words("tcp://127.0.0.1:5757", "advise", is_quiet=True)
     quiet.take(VERDICT)

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import psutil
 import pytest
@@ -63,7 +62,8 @@ def test_the_daemons_size_does_not_grow_with_the_run(lean_daemon: DaemonProcess,
             )
         assert wait_until(lambda: lean_daemon.get("/api/v1/jobs/train")["state"] == "ended", 30)
     seconds = time.monotonic() - began
-    half, full = median(sizes[45:55]), median(sizes[90:])  # an allocator's size trembles by a percent or two
+    # Rows that wait for a commit and pages that wait for reuse come and go, some 6 MiB: the least is what is kept.
+    half, full = min(sizes[45:60]), min(sizes[85:])
     print(f"\n{num_steps} steps in {seconds:.0f} s; resident {half / 2**20:.1f} -> {full / 2**20:.1f} MiB")
     detail = lean_daemon.get("/api/v1/jobs/train")
     assert detail["num_steps"] == num_steps

@@ -26,7 +26,7 @@ def test_nothing_is_waited_for_where_there_is_no_job_or_it_ended_well() -> None:
 
 def test_a_crash_is_told_for_as_long_as_an_incident_is_exported() -> None:
     story = scenario(ranks=1).healthy(5).wait(15.0).leaves(0, error="RuntimeError: out of memory").wait(2.0)
-    (incident,) = story.job.incidents.open
+    (incident,) = story.job.incidents
     assert incident.critical_time is not None
     told = incident.critical_time + STAY - story.now
 

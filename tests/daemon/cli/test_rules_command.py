@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from caboose_daemon.cli import caboose
+from caboose_daemon.out.api.client import HINT
 from caboose_daemon.rules import RULES
 from support.http import http
 from support.processes import DaemonProcess, caboose_command, clean_environment, running_daemon, wait_until
@@ -163,7 +164,7 @@ def test_a_daemon_that_was_named_and_does_not_answer_is_one_line(run_caboose: Ru
     ended = run_caboose("rules", "--daemon", f"http://{nobody}/")
 
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"caboose: no daemon answers at http://{nobody}: Connection refused\n"
+    assert ended.stderr == f"caboose: no daemon answers at http://{nobody}: Connection refused{HINT}\n"
 
 
 class NotOurs(BaseHTTPRequestHandler):

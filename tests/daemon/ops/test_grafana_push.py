@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from caboose_daemon.cli import caboose
 from caboose_daemon.ops.grafana_push import contains
-from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, check_url
+from caboose_daemon.out.api.client import HINT
+from caboose_daemon.out.grafana.connection import GrafanaConnection, check_url
+from caboose_daemon.out.grafana.library import GrafanaError
 from support.grafana import TOKEN, StandIn, standing_in
 from support.processes import DaemonProcess, wait_until
 from support.ranks import a_report, simulated_ranks
@@ -172,7 +174,7 @@ def test_a_daemon_that_is_not_there_is_a_word_or_an_error_if_it_was_asked_for(pu
         line = the_line(push("--daemon", nobody), 1)
         unasked = push(CABOOSE_HTTP=nobody)
 
-    assert line == f"no daemon answers at http://{nobody}: Connection refused"
+    assert line == f"no daemon answers at http://{nobody}: Connection refused{HINT}"
     assert unasked.exit_code == 0
     assert unasked.stderr == f"caboose: {line}; no incidents pushed\n"
 

@@ -10,6 +10,7 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.metrics.collector import MAX_JOBS, StateCollector
 from caboose_daemon.out.metrics.incidents import MAX_A_DAY
 from caboose_daemon.out.metrics.layers import NUM_WORST
+from caboose_daemon.out.metrics.metric import MAX_TEXT
 from caboose_daemon.out.metrics.names import FORGET_SECONDS, Names
 from caboose_daemon.out.metrics.ranks import MAX_RANKS
 from caboose_daemon.out.metrics.slots import HOLD_SECONDS, Slots
@@ -314,6 +315,9 @@ def test_ranks_and_incidents_without_end_are_bounded_in_a_day() -> None:
     assert len({line for line in ever if line.startswith("caboose_rank_step{")}) <= 2 * MAX_RANKS
     assert len({line for line in ever if line.startswith("caboose_incident_onset_step{")}) <= MAX_A_DAY
     assert len({line for line in ever if line.startswith("caboose_incident_info{")}) <= 3 * MAX_A_DAY
+    words = {line for line in ever if line.startswith("caboose_incident_text{")}
+    assert 0 < len(words) <= MAX_A_DAY
+    assert max(map(len, words)) < 6 * MAX_TEXT
 
 
 def test_names_that_were_not_used_for_a_day_give_way() -> None:

@@ -88,7 +88,7 @@ def a_full_state() -> tuple[State, float]:
     parts = (Part("critic", (0, 2), (0, 1)), Part("actor", (2, 4), (0, 1)))
     ended = a_hello(job="ended", rank=0, world=1, incarnation="incarnation-e", parts=parts)
     core.say(b"ended", ended, story.now)
-    core.say(b"ended", a_report(1, part_losses=(2.0, -3.0)), story.now)
+    core.say(b"ended", a_report(1, part_losses=(NAN, -3.0)), story.now)
     core.pass_time(story.now)
     core.say(
         b"ended",
@@ -117,6 +117,7 @@ def a_full_state() -> tuple[State, float]:
     )
     core.pass_time(story.now)
     core.state.started = 900.0
+    core.state.url, core.state.grafana_url = "http://monitor:9757/", "https://grafana.test"
     core.state.turn_seconds, core.state.scrape_seconds = 0.001, 0.125
     for job in core.state.jobs.values():
         job.lag_seconds = 0.25
@@ -182,6 +183,7 @@ FROZEN = {
     "caboose_clip_ratio": {"training_job"},
     "caboose_clipped_steps_total": {"training_job"},
     "caboose_daemon_info": {"version"},
+    "caboose_daemon_links_info": {"url", "runbooks", "grafana"},
     "caboose_daemon_start_time_seconds": set(),
     "caboose_decisions_total": {"training_job", "action", "reason"},
     "caboose_depth_activation_std": {"training_job", "depth"},
@@ -210,6 +212,18 @@ FROZEN = {
     },
     "caboose_incident_onset_step": {"training_job", "incident"},
     "caboose_incident_open": {"training_job", "rule", "severity"},
+    "caboose_incident_text": {
+        "training_job",
+        "rule",
+        "severity",
+        "incident",
+        "summary",
+        "description",
+        "page",
+        "runbook",
+        "grafana",
+    },
+    "caboose_incident_unresolved": {"training_job", "rule", "severity"},
     "caboose_incidents_total": {"training_job", "rule"},
     "caboose_job_attempt": {"training_job"},
     "caboose_job_duplicates_refused_total": {"training_job"},

@@ -119,7 +119,7 @@ def test_a_runbook_that_is_not_there_is_not_found(client: httpx.Client, name: st
 
 def test_an_incident_names_its_runbook(client: httpx.Client) -> None:
     (incident,) = client.get("/api/v1/jobs/train/incidents").json()["incidents"]
-    assert incident["runbook"] == "/runbooks/CabooseNonFinite"
+    assert incident["runbook"] == "/runbooks/CabooseNonFinite?job=train&incident=1"
 
 
 def test_a_series_has_every_step_when_asked_for_enough_points(client: httpx.Client) -> None:

@@ -1,6 +1,7 @@
 """Ranks that rolled back say so one after the other; they go on together in a new attempt, and nothing is mixed."""
 
 import msgspec
+import pytest
 
 from caboose_daemon.ingest.admission import ROLLBACK_SECONDS
 from caboose_wire import Bye, Hello, HelloRequest, Holdings, Plan, PlanRequest, Refused, Terms
@@ -161,3 +162,25 @@ def test_a_rank_that_claims_what_is_for_the_daemon_to_say_is_refused() -> None:
 
     assert isinstance(refused, Refused)
     assert refused.reason == "type"
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.97])
+def test_a_schedule_that_went_back_with_the_weights_was_not_reset(decay: float) -> None:
+    """Steps go on counting after a rollback, while scheduler and rate are those of the snapshot."""
+    core = Core()
+    (hello,) = launched(core, world=1)
+
+    def train(steps: range, taken_back: int, attempt: int) -> None:
+        for step in steps:
+            count = step - taken_back
+            report = a_report(step, attempt=attempt, lr=(0.1 * decay**count,), num_scheduler_steps=count)
+            core.say(b"p0", report, 1.0 + step / 100)
+
+    train(range(1, 61), 0, attempt=0)
+    went_back(core, hello, 60, 1.8)
+    train(range(61, 71), 40, attempt=1)
+    core.pass_time(9.0)
+
+    job = core.state.jobs["train"]
+    assert (job.num_attempts, job.latest_step) == (2, 70)
+    assert [episode.rule for episode in job.episodes] == []

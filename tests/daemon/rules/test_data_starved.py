@@ -35,7 +35,7 @@ def test_is_silent_below_a_tenth_of_the_step_and_speaks_above_it() -> None:
 
     episode = a_job(300, 0.012).only("data_starved")
     assert (episode.severity, episode.first.phase) == ("warning", "input")
-    assert lacks(episode.first.summary, "11 % of a 0.112 s step", "limit 10 %", "since step 21") == []
+    assert lacks(episode.first.summary, "11 % of a step of 112 ms", "limit 10 %", "since step 21") == []
 
 
 def test_a_wait_of_a_few_milliseconds_is_the_loops_own() -> None:
@@ -58,7 +58,7 @@ def test_a_short_wait_is_reported_once_it_has_cost_a_minute() -> None:
 def test_above_a_fifth_it_is_called_severe_and_stays_a_warning() -> None:
     episode = a_job(300, 0.1).only("data_starved")
 
-    assert lacks(episode.last.summary, "severe", "50 % of a 0.2 s step") == []
+    assert lacks(episode.last.summary, "severe", "50 % of a step of 200 ms") == []
     assert episode.severity == "warning"
 
 

@@ -29,7 +29,7 @@ def test_is_silent_up_to_two_minutes_and_speaks_then() -> None:
 
     episode = story.wait(4.0).only("job_stalled")
     assert (episode.severity, episode.first.ranks, episode.first.onset_step) == ("warning", (), 60)
-    assert lacks(episode.first.summary, "no step for 12", " s after step 60", "a step takes 0.5") == []
+    assert lacks(episode.first.summary, "no step for 12", " s after step 60", "a step takes 5") == []
 
 
 def test_pages_after_ten_minutes() -> None:

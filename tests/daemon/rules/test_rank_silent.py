@@ -27,7 +27,7 @@ def test_is_silent_up_to_ten_seconds_and_speaks_then() -> None:
 
     episode = story.wait(1.5).only("rank_silent")
     assert (episode.first.ranks, episode.severity) == ((1,), "warning")
-    assert lacks(episode.first.summary, "rank 1 (node1)", "10 s", "last step 30") == []
+    assert lacks(episode.first.summary, "rank 1 (node1, pid 101)", "10 s", "last step 30") == []
 
 
 def test_pages_after_thirty_seconds() -> None:
@@ -93,7 +93,7 @@ def test_the_one_silent_for_longest_is_named_first() -> None:
 
     last = story.only("rank_silent").last
     assert last.ranks == (2, 0)
-    assert lacks(last.summary, "rank 2 (node2) and 1 more rank:") == []
+    assert lacks(last.summary, "rank 2 (node2, pid 102) and 1 more rank:") == []
 
 
 def test_when_nobody_speaks_it_says_so() -> None:
@@ -221,7 +221,7 @@ def test_leaving_with_an_error_is_critical_and_names_rank_and_error() -> None:
 
     episode = story.only("rank_silent")
     assert (episode.first.ranks, episode.severity) == ((2,), "critical")
-    assert lacks(episode.first.summary, "rank 2 (node2)", "step 30", "RuntimeError: CUDA out of memory") == []
+    assert lacks(episode.first.summary, "rank 2 (node2, pid 102)", "step 30", "RuntimeError: CUDA out of memory") == []
 
 
 def test_a_failed_rank_is_named_before_those_that_fall_silent_after_it() -> None:
@@ -265,7 +265,10 @@ def test_an_error_of_its_own_is_named_at_once_before_those_that_follow_from_it()
     episode = story.only("rank_silent")
     assert episode.first.ranks == (2,)
     assert episode.first.values["ranks_that_lost_a_peer"] == 2.0
-    assert lacks(episode.first.summary, "rank 2 (node2)", "ValueError: no such sample", "rank 0 and 1 more rank") == []
+    assert (
+        lacks(episode.first.summary, "rank 2 (node2, pid 102)", "ValueError: no such sample", "rank 0 and 1 more rank")
+        == []
+    )
 
 
 def test_where_all_lost_each_other_the_first_of_them_is_told() -> None:

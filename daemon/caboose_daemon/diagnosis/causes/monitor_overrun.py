@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.format import seconds
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 FAST_SECONDS = 0.002
@@ -27,9 +28,9 @@ class MonitorOverrun(Cause):
         usual = case.usual_step_seconds
         if usual is not None:
             if usual < FAST_SECONDS:
-                yield supports(STRONG, f"step time {1000 * usual:.2g} ms: {1 / usual:,.0f} reports per second and rank")
+                yield supports(STRONG, f"step time {seconds(usual)}: {1 / usual:,.0f} reports per second and rank")
             else:
-                yield opposes(FAIR, f"step time {1000 * usual:.3g} ms: the agent can send that many reports")
+                yield opposes(FAIR, f"step time {seconds(usual)}: the agent can send that many reports")
 
     def advise(self, case: Case) -> Advice:
         return Advice(

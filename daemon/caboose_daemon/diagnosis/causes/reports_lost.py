@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.monitor_overrun import FAST_SECONDS
+from caboose_daemon.format import seconds
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 
@@ -25,9 +26,9 @@ class ReportsLost(Cause):
         usual = case.usual_step_seconds
         if usual is not None:
             if usual < FAST_SECONDS:
-                yield opposes(FAIR, f"step time {1000 * usual:.2g} ms: more reports than the agent can send")
+                yield opposes(FAIR, f"step time {seconds(usual)}: more reports than the agent can send")
             else:
-                yield supports(FAIR, f"step time {1000 * usual:.3g} ms: the agent can send that many reports")
+                yield supports(FAIR, f"step time {seconds(usual)}: the agent can send that many reports")
 
     def advise(self, case: Case) -> Advice:
         return Advice(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.curves import rise
+from caboose_daemon.format import seconds
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 DATA_PHASES = ("data", "input")
@@ -20,7 +21,7 @@ class SlowLoader(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         share, wait = case.value("data_starved", "share"), case.value("data_starved", "wait_seconds")
         if share is not None and wait is not None:
-            text = f"{100 * share:.0f} % of the step time ({1000 * wait:.3g} ms) is spent waiting for data"
+            text = f"{100 * share:.0f} % of the step time ({seconds(wait)}) is spent waiting for data"
             yield supports(STRONG if share > 0.2 else FAIR, text)
         elif case.is_quiet("data_starved"):
             yield opposes(STRONG, "steps hardly wait for data")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.format import seconds
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 CODE = "logging, metrics, checkpoints and other code that only this rank runs"
@@ -39,7 +40,7 @@ class SlowRank(Cause):
             return
         yield supports(
             STRONG,
-            f"{case.who('straggler')} is {1000 * lag:.3g} ms slower than its peers, of {1000 * total:.3g} ms per step",
+            f"{case.who('straggler')} is {seconds(lag)} slower than its peers, of {seconds(total)} per step",
         )
         if finding.phase in PLACES:
             yield supports(FAIR, f"the time is spent {PLACES[finding.phase][0]}; the others wait in the all-reduce")

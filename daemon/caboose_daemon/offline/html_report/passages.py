@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from caboose_daemon.format import witness
+from caboose_daemon.format import seconds, witness
 from caboose_daemon.offline.comparing.evidence import shown
 from caboose_daemon.offline.comparing.measures import Measures
 from caboose_daemon.offline.runs.run import Run
@@ -256,7 +256,7 @@ def _at(step: int | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+    return "" if value is None else seconds(value)
 
 
 def _time(when: float) -> str:

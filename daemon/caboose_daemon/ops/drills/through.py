@@ -5,9 +5,9 @@ Design
 The drill reports to the running daemon under its own job name. Each station is then asked, four times a second, for the
 job's incident: the daemon, Prometheus (scraped), Prometheus' alerts (firing), Alertmanager (received). A station that
 does not have it in time is named, with what to check. The alert is compared with the daemon's incident: one alert for
-the job, with the incident's lead rule and severity; its receivers are read too. Then the drill ends, which ends its
-incident, and Alertmanager must resolve the alert, some minutes later: an incident is exported for at least two minutes,
-and its alert keeps firing for five.
+the job, with the incident's lead rule and severity; its receivers are read too. Then the drill ends. What was open at
+its end stays until a person has seen it, so it is acknowledged here, and Alertmanager must resolve the alert, some
+minutes later: an incident is exported for at least two minutes, and its alert keeps firing for five.
 """
 
 import os
@@ -23,7 +23,7 @@ from typing import Any
 
 from caboose_daemon.ops.drills.catalogue import Drill
 from caboose_daemon.ops.processes import end, start, tail
-from caboose_daemon.out.api.client import Client, ClientError, job_path
+from caboose_daemon.out.api.client import Client, ClientError, job_path, read_token
 
 POLL_SECONDS = 0.25
 TIMEOUT_SECONDS = 5.0
@@ -44,6 +44,8 @@ class Stations:
     daemon: str
     prometheus: str
     alertmanager: str
+    token_file: str = ""
+    """The file with the daemon's token, to acknowledge with; without one, somebody else has to."""
 
 
 @dataclass
@@ -141,6 +143,7 @@ def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[s
         return bool(right)
 
     def resolved() -> bool:
+        _acknowledge(daemon_api, incidents(), read_token(stations.token_file))
         alerts = active()
         names = {alert["labels"].get("alertname") for alert in alerts} - {passage.alert.get("alertname")}
         passage.wrong += [more for name in sorted(names) if (more := f"{name} fired as well") not in passage.wrong]
@@ -158,9 +161,19 @@ def _asked(passage: AlertPath, stations: Stations, drill: Drill) -> list[tuple[s
         (
             RESOLVED,
             resolved,
-            f"did {job} end, and is its incident closed? {stations.daemon}/?job={urllib.parse.quote(job, safe='')}",
+            f"did {job} end, and is its incident closed or acknowledged?"
+            f" {stations.daemon}/?job={urllib.parse.quote(job, safe='')}",
         ),
     ]
+
+
+def _acknowledge(daemon: Client, incidents: Sequence[Mapping[str, Any]], token: str) -> None:
+    """Acknowledges what the drill ended with."""
+    for incident in incidents:
+        if token and incident["state"] == "unresolved" and incident["acknowledged"] is None:
+            job, _, number = incident["id"].rpartition("/")
+            body = {"reason": "the drill is over", "by": "caboose drill"}
+            daemon.post(job_path(job, f"/incidents/{number}/ack"), body, token)
 
 
 def _identity(alert: Mapping[str, Any]) -> tuple[str, str]:

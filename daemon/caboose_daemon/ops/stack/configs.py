@@ -44,7 +44,9 @@ def alertmanager(webhook: str | None, *, wait_seconds: float = 10.0) -> str:
                 "group_wait": wait,
                 "group_interval": wait,
                 "repeat_interval": "4h",
-                "routes": [{"matchers": ['alertname = "CabooseWatchdog"'], "receiver": "nobody"}],
+                "routes": [
+                    {"matchers": ['alertname =~ "CabooseWatchdog|CabooseEndedUnresolved"'], "receiver": "nobody"}
+                ],
             },
             "receivers": [receiver, {"name": "nobody"}],
             "inhibit_rules": [inhibition.config() for inhibition in INHIBITIONS],

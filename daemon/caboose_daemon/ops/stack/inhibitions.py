@@ -42,6 +42,12 @@ INHIBITIONS = (
         ("training_job", "rule"),
     ),
     Inhibition(
+        "The run is over: what it ended with keeps firing until it is acknowledged, and is not sent again.",
+        ('alertname="CabooseEndedUnresolved"',),
+        (OURS, 'team="training"', 'severity=~"critical|warning"', 'rule!=""'),
+        ("training_job", "rule"),
+    ),
+    Inhibition(
         "An incident of the run pages already: a rollback that failed or did not help is part of it.",
         (*PAGE, 'rule!=""', 'rule!="rank_silent"'),
         (*PAGE, 'rule=""'),

@@ -12,6 +12,7 @@ from typing import Any
 from caboose_wire.endpoints import split_http
 
 TIMEOUT_SECONDS = 3.0
+HINT = "; start one with `caboose daemon`, or name it with --daemon or CABOOSE_HTTP"
 READ_TOKEN_FILE = "CABOOSE_READ_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would use its own loopback
@@ -45,6 +46,7 @@ class Client:
         token: str | None = None,
     ) -> None:
         self._server = server
+        self._hint = HINT if server == "daemon" else ""
         self._timeout = timeout
         if token is None:
             token = read_token(os.environ.get(READ_TOKEN_FILE, "")) if server == "daemon" else ""
@@ -103,7 +105,7 @@ class Client:
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             why = getattr(reason, "strerror", None) or reason
-            raise ClientError(f"no {self._server} answers at {self.url}: {why}") from None
+            raise ClientError(f"no {self._server} answers at {self.url}: {why}{self._hint}") from None
 
     def _unexpected(self, path: str, status: int) -> str:
         return f"{self.url}{path}: {status}; is that a {self._server} of this version?"

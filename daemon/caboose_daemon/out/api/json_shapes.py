@@ -14,7 +14,9 @@ import msgspec
 from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
+from caboose_daemon.jobs.ending import Ending
 from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.out.links import Links
 from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
@@ -107,8 +109,8 @@ def incident(item: Incident) -> Json:
         "attempt": item.attempt,
         "rule": item.rule,
         "part": item.part,
-        "runbook": f"/runbooks/{alert_name(item.rule)}",
-        "state": item.state,
+        "runbook": Links("/").of_runbook(alert_name(item.rule), item.job, item.number),
+        "state": "unresolved" if item.is_unresolved else item.state,
         "is_open": item.is_open,
         "severity": str(item.severity),
         "worst": str(item.worst),
@@ -301,6 +303,7 @@ def job_row(job: Job, now: float) -> Json:
         "job": job.name,
         "state": job.state,
         "health": job.health,
+        "ending": ending(job.ending),
         "attempt": job.num_attempts,
         "rollback": job.rollback.standing,
         "world": attempt.world if attempt else 0,
@@ -309,10 +312,53 @@ def job_row(job: Job, now: float) -> Json:
         "loss": number(last.loss) if last else None,
         "num_open": len(job.incidents.open),
         "worst_rule": job.incidents.open[0].rule if job.incidents.open else None,
+        "worst": _worst(job),
         "rollback_mode": job.rollback.mode,
         "step_seconds": number(mean_step_seconds(job)),
         "created": job.created,
         "silent_seconds": round(max(0.0, now - job.last_seen), 3),
+    }
+
+
+def _worst(job: Job) -> Json | None:
+    """The worst open incident in short."""
+    open_ones = job.incidents.open
+    if not open_ones:
+        return None
+    worst = open_ones[0]
+    return {
+        "id": worst.id,
+        "rule": worst.rule,
+        "onset_step": worst.onset_step,
+        "state": worst.state,
+        "summary": worst.last_summary,
+        "headline": worst.headline,
+    }
+
+
+def ending(item: Ending | None) -> Json | None:
+    """How a job ended and how it stood; None while it runs."""
+    if item is None:
+        return None
+    return {
+        "state": item.state,
+        "step": item.step,
+        "how": item.how,
+        "standing": item.standing,
+        "text": item.text,
+        "severity": item.worst,
+        "is_acknowledged": item.is_acknowledged,
+        "unresolved": [
+            {
+                "id": left.id,
+                "rule": left.rule,
+                "severity": str(left.severity_at_end),
+                "onset_step": left.onset_step,
+                "summary": left.last_summary,
+                "acknowledged": None if left.acknowledged is None else plain(left.acknowledged),
+            }
+            for left in item.unresolved[:MAX_DIAGNOSED]
+        ],
     }
 
 
@@ -417,6 +463,7 @@ def job_diagnosis(job: Job) -> Json:
         "job": job.name,
         "state": job.state,
         "health": job.health,
+        "ending": ending(job.ending),
         "step": job.recent[-1].step if job.recent else 0,
         "num_open": len(job.incidents.open),
         "incidents": [incident(item) for item in incidents],

@@ -27,7 +27,7 @@ from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event
 
 MIRROR_EXTRA = "pip install 'caboose[mirror]'"
-DAEMON_EXTRA = "pip install 'caboose[daemon]'"
+GRAFANA_EXTRA = "pip install 'caboose[grafana]', or set annotations = false: links need no library"
 
 
 class ExportError(ValueError):
@@ -115,8 +115,9 @@ def make_exports(config: Config, state: State, data_dir: Path) -> Exports:
 def _poster(config: GrafanaConfig, state: State) -> ExportOutbox[Any] | None:
     if not config.url or not config.annotations:
         return None
-    _need("grafana_client", "[grafana] url", "grafana-client", DAEMON_EXTRA)
-    from caboose_daemon.out.grafana.connection import GrafanaConnection, GrafanaError, read_token
+    _need("grafana_client", "[grafana] url", "grafana-client", GRAFANA_EXTRA)
+    from caboose_daemon.out.grafana.connection import GrafanaConnection, read_token
+    from caboose_daemon.out.grafana.library import GrafanaError
     from caboose_daemon.out.grafana.poster import Poster
 
     try:

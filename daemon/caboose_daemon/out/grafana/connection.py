@@ -13,23 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import niquests
-from grafana_client.api import GrafanaApi
-from grafana_client.client import GrafanaException, GrafanaTimeoutError
-
+from caboose_daemon.out.grafana.library import GrafanaError, load_library
 from caboose_daemon.out.outbox import one_line
 
 R = TypeVar("R")
 TIMEOUT_SECONDS = 5.0
 TOKEN_VARIABLE = "CABOOSE_GRAFANA_TOKEN"  # noqa: S105 - the name of a variable
-
-
-class GrafanaError(RuntimeError):
-    """Grafana failed or refused; the message is one line with the way out."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def read_token(file: str) -> str:
@@ -58,7 +47,8 @@ class GrafanaConnection:
         parts = urlsplit(self.url)
         host = str(parts.hostname)
         self._timeout = timeout
-        self.api = GrafanaApi(
+        self._library = load_library()
+        self.api = self._library.make_api(
             token,
             protocol=parts.scheme,
             host=f"[{host}]" if ":" in host else host,
@@ -80,17 +70,18 @@ class GrafanaConnection:
 
     def call(self, doing: str, request: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """The answer to a request; GrafanaError without one."""
+        library = self._library
         try:
             return request(*arguments, **named)
-        except GrafanaTimeoutError:
+        except library.timeout:
             raise GrafanaError(f"Grafana at {self.url} did not answer within {self._timeout:g} s, {doing}") from None
-        except GrafanaException as error:
-            raise GrafanaError(self._explained(doing, error), int(error.status_code or 0)) from None
-        except niquests.exceptions.TooManyRedirects:
+        except library.error as error:
+            raise GrafanaError(self._explained(doing, error), _status_of(error)) from None
+        except library.http.TooManyRedirects:
             raise GrafanaError(f"Grafana at {self.url} redirects elsewhere; give the address it redirects to") from None
-        except (niquests.exceptions.ConnectionError, OSError) as error:
+        except (library.http.ConnectionError, OSError) as error:
             raise GrafanaError(f"Grafana at {self.url} cannot be reached: {_reason(error)}") from None
-        except (niquests.exceptions.RequestException, ValueError) as error:
+        except (library.http.RequestException, ValueError) as error:
             raise GrafanaError(f"{self.url} answers, but not as Grafana does: {one_line(error)}") from None
 
     def find(self, doing: str, request: Callable[..., R], *arguments: Any) -> R | None:
@@ -106,8 +97,8 @@ class GrafanaConnection:
         """Closes its sockets."""
         self.api.client.s.close()
 
-    def _explained(self, doing: str, error: GrafanaException) -> str:
-        status, message = int(error.status_code or 0), _message_of(error)
+    def _explained(self, doing: str, error: Exception) -> str:
+        status, message = _status_of(error), _message_of(error)
         where = f"Grafana at {self.url}"
         if status == 401:
             return f"{where} refuses the token (401): create a service account, and put its token into the file"
@@ -135,8 +126,12 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _message_of(error: GrafanaException) -> str:
-    answer = error.response
+def _status_of(error: Exception) -> int:
+    return int(getattr(error, "status_code", 0) or 0)
+
+
+def _message_of(error: Exception) -> str:
+    answer = getattr(error, "response", None)
     text = answer.get("message", "") if isinstance(answer, dict) else ""
     return f": {' '.join(str(text).split())[:200]}" if text else ""
 

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.state import State
+from caboose_daemon.out.links import Links
 from caboose_daemon.out.metrics.daemon import add_daemon
 from caboose_daemon.out.metrics.incidents import SEVERITIES, add_incidents, exported_severities
 from caboose_daemon.out.metrics.jobs import add_job
@@ -76,13 +77,14 @@ class StateCollector(Collector):
         wanted = np.array([self._interest(jobs[name], now) for name in names])
         chosen = [names[row] for row in self._slots.choose(names, wanted, now)] if names else []
         samples.add("caboose_jobs_hidden", len(jobs) - len(chosen))
+        links = Links.of(self._state)
         self._series = {name: self._series.get(name) or self._made() for name in chosen}
         for name in chosen:
             job, series = jobs[name], self._series[name]
             series.names.begin(now)
             of_job = samples.of(name, series.names)
             add_job(job, of_job, now)
-            add_incidents(job, of_job, now, self._incident_seconds)
+            add_incidents(job, of_job, now, self._incident_seconds, links)
             series.rollbacks.add(job, of_job, now)
             series.layers.add(job, of_job, now)
             series.ranks.add(job, of_job, now)

@@ -2,6 +2,7 @@
 
 from caboose_daemon.jobs.job_guard import STAGES
 from caboose_daemon.jobs.state import State
+from caboose_daemon.out.links import Links
 from caboose_daemon.out.metrics.samples import MetricSamples
 from caboose_daemon.version import __version__
 
@@ -12,6 +13,8 @@ REASONS = ("no_descriptors", "slow_body", "slow_head", "slow_reader", "too_many"
 def add_daemon(state: State, samples: MetricSamples) -> None:
     """Adds every series without a job label."""
     samples.add("caboose_daemon_info", 1.0, __version__)
+    links = Links.of(state)
+    samples.add("caboose_daemon_links_info", 1.0, links.page.rstrip("/"), f"{links.page}runbooks", links.grafana)
     samples.add("caboose_daemon_start_time_seconds", state.started)
     samples.add("caboose_jobs_known", len(state.jobs))
     samples.add("caboose_peers_connected", state.num_peers)

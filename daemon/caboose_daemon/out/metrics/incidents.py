@@ -10,12 +10,16 @@ While all of these incidents are acknowledged, the series is 0.
 
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.out.links import Links
 from caboose_daemon.out.metrics.names import OTHER
 from caboose_daemon.out.metrics.samples import JobSamples
 from caboose_daemon.rules import RULES
+from caboose_daemon.rules.parts.describe import alert_name
 
 MAX_SHOWN = 20
 """Maximum number of incidents with an info series, the worst first."""
+MAX_TEXTS = 8
+"""Maximum number of incidents with their alert's words, the worst first: they are long."""
 MAX_A_DAY = 200
 """Maximum number in one day. On average each may change its cause or place once."""
 _NONE = {rule.name: 0 for rule in RULES}
@@ -43,6 +47,12 @@ def shown(job: Job, now: float, stay_seconds: float) -> list[Incident]:
     return [*job.incidents.open, *lately]
 
 
+def unresolved(job: Job) -> tuple[Incident, ...]:
+    """What the run ended with; nothing while it runs."""
+    ending = job.ending
+    return () if ending is None else ending.unresolved
+
+
 def has_risen_lately(incident: Incident, now: float, stay_seconds: float) -> bool:
     """Whether it opened, reopened or got worse so recently that a scrape may have missed it."""
     return any(_was_lately(time, now, stay_seconds) for time in (incident.warning_time, incident.critical_time))
@@ -57,8 +67,8 @@ def exported_severities(job: Job, now: float, stay_seconds: float) -> set[str]:
     return {_severity(incident, now, stay_seconds) for incident in shown(job, now, stay_seconds)}
 
 
-def add_incidents(job: Job, samples: JobSamples, now: float, stay_seconds: float) -> None:
-    """Adds open incidents and the count of all incidents."""
+def add_incidents(job: Job, samples: JobSamples, now: float, stay_seconds: float, links: Links) -> None:
+    """Adds open incidents, what the run ended with, and the count of all incidents."""
     incidents = shown(job, now, stay_seconds)
     open_now: dict[tuple[str, str], float] = {}
     for incident in incidents:
@@ -66,13 +76,48 @@ def add_incidents(job: Job, samples: JobSamples, now: float, stay_seconds: float
         open_now[key] = max(open_now.get(key, 0.0), 0.0 if incident.acknowledged else 1.0)
     for (rule, severity), value in sorted(open_now.items()):
         samples.add("caboose_incident_open", value, rule, severity)
-    samples.names.leave_out(len(incidents) - MAX_SHOWN)
-    for incident in incidents[:MAX_SHOWN]:
-        _add_info(incident, _severity(incident, now, stay_seconds), samples)
+    described = [(incident, _severity(incident, now, stay_seconds)) for incident in incidents]
+    numbers = {incident.number for incident in incidents}
+    described += [(i, str(i.severity_at_end)) for i in unresolved(job) if i.number not in numbers]
+    samples.names.leave_out(len(described) - MAX_SHOWN)
+    for incident, severity in described[:MAX_SHOWN]:
+        _add_info(incident, severity, samples)
+    for incident, severity in described[:MAX_TEXTS]:
+        _add_text(incident, severity, samples, links)
     for rule, count in sorted((_NONE | job.incident_counts).items()):
         samples.add("caboose_incidents_total", count, rule)
-    worst = max((SEVERITIES[str(i.severity)] for i in job.incidents.open), default=0.0)
-    samples.add("caboose_job_severity", worst)
+    _add_unresolved(job, samples)
+    samples.add("caboose_job_severity", SEVERITIES.get(job.health, 0.0))
+
+
+def _add_unresolved(job: Job, samples: JobSamples) -> None:
+    """Adds what the run ended with."""
+    left: dict[tuple[str, str], float] = {}
+    for incident in unresolved(job):
+        key = (incident.rule, str(incident.severity_at_end))
+        left[key] = max(left.get(key, 0.0), 0.0 if incident.acknowledged else 1.0)
+    for (rule, severity), value in sorted(left.items()):
+        samples.add("caboose_incident_unresolved", value, rule, severity)
+
+
+def _add_text(incident: Incident, severity: str, samples: JobSamples, links: Links) -> None:
+    """Adds the words of its alert, as they were when it opened or got worse."""
+    words = incident.alert
+    if words is None or not samples.names.admit("text", MAX_A_DAY, incident.id, severity, words.summary):
+        return
+    alert = alert_name(incident.rule)
+    samples.add(
+        "caboose_incident_text",
+        1.0,
+        incident.rule,
+        severity,
+        incident.id,
+        words.summary,
+        words.description,
+        links.of_incident(incident.job, incident.number),
+        links.of_runbook(alert, incident.job, incident.number),
+        links.of_dashboard(incident.job),
+    )
 
 
 def _add_info(incident: Incident, severity: str, samples: JobSamples) -> None:

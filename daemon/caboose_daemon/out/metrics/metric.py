@@ -7,6 +7,8 @@ from caboose_daemon.out.metrics.units import unit_of
 
 Kind = Literal["gauge", "counter"]
 JOB = "training_job"
+MAX_LABEL = 128
+MAX_TEXT = 2048
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Metric:
     tells: str
     labels: tuple[str, ...] = ()
     kind: Kind = "gauge"
+    longest: int = MAX_LABEL
+    """Characters of a label; more only where texts are exported."""
 
     @property
     def unit(self) -> str:
@@ -42,3 +46,8 @@ def of_job(name: str, text: str, tells: str, *labels: str, kind: Kind = "gauge")
 def counted(name: str, text: str, tells: str, *labels: str) -> Metric:
     """A counter of that kind."""
     return of_job(name, text, tells, *labels, kind="counter")
+
+
+def text_of_job(name: str, text: str, tells: str, *labels: str) -> Metric:
+    """A metric whose labels are texts for people."""
+    return Metric(name, text, tells, (JOB, *labels), longest=MAX_TEXT)

@@ -4,22 +4,21 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from caboose_daemon.out.metrics.metric import JOB
+from caboose_daemon.out.metrics.metric import JOB, MAX_LABEL
 from caboose_daemon.out.metrics.names import Names
 from caboose_daemon.out.metrics.table import ENTRIES
 from caboose_daemon.out.metrics.units import unit_in_name
 
-MAX_LABEL = 128
 
-
-def label(value: str) -> str:
-    """A label value that can always be exported: printable, at most 128 characters, cut at the front.
+def label(value: str, longest: int = MAX_LABEL) -> str:
+    """A label value that can always be exported: printable, at most `longest` characters, cut at the front.
 
     Values come from the network, and one lone surrogate would break the whole scrape. The front is cut because layer
     names differ at their end: `...attention.q_proj` and `...attention.k_proj`.
     """
-    kept = value if len(value) <= MAX_LABEL else "\N{HORIZONTAL ELLIPSIS}" + value[1 - MAX_LABEL :]
-    return "".join(c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF else "?" for c in kept)
+    kept = value if len(value) <= longest else "\N{HORIZONTAL ELLIPSIS}" + value[1 - longest :]
+    is_text = longest > MAX_LABEL
+    return "".join(c if c.isprintable() or (is_text and c == "\n") else "?" for c in kept)
 
 
 class MetricSamples:
@@ -68,7 +67,8 @@ class JobSamples:
     def add(self, name: str, value: float | None, *labels: str) -> None:
         """Adds a sample of the job, unless the value is unknown."""
         if value is not None:
-            self._samples.add(name, value, self._job, *map(label, labels))
+            longest = ENTRIES[name].longest
+            self._samples.add(name, value, self._job, *(label(text, longest) for text in labels))
 
 
 assert all(entry.labels[:1] in ((), (JOB,)) or JOB not in entry.labels for entry in ENTRIES.values()), (

@@ -12,6 +12,12 @@ DAEMON = Section(
             "Shows which version runs where.",
             ("version",),
         ),
+        Metric(
+            "caboose_daemon_links_info",
+            "Addresses of the live page, the runbooks and the configured Grafana, as labels; the value is always 1",
+            "For the links of alerts and dashboards.",
+            ("url", "runbooks", "grafana"),
+        ),
         Metric("caboose_daemon_start_time_seconds", "Unix time at which the daemon started", "A change is a restart."),
         Metric("caboose_jobs_known", "Jobs in memory", "At most 1,000."),
         Metric(

@@ -1,6 +1,6 @@
 """The metrics of findings, incidents and rollbacks."""
 
-from caboose_daemon.out.metrics.metric import Section, counted, of_job
+from caboose_daemon.out.metrics.metric import Section, counted, of_job, text_of_job
 
 FINDINGS = Section(
     "Findings and incidents",
@@ -11,6 +11,13 @@ FINDINGS = Section(
             "caboose_incident_open",
             "1 while an incident is open, 0 while it is acknowledged; `rule` is its lead rule, fixed when it opened",
             "Alerts read this metric.",
+            "rule",
+            "severity",
+        ),
+        of_job(
+            "caboose_incident_unresolved",
+            "1 for what was open when the run ended, 0 once it is acknowledged; gone with the next launch",
+            "An alert that fired before the end keeps firing, without a further notification, until this is 0.",
             "rule",
             "severity",
         ),
@@ -26,6 +33,19 @@ FINDINGS = Section(
             "host",
             "layer",
             "phase",
+        ),
+        text_of_job(
+            "caboose_incident_text",
+            "The words of an incident's alert and the links to it, as labels; the value is always 1",
+            "For the annotations of alerts. Made when it opens, opens again or gets worse, and the same since.",
+            "rule",
+            "severity",
+            "incident",
+            "summary",
+            "description",
+            "page",
+            "runbook",
+            "grafana",
         ),
         of_job(
             "caboose_incident_onset_step",

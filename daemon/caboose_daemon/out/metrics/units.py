@@ -4,8 +4,9 @@ IN_NAMES = ("seconds", "bytes", "ratio", "steps", "step", "ranks")
 """Units that names end in. OpenMetrics exports only these as `# UNIT`, because it requires the unit in the name."""
 FLAG, ONE = "0 or 1", "always 1"
 UNITS = {
-    FLAG: "job_up job_failed job_quarantined incident_open finding_open rollback_exhausted blind journal_writable",
-    ONE: "job_info incident_info daemon_info",
+    FLAG: "job_up job_failed job_quarantined incident_open incident_unresolved finding_open rollback_exhausted blind"
+    " journal_writable",
+    ONE: "job_info incident_info incident_text daemon_info daemon_links_info",
     "level, 0 to 3": "job_severity",
     "level, 0 to 2": "rollback_mode",
     "attempts": "job_attempt",

@@ -30,7 +30,7 @@ def make_application(
             *Api(context, registry).routes(),
             *Stream(context).routes(),
             *Files().routes(),
-            *Runbooks().routes(),
+            *Runbooks(context).routes(),
         ],
         middleware=[
             Middleware(Gate, token=token, host=host, allowed_hosts=allowed_hosts, read_token=read_token),

@@ -122,8 +122,9 @@ class StatusBoard:
 
 
 def _job(row: json_shapes.Json, now: float) -> json_shapes.Json:
-    """A job's row with the time it was last seen (None if recent) instead of the seconds since."""
+    """A job's row with the time it was last seen (None if recent) instead of the seconds since, without numbers."""
     silent = row.pop("silent_seconds")
+    del row["worst"]  # its numbers change at every step
     return {**row, "heard": None if silent < LATELY_SECONDS else int(now - silent)}
 
 

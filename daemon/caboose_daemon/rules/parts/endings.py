@@ -1,4 +1,4 @@
-"""How ranks end together: who lost a peer, and whether all of them were cancelled."""
+"""How ranks end together: who lost a peer, whether all of them were cancelled, and how a rank is named."""
 
 import re
 from collections.abc import Collection
@@ -41,3 +41,9 @@ def were_cancelled(ranks: Collection[Ended]) -> bool:
     terminated = [rank.last_seen for rank in ranks if rank.state == "terminated"]
     others = [rank for rank in ranks if rank.state != "terminated"]
     return bool(terminated) and all(lost_a_peer(rank) and rank.last_seen >= min(terminated) for rank in others)
+
+
+def rank_place(rank: int, host: str, pid: int) -> str:
+    """A rank for people who have to find its process: `rank 1 (node3, pid 4711)`."""
+    where = ", ".join(part for part in (host, f"pid {pid}" if pid else "") if part)
+    return f"rank {rank} ({where})" if where else f"rank {rank}"

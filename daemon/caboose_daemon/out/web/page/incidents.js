@@ -50,7 +50,7 @@ export function drawIncidents(model) {
   const few = incidents.slice(0, numOpen + FEW_RESOLVED);
   if (wanted !== null && model.incidents.has(wanted) && !few.some(({ number }) => number === wanted)) showsAll = true;
   const shown = showsAll ? incidents : few;
-  setText(byId("incidents-hint"), incidents.length ? `${whole(numOpen)} open, ${whole(incidents.length - numOpen)} resolved` : "");
+  setText(byId("incidents-hint"), hint(incidents, numOpen));
   setNote(byId("incidents-none"), incidents.length ? "" : none(model));
   keyed(byId("incidents-list"), shown, (incident) => incident.number, create, (item, incident) => update(item, incident, model));
   const more = byId("incidents-more");
@@ -59,6 +59,15 @@ export function drawIncidents(model) {
   drawTimeline(model);
   if (wanted !== null) goTo(wanted, model);
 }
+
+function hint(incidents, numOpen) {
+  if (!incidents.length) return "";
+  const numLeft = incidents.filter(isLeft).length;
+  return `${whole(numOpen)} open, ${numLeft ? `${whole(numLeft)} unresolved, ` : ""}${whole(incidents.length - numOpen - numLeft)} resolved`;
+}
+
+/** Whether the run ended with it: no rule saw it end. */
+const isLeft = ({ state }) => state === "unresolved";
 
 /** Expands an incident's card and scrolls to it, once. */
 function goTo(number, model) {
@@ -111,7 +120,7 @@ function update(item, incident, model) {
   if (item.dataset.open === "false" && incident.is_open && !item.dataset.touched) why.open = true; // it reopened
   setData(item, "severity", incident.severity);
   setData(item, "state", incident.state);
-  setData(item, "open", String(incident.is_open));
+  setData(item, "open", String(incident.is_open || (isLeft(incident) && !incident.acknowledged)));
   setData(head.children[0], "kind", incident.severity);
   setText(head.children[1], incident.severity);
   setText(head.children[4], incident.state);
@@ -129,8 +138,8 @@ function update(item, incident, model) {
 }
 
 /** Why it closed, or who acknowledged it, or whose acknowledgement expired because it got worse. */
-function outcomeOf({ is_open, reason, severity, acknowledged, outgrown }) {
-  if (!is_open) return reason;
+function outcomeOf({ is_open, state, reason, severity, acknowledged, outgrown }) {
+  if (!is_open && !(state === "unresolved" && acknowledged)) return reason;
   if (!acknowledged && outgrown) {
     const was = outgrown.severity ? ` as ${outgrown.severity}` : "";
     return `acknowledgement expired: now ${severity}; acknowledged by ${outgrown.by || "unknown"}${was} (${outgrown.reason})`;
@@ -145,8 +154,8 @@ function makeAck() {
   return make("details", "ack", "", make("summary"), codeLine());
 }
 
-function drawAck(part, { id, is_open, acknowledged }) {
-  part.hidden = !is_open;
+function drawAck(part, { id, is_open, state, acknowledged }) {
+  part.hidden = !is_open && state !== "unresolved";
   const [name, line] = part.children;
   setText(name, acknowledged ? "Undo acknowledgement" : "Acknowledge");
   setText(line.querySelector("code"), `caboose ack ${id} ${acknowledged ? "--undo" : '--reason "..."'}`);
@@ -167,7 +176,7 @@ function witnessOf(witness) {
 
 function timesOf(incident) {
   const parts = [`onset step ${whole(incident.onset_step)}`, `detected ${whole(incident.opened_step)}`];
-  if (!incident.is_open) parts.push(`resolved ${whole(incident.closed_step)}`);
+  if (!incident.is_open) parts.push(`${isLeft(incident) ? "open at the end" : "resolved"} ${whole(incident.closed_step)}`);
   if (incident.attempt > 1) parts.push(`attempt ${incident.attempt}`);
   if (incident.regimes.length) parts.push(`in ${incident.regimes.join(", ").replaceAll("_", " ")}`);
   if (incident.num_reopened) parts.push(`reopened ${plural(incident.num_reopened, "time")}`);
@@ -208,7 +217,7 @@ function updateMember(item, member, incident) {
   setData(item, "open", String(member.is_open && incident.is_open));
   setData(row.children[0], "kind", member.severity);
   setText(row.children[2], `since ${whole(member.onset_step)}`);
-  const isLeft = incident.is_unresolved && member.state !== "resolved";
-  setText(row.children[3], isLeft ? "open at the end" : findingState(member));
+  const wasOpen = isLeft(incident) && member.state !== "resolved";
+  setText(row.children[3], wasOpen ? "open at the end" : findingState(member));
   setNote(summary, member.summary === incident.summary ? "" : unbroken(member.summary));
 }

@@ -49,7 +49,7 @@ export function incidentTrace(model, steps) {
   const withLabel = labelled(incidents, room);
   const edge = steps[1] - span * (isNarrow() ? 0.12 : 0.025);
   const isFollowed = ({ onset_step: step }) => incidents.some((other) => other.onset_step > step && other.onset_step < step + room);
-  const until = (incident) => (incident.is_open ? incident.state : `resolved at ${whole(incident.closed_step)}`);
+  const until = (incident) => (incident.is_open ? incident.state : `${incident.state === "unresolved" ? "open at the end" : "resolved"} at ${whole(incident.closed_step)}`);
   return {
     x: incidents.map((incident) => incident.onset_step),
     y: incidents.map(() => 0.965),

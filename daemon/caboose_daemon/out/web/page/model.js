@@ -148,10 +148,11 @@ export class JobModel {
     return this.rows.length > MAX_ROWS;
   }
 
-  /** The incidents: open before resolved; the worst open ones first, then the last resolved. */
+  /** The incidents: the worst open ones first, then what the run ended with, then the last resolved. */
   sortedIncidents() {
     const byUrgency = (a, b) =>
       b.is_open - a.is_open ||
+      (b.state === "unresolved") - (a.state === "unresolved") ||
       (a.is_open ? ORDER[b.severity] - ORDER[a.severity] : b.closed_time - a.closed_time) ||
       (a.state === "acknowledged") - (b.state === "acknowledged") ||
       b.number - a.number;
@@ -176,11 +177,6 @@ export class JobModel {
   rollbacks() {
     const isDone = ({ kind, state, target }) => kind === "rollback" && state === "committed" && target !== null;
     return [...this.decisions.values()].filter(isDone).sort((a, b) => a.number - b.number);
-  }
-
-  /** Incidents of the current attempt that closed because the run ended, without being resolved. */
-  leftUnresolved() {
-    return this.sortedIncidents().filter(({ is_unresolved, attempt }) => is_unresolved && attempt === this.status.attempt);
   }
 
   /** Findings in no incident: open ones first, then the newest. */
@@ -232,7 +228,8 @@ export class JobModel {
 
   _countOpen() {
     const open = this.openIncidents;
-    this.status = { ...this.status, num_open: open.length, health: open.length ? open[0].severity : "ok" };
+    const health = this._facts.num_open ? "ok" : this._facts.health; // of a run that is over: what it ended with
+    this.status = { ...this.status, num_open: open.length, health: open.length ? open[0].severity : health };
   }
 
   _takeEntry(entry) {

@@ -180,10 +180,18 @@ function update(row, job) {
 
 function healthWords(job, state) {
   if (job.num_open) return state === "running" ? job.health : `${job.health}, ${stateName(state)}`;
+  if (job.ending && job.health !== "ok") return `${job.health === "info" ? "acknowledged" : job.health}, ${stateName(state)}`;
   return { running: "nothing wrong", known: "no report since the restart" }[state] ?? stateName(state);
 }
 
+/** What a run ended with: the rules and since when, or why it ended. */
+function endingWords({ how, standing, unresolved }) {
+  if (standing === "healthy") return how.split(": ").slice(1).join(": ");
+  return unresolved.map(({ rule, onset_step }) => `${rule} since step ${whole(onset_step)}`).join(", ");
+}
+
 function troubleWords(job) {
+  if (job.ending) return endingWords(job.ending);
   if (!job.num_open) return "";
   return job.num_open > 1 ? `${job.worst_rule} and ${whole(job.num_open - 1)} more` : job.worst_rule;
 }

@@ -21,6 +21,15 @@ export function jobMark(job) {
   return { running: "ok", ended: "ok", cancelled: "info", silent: "warning", lost: "warning", crashed: "critical" }[state] ?? "unknown";
 }
 
+/** The verdict on a run that is over: how it ended, and what was open then. Red until somebody has acknowledged it. */
+function endingVerdict(status, state) {
+  const { how, standing, unresolved, is_acknowledged: isSeen } = status.ending;
+  const [title, ...reasons] = how.split(": ");
+  const left = unresolved.find(({ rule }) => state === "ended" || rule !== "rank_silent");
+  const named = `${title.charAt(0).toUpperCase()}${title.slice(1)}${left ? `, ${left.rule} unresolved` : ""}${isSeen ? ", acknowledged" : ""}`;
+  return [jobMark(status), named, [reasons.join(": "), standing === "healthy" ? "The run was healthy." : standing].filter(Boolean).join(" · ")];
+}
+
 /** The headline as [mark, title, detail]. */
 function verdict(model) {
   const { status } = model;
@@ -35,21 +44,15 @@ function verdict(model) {
     if (open.length > 1) parts.push(`${open.length - 1} more open`);
     return [worst.severity, `${worst.rule} since step ${whole(worst.onset_step)}${state}`, parts.join(" · ")];
   }
+  if (status.ending && state !== "running") return endingVerdict(status, state);
   const over = model.incidents.size ? `${plural(model.incidents.size, "incident")}, none open.` : "No incident.";
   const at = `at step ${whole(status.step)}`;
   if (state === "crashed") {
     const failed = status.ranks.find((rank) => rank.state === "failed") ?? status.ranks.find((rank) => rank.state !== "terminated");
     return ["critical", `Crashed ${at}`, failed ? `Rank ${failed.rank}${failed.host ? ` on ${failed.host}` : ""}: ${failed.error || "ended first"}` : over];
   }
-  if (state === "cancelled") {
-    const [left] = model.leftUnresolved();
-    const by = `${status.ranks.find((rank) => rank.error)?.error ?? "A signal"} terminated all ranks.`;
-    return [left ? "warning" : "info", `Cancelled ${at}${left ? `, ${left.rule} unresolved` : ""}`, `${by} ${left ? left.summary : over}`];
-  }
-  if (state === "ended") {
-    const [left] = model.leftUnresolved();
-    return left ? ["warning", `Ended ${at}, ${left.rule} unresolved`, left.summary] : ["ok", `Ended ${at}`, over];
-  }
+  if (state === "cancelled") return ["info", `Cancelled ${at}`, over];
+  if (state === "ended") return ["ok", `Ended ${at}`, over];
   if (state === "silent") return ["warning", `Silent for ${duration(status.silent_seconds)}`, `Last report ${at}.`];
   if (state === "lost") return ["warning", `Lost ${at}`, `No report for ${duration(status.silent_seconds)}: it was killed, or its machines are down.`];
   if (state === "known") return ["unknown", "No report since the daemon restarted", `Last known ${at}. ${over}`];
