@@ -9,9 +9,8 @@ Five conditions, each over several evaluations:
 - the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
 - the metric is at chance while the loss is good: the metric itself is wrong;
 - the loss is far above the training loss before any sample could be memorised: the data differs, or is prepared
-  otherwise. Where chance is known the two losses have one scale, and are compared; else (the loss of pairs depends on
-  the size of the batch) the validation loss must be far above the untrained model's, while the training loss has fallen
-  to half of that.
+  otherwise. It is judged where chance is known, so that the two losses have one scale: the loss of pairs, for one,
+  depends on the size of the batch.
 
 Exact equality is tested on the numbers as reported; a rounded log may repeat one by chance, hence more than two in a
 row. The metric is the first one whose name means that higher is better. The finding's values name the condition.
@@ -30,7 +29,6 @@ FEW_EPOCHS = 2.0
 """Epochs below which nothing can be memorised."""
 LEARNED = 0.8
 """Share of chance below which a training loss shows that something was learned."""
-FAR_ABOVE = 3.0
 TRAIN_MEMORY = 20
 CEILING = 0.95
 """A score above this has little room to rise."""
@@ -74,8 +72,8 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._still_since: tuple[float, float] | None = None
         """Score and loss when the score last changed."""
         self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance", "apart"), 0)
-        self._train = self._first = math.nan
-        """Recent and first training loss."""
+        self._train = math.nan
+        """The recent training loss."""
         self._num_to_wait = 0
         """Evaluations before an episode that was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
@@ -89,7 +87,6 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         if step is None:
             return None
         if (train := step.finite_loss) is not None:
-            self._first = train if math.isnan(self._first) else self._first
             self._train = train if math.isnan(self._train) else self._train + (train - self._train) / TRAIN_MEMORY
         if not view.events:
             return self._finding(step.step, "open") if self._onset is not None else None
@@ -141,7 +138,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._values |= {"loss": loss, "train": self._train}
         chance = known(view)
         if chance is None:
-            return loss > FAR_ABOVE * self._first > 2.0 * FAR_ABOVE * self._train > 0
+            return False
         far = loss - self._train > self.config.gap * chance
         return far and self._train < LEARNED * chance and loss > self.config.apart * self._train
 
