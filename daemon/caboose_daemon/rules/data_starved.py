@@ -9,8 +9,9 @@ either, so a step counts for at most `CLIP` usual ones, and a minimum share of s
 
 The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not a
 step's. A ticket must be worth its time: short waits, of `min_wait_seconds` to `long_wait_seconds` per step, are
-reported once they have cost `min_lost_seconds` in all. In steps of a few milliseconds any loader takes a good part,
-on a busy machine most of all, and such a run is soon over. It never pages: a slow run is not lost.
+reported once they have cost `min_lost_seconds` in all, or where steps hardly do anything else. In steps of a few
+milliseconds any loader takes a good part, on a busy machine most of all, and such a run is soon over. It never pages:
+a slow run is not lost.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ CLIP = 10.0
 OFTEN = 0.06
 """Share of steps that must wait: a starved loader with sixteen workers makes one step in sixteen wait."""
 ROUNDING = 1e-9
+MOST = 0.45
+"""Share of the step above which a short wait is reported as well."""
 CALM = 0.8
 """Share of the threshold below which it is resolved, so that a job at the threshold is reported once."""
 
@@ -107,7 +110,7 @@ class DataStarved(Rule[DataStarvedConfig]):
         share, seconds = self._wait / self._total, self._total / self._weight
         is_known = self._onset is not None
         limit = self.config.warn_share * (CALM if is_known else 1.0)
-        is_short = share * seconds < self._least_wait() * (CALM if is_known else 1.0)
+        is_short = share * seconds < self._least_wait(share) * (CALM if is_known else 1.0)
         if share - limit <= ROUNDING or is_short or (not is_known and self._often / self._weight < OFTEN):
             return self._over(step, share)
         if self._onset is None:
@@ -126,10 +129,11 @@ class DataStarved(Rule[DataStarvedConfig]):
             values={"share": share, "step_seconds": seconds, "wait_seconds": share * seconds},
         )
 
-    def _least_wait(self) -> float:
+    def _least_wait(self, share: float) -> float:
         """The wait per step from which it is reported."""
         config = self.config
-        return config.min_wait_seconds if self._lost >= config.min_lost_seconds else config.long_wait_seconds
+        is_worth_it = self._lost >= config.min_lost_seconds or share >= MOST
+        return config.min_wait_seconds if is_worth_it else config.long_wait_seconds
 
     def _over(self, step: AlignedStep, share: float) -> Finding | None:
         onset, self._onset = self._onset, None
