@@ -9,7 +9,7 @@ either, so a step counts for at most `CLIP` usual ones, and a minimum share of s
 
 The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not a
 step's. A ticket must be worth its time: short waits, of `min_wait_seconds` to `long_wait_seconds` per step, are
-reported once they have cost `min_lost_seconds` in all, or where steps hardly do anything else. In steps of a few
+reported once they have cost `min_lost_seconds` in all, or where steps mostly wait. In steps of a few
 milliseconds any loader takes a good part, on a busy machine most of all, and such a run is soon over. It never pages:
 a slow run is not lost.
 """
@@ -27,7 +27,7 @@ CLIP = 10.0
 OFTEN = 0.06
 """Share of steps that must wait: a starved loader with sixteen workers makes one step in sixteen wait."""
 ROUNDING = 1e-9
-MOST = 0.45
+MOST = 0.55
 """Share of the step above which a short wait is reported as well."""
 CALM = 0.8
 """Share of the threshold below which it is resolved, so that a job at the threshold is reported once."""
