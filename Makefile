@@ -133,7 +133,7 @@ bench-rollback: setup ## what a rollback saves: a spike under auto, beside its t
 bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)
 	@$(BIN)/python bench/gate.py $(ARGS)
 
-bench-page: setup tools ## how long the page of 50,000 steps and 64 ranks takes to open (about a minute; ARGS=--check)
+bench-page: setup tools ## how long the page of 200,000 steps and 64 ranks takes to open (about two minutes; ARGS=--check)
 	@$(BIN)/python bench/page.py $(ARGS)
 
 bench-stream: setup ## what the live stream sends to one page, at 64, 512 and 4,096 ranks

@@ -10,7 +10,7 @@ backward pass runs on it as well). Operations and syncs are differences against 
 *Host syncs* are what would make the host wait for a device, even if this machine has none: operations that torch tags
 as returning a host value or a data-dependent shape, and `.cpu()`, `.tolist()`, `.to("cpu")`
 without `non_blocking`. A copy whose target is only known at run time is not recognised. Caboose reads the loss of a
-plain step at once where it is in the host's memory (`readable.on_host`), and only there: that waits for nothing.
+plain or thin step at once where it is in the host's memory (`ON_HOST`), and only there: that waits for nothing.
 
 *Temporary bytes* are the peak of live tensor storages that were allocated while the variant's code was on the stack,
 including its buffers. Scratch memory inside a kernel and NumPy's memory are not counted; the latter favours TensorBoard
@@ -21,6 +21,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ from torch.utils._pytree import tree_leaves
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _PASSING = ("__torch_function__", "__torch_dispatch__")
 """Functions of a mode: an operation called directly in them is the program's own, passing through."""
+TORCH = "/site-packages/torch/"
+ON_HOST = {"on_host": ("caboose/tensors/readable.py",), "end_step": ("caboose/report/thin_steps.py",)}
+"""Functions of the agent, and their files, that read a loss only where it is on the CPU."""
 _AROUND = ("caboose/observe/model_calls.py", "caboose/observe/waits.py")
 """Stand around the model's own forward and backward, and make no tensor themselves."""
 
@@ -124,9 +128,12 @@ def _waits(function: Any, args: Any) -> bool:
 
 
 def _is_on_host() -> bool:
-    """Whether the caller of the operation is `readable.on_host`."""
-    frame = sys._getframe(3)
-    return frame.f_code.co_name == "on_host" and frame.f_code.co_filename.endswith("caboose/tensors/readable.py")
+    """Whether the caller of the operation reads what is in the host's memory, and nothing else."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_name in _PASSING or TORCH in frame.f_code.co_filename):
+        frame = frame.f_back  # torch's own, around the modes
+    code = None if frame is None else frame.f_code
+    return code is not None and code.co_filename.endswith(ON_HOST.get(code.co_name, ("nowhere",)))
 
 
 def _has_storage(leaf: Any) -> bool:

@@ -54,7 +54,7 @@ class Workload:
         self.name = name
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        self._loss = loss
+        self.loss = loss
         self._batches: list[Batch] = []
         self._initial = copy.deepcopy(model.state_dict())
 
@@ -87,7 +87,7 @@ class Workload:
     def step(self, batch: Batch, calls: Calls) -> None:
         """One training step; bare if the calls do nothing."""
         inputs, targets = batch
-        loss = self._loss(self.model(inputs), targets)
+        loss = self.loss(self.model(inputs), targets)
         loss.backward()
         calls.after_backward()
         self.optimizer.step()
@@ -134,7 +134,7 @@ def tiny() -> Workload:
     """A step of about 2 ms: what reinforcement learning and small models have. See `tiny`."""
     model = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
     return Workload("tiny", model, F.mse_loss).with_batches(
-        lambda g: (torch.randn(128, 16, generator=g), torch.randn(128, 4, generator=g))
+        lambda g: (torch.randn(320, 16, generator=g), torch.randn(320, 4, generator=g))
     )
 
 

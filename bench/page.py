@@ -1,6 +1,6 @@
-"""Loading time of the live page of a long run: 50,000 steps of 64 ranks, in a browser with an empty cache.
+"""Loading time of the live page of a long run: 200,000 steps of 64 ranks, in a browser with an empty cache.
 
-    python bench/page.py                            the table (about a minute)
+    python bench/page.py                            the table (about two minutes)
     python bench/page.py --check                    exit code 1 if the goal is missed
     python bench/page.py --steps 500000 --ranks 8   another run
 
@@ -9,11 +9,12 @@ Design
 The steps are written by the journal's code, a real daemon is started on it, and 64 simulated ranks continue the run
 over real sockets at its pace. Each time a new Chromium with an empty profile opens the page, in a tab without a
 debugger attached (`tests/support/opening.py`); times are on the browser's clock, bytes are those transferred. The
-first opening, in which the daemon also compresses plotly's script, is listed separately; the goal is for the median of
-the others.
+first opening, in which the daemon also compresses plotly's script, is listed separately; the goal is for the 95th
+percentile of the others.
 """
 
 import argparse
+import math
 import os
 import platform
 import statistics
@@ -48,12 +49,17 @@ def series_seconds(daemon: DaemonProcess, query: str, times: int = 5) -> tuple[f
     return statistics.median(taken), num_bytes
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that is at least as large as this share of them."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=50_000, help="steps in the journal (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200_000, help="steps in the journal (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=64, help="live ranks (default: %(default)s)")
-    parser.add_argument("--times", type=int, default=5, help="openings after the first (default: %(default)s)")
+    parser.add_argument("--times", type=int, default=20, help="openings after the first (default: %(default)s)")
     parser.add_argument("--slowest", type=int, default=0, help="also list the slowest files")
     parser.add_argument("--check", action="store_true", help=f"exit code 1 if it takes over {GOAL_SECONDS:g} s")
     asked = parser.parse_args(arguments)
@@ -74,13 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     ("/series, 2,000 single steps", f"points=2000&from={middle}&to={middle + 1999}"),
                 )
             ]
-    median = statistics.median(opening.seconds for opening in openings)
+    worst = percentile([opening.seconds for opening in openings], 0.95)
     print(f"{asked.steps:,} steps, {asked.ranks} live ranks; {os.cpu_count()} cores, {platform.machine()}")
     print(f"(written to the journal in {written:.1f} s)\n")
     print("| empty cache | text and numbers | all charts | transferred |\n|---|---|---|---|")
-    for name, some in (("first time", [first]), (f"median of {asked.times}", openings)):
-        words = statistics.median(opening.words_seconds for opening in some)
-        charts = statistics.median(opening.seconds for opening in some)
+    of = {
+        "first time": ([first], 0.5),
+        f"median of {asked.times}": (openings, 0.5),
+        "95th percentile": (openings, 0.95),
+    }
+    for name, (some, share) in of.items():
+        words = percentile([opening.words_seconds for opening in some], share)
+        charts = percentile([opening.seconds for opening in some], share)
         size = statistics.median(opening.num_bytes for opening in some) / 1e6
         print(f"| {name} | {words:.2f} s | {charts:.2f} s | {size:.2f} MB |")
     print("\n| answer | median | transferred |\n|---|---|---|")
@@ -88,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
     for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:
         print(f"{transfer['startTime']:7.0f} to {transfer['responseEnd']:7.0f} ms {transfer['name']}")
-    print(f"\nAll charts in {median:.2f} s; the goal is {GOAL_SECONDS:g} s.")
-    return int(asked.check and median > GOAL_SECONDS)
+    print(f"\n95 % of the openings show all charts within {worst:.2f} s; the goal is {GOAL_SECONDS:g} s.")
+    return int(asked.check and worst > GOAL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ class Monitor:
         self._observer = None if parts is None else parts.observer
         self._observe = None if parts is None else parts.observe
         self._reporter = None if parts is None else parts.reporter
+        self._thin = None if parts is None else parts.reporter.thin
         self._brake = None if parts is None else parts.brake
         self._skipper = None if parts is None else parts.skipper
         self._checkpointer = None if parts is None else parts.checkpointer
@@ -134,9 +135,15 @@ class Monitor:
                 self._wait(self._build_later, step)
             return
         number = self._count.advance(step)
-        reporter = self._reporter
-        if metrics is not None or reporter is None or not reporter.report_thin(loss, num_samples, num_tokens):
-            self._guarded_step(loss, metrics, num_samples, num_tokens)
+        thin = self._thin
+        if (
+            thin is not None
+            and thin.is_open
+            and metrics is None
+            and thin.end_step(number, loss, num_samples, num_tokens)
+        ):
+            return
+        self._guarded_step(loss, metrics, num_samples, num_tokens)
         if self.guard.is_tripped and self._observer is not None:
             self._observer.close()
         if self._hunter is not None and self._hunter.bad_step is not None:

@@ -113,6 +113,8 @@ class Layer(msgspec.Struct, frozen=True, array_like=True):
     """Number of ranks that have each piece; squares summed over all ranks are divided by it."""
     held: bool = True
     """Whether an optimizer updates it."""
+    group: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
+    """Its parameter group, as its place in the Hello's groups; -1 if it has none or the agent is older."""
 
 
 class Module(msgspec.Struct, frozen=True, array_like=True):

@@ -69,9 +69,18 @@ def _worst() -> Iterator[Panel]:
             unit=unit,
             steps=STEPS[name],
             base=BASES.get(name, FINE),
-            size=(6, 4),
+            size=(4, 4),
         )
-    yield number("Unmeasured layers", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(6, 4))
+    yield number("Unmeasured layers", gauge("caboose_layers_unseen"), unit="none", steps=((1, WARNED),), size=(4, 4))
+    for stat, what, bound in (("gradient", "gradients", 100), ("sample", "samples", 1000)):
+        yield number(
+            f"Age of {what}",
+            gauge("caboose_layer_age_steps", where=(f'stat="{stat}"',)),
+            unit="none",
+            steps=((bound, NOTED),),
+            size=(4, 4),
+            about="Steps since the values below were last measured. They hold their last value in between.",
+        )
 
 
 def _offenders() -> Iterator[Panel]:

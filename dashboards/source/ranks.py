@@ -107,7 +107,7 @@ def _now() -> list[Panel]:
             {
                 "host": Column("host"),
                 "ranks": Column("ranks", _of_host("caboose_rank_step", "count")),
-                "seconds": Column("step time, mean", _of_host("caboose_rank_step_seconds", "avg"), "s"),
+                "seconds": Column("own time, highest", _of_host("caboose_rank_own_seconds", "max"), "s"),
                 "slowest": Column(
                     "x median, slowest rank", f"max by (host) ({SLOWNESS})", "short", steps=LAGS, decimals=2
                 ),
@@ -129,6 +129,7 @@ def _now() -> list[Panel]:
                 "host": Column("host"),
                 "slow": Column("x median", SLOWNESS, "short", steps=LAGS, decimals=2),
                 "seconds": Column("own time", _shown("caboose_rank_own_seconds"), "s"),
+                "whole": Column("step time", _shown("caboose_rank_step_seconds"), "s"),
                 "loss": Column("loss", _shown("caboose_rank_loss"), "short", decimals=3),
                 "behind": Column("steps behind", BEHIND, steps=((10, WARNED), (100, PAGED))),
                 "busy": Column("device busy", _shown("caboose_rank_device_utilization_ratio"), "percentunit"),

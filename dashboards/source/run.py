@@ -204,6 +204,15 @@ def _learning() -> list[Panel]:
             is_open_ended=True,
         ),
         curves(
+            "Your metrics",
+            Curve(gauge("caboose_user_metric", "name"), "{{name}}"),
+            unit="short",
+            about="Metrics that the training script reports with its steps, the first 16 names. Click a name to see it"
+            " alone.",
+            size=THIRD,
+            is_open_ended=True,
+        ),
+        curves(
             "Step and last validation",
             Curve(gauge("caboose_job_step"), "step"),
             Curve(gauge("caboose_validation_step"), "last validation"),

@@ -21,6 +21,7 @@ NOT_IN_THE_REAL_RUN = {
     "caboose_clip_ratio": "it does not clip",
     "caboose_loss_scale": "it trains in float32",
     "caboose_tokens_per_second": "it reports samples, not tokens",
+    "caboose_user_metric": "it reports none",
     "caboose_validation_loss": "it does not validate",
     "caboose_validation_metric": "it does not validate",
     "caboose_validation_step": "it does not validate",

@@ -27,8 +27,12 @@ class Watched:
         self.may_lose_connection = False
         self.hosts: set[str | None] = set()
         page.on("console", self._heard)
-        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
+        page.on("request", lambda request: self._asked(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith(("blob:", "data:")):  # made by the page itself
+            self.hosts.add(urlsplit(url).hostname)
 
     def _heard(self, message: ConsoleMessage) -> None:
         is_network = message.text.startswith("Failed to load resource: net::ERR_")

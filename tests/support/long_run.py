@@ -15,6 +15,7 @@ from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.steps.columns import StepSummary
+from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.store.journal import Journal
 from caboose_wire import Phases
 from support.ranks import SimulatedRank, a_hello, a_report, simulated_ranks
@@ -43,6 +44,7 @@ def summary(step: int, draw: np.random.Generator, began: float, world: int) -> S
         backward_seconds=0.25,
         optimizer_seconds=0.02,
         num_samples=8 * world,
+        named=(NamedNumber("metric", "accuracy", 1.0 - loss / 20.0), NamedNumber("metric", "z_loss", 0.01 * loss)),
     )
 
 

@@ -78,10 +78,10 @@ def build(request: Request, shell: Shell) -> Components:
             observer.blind.update(request.blind)
             observer.facts.update(request.facts)
             observer.facts["objective"] = request.objective
-            guard.on_trip = observer.retire
             return observer
 
         observer = observe(request.outline)
+        guard.on_trip = observer.retire
         undo.callback(observer.close)
         skipper = checkpointer = brake = hunter = None
         if rollback.skip_step is not None:
@@ -126,6 +126,7 @@ def build(request: Request, shell: Shell) -> Components:
             on_observed=None if hunter is None else hunter.end_step,
             other_guards=[part.guard for part in (brake, skipper, hunter) if part is not None],
         )
+        guard.on_trip = reporter.retire
         mode = "advise" if request.settings.why_uncommanded else rollback.mode
         words = Words(request.settings.endpoint, mode, is_quiet=request.settings.quiet) if who.rank == 0 else None
         session.open(

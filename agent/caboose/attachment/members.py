@@ -32,6 +32,11 @@ class Members:
         return optimizer in self._place
 
     @property
+    def num_optimizers(self) -> int:
+        """Of all parts."""
+        return len(self._place)
+
+    @property
     def is_full(self) -> bool:
         return len(self._members) >= MAX_PARTS
 

@@ -135,6 +135,8 @@ class AutoAttach:
         """The last step before the models that are watched."""
         self._outermost = 0
         """The optimizer whose step has begun and not ended, if it is not inside the step of another."""
+        self._only: torch.optim.Optimizer | None = None
+        """The one that is watched, while no other takes part: each of its steps is one of the run."""
         self._succession = Succession()
         self._validated: tuple[int, float] | None = None
         """The step of the last validation, and its loss."""
@@ -167,12 +169,18 @@ class AutoAttach:
         self._note_optimizer = self.guard.protect("automatic attach", self._optimizer_made)
         self._protect_with(self.guard)
 
+        is_compiling = torch.compiler.is_compiling
+
         def before(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
+            if optimizer is self._only and not is_compiling():
+                self._outermost = self._outermost or id(optimizer)
+            elif self._is_on and not is_compiling() and not self._engines.owns(optimizer):
                 self._before_step(optimizer)
 
         def after(optimizer: "torch.optim.Optimizer", *_: Any) -> None:
-            if self._is_on and not torch.compiler.is_compiling() and not self._engines.owns(optimizer):
+            if optimizer is self._only and not is_compiling():
+                self._only_stepped(id(optimizer))
+            elif self._is_on and not is_compiling() and not self._engines.owns(optimizer):
                 self._after_step(optimizer)
 
         self._engines = EngineWatch(self.guard.protect, before, after, self._engine_made)
@@ -197,6 +205,7 @@ class AutoAttach:
         """The guard that handles failures and measures time: the monitor's once there is one."""
         self._losses.protect_with(guard.protect)
         self._take_losses = guard.protect("loss", self._step_losses)
+        self._take_loss = guard.protect("loss", self._losses.take_mean)
         self._joins = guard.protect("automatic attach", self._join_if_partner)
         self._ends_last_step = guard.protect("automatic attach", self._step_begins)
         self._ends_step = guard.protect("automatic attach", self._step_ended)
@@ -204,6 +213,7 @@ class AutoAttach:
     def stop(self) -> None:
         """Stops; a monitor that is attached stays so."""
         self._is_on = False
+        self._only = None
         if self._has_installed:
             from caboose.observe import compiled
 
@@ -330,6 +340,7 @@ class AutoAttach:
     def _engine_made(self, optimizer: "torch.optim.Optimizer") -> None:
         """A DeepSpeed engine exists, which steps with this optimizer."""
         self._num_made += 1
+        self._only = None
         self._losses.watch_engines()
 
     def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -344,6 +355,7 @@ class AutoAttach:
         return step
 
     def _before_step(self, optimizer: "torch.optim.Optimizer") -> None:
+        self._only = None
         if self._ends_last_step(optimizer):
             self._boundary()
         if self._awaited or self._partners:
@@ -352,6 +364,26 @@ class AutoAttach:
     def _after_step(self, optimizer: "torch.optim.Optimizer") -> None:
         if self._ends_step(optimizer):
             self._boundary()
+            if self._is_on and self._is_alone(id(optimizer)):
+                self._only = optimizer
+
+    def _is_alone(self, own: int) -> bool:
+        """Whether a step is that of this optimizer, as long as no other is made or steps; called between two steps."""
+        others = self._awaited or self._partners or self._strange or self._succession.num_steps or self._outermost
+        is_one = own in self._members and self._members.num_optimizers == 1 and self._pace.is_set_by(own)
+        return self._losses.owners is None and not others and is_one
+
+    def _only_stepped(self, own: int) -> None:
+        """The end of a step of the only optimizer, without what several ones would ask for."""
+        self._num_ended += 1
+        if self._outermost == own:
+            self._outermost = 0
+        self._num_steps += 1
+        monitor = self._monitor
+        if monitor is not None:
+            monitor.step(self._take_loss())
+            if not monitor.is_active:
+                self.stop()
 
     def _step_begins(self, optimizer: "torch.optim.Optimizer") -> bool:
         own = id(optimizer)
@@ -559,7 +591,7 @@ class AutoAttach:
         """Ends the watch of a phase that is over."""
         if self._monitor is not None:
             self._monitor.close()
-        self._monitor = None
+        self._monitor = self._only = None
         self._num_turns = 0
         self._is_adversarial = False
         self._members = Members()

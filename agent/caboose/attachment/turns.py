@@ -36,6 +36,10 @@ class Pace:
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
         return self._expected <= self._stepped.keys()
 
+    def is_set_by(self, optimizer: int) -> bool:
+        """Whether every step of this one is a step by itself."""
+        return self._expected == {optimizer} and not self._stepped
+
     def forget(self, optimizer: int) -> None:
         """It is gone, and another one has its key."""
         self._expected.discard(optimizer)

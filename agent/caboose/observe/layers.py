@@ -40,7 +40,7 @@ class LayerTable:
     ) -> None:
         placements = Placements(model, world)
         owners = _owners(model)
-        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        groups = _groups_of(optimizers)
         named: list[tuple[str, torch.Tensor]]
         if parts:
             named = [(f"{part}.{plain_name(name)}"[:256], p) for part, name, p in parameters_by_part(parts)]
@@ -67,7 +67,8 @@ class LayerTable:
                     placement=lie.placement,
                     trainable=p.requires_grad,
                     replicas=lie.replicas,
-                    held=id(p) in held,
+                    held=id(p) in groups,
+                    group=groups.get(id(p), -1),
                 )
             )
         self.layers = tuple(rows)
@@ -148,6 +149,12 @@ def plain_name(name: str) -> str:
 
 def _owners(model: torch.nn.Module) -> dict[int, str]:
     return {id(p): type(module).__name__ for module in model.modules() for p in module.parameters(recurse=False)}
+
+
+def _groups_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[int, int]:
+    """The place of each held parameter's group among all groups, by the parameter's identity."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(p): place for place, group in enumerate(groups) for p in group["params"]}
 
 
 def _outside(

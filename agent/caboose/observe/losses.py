@@ -122,6 +122,8 @@ class BackwardLosses:
 
     def take_mean(self) -> torch.Tensor | None:
         """The mean loss of the micro-batches since the last call; None if there was no backward pass."""
+        if len(self._seen) == 1 and self._num_micro_batches == 1 and not self._scaled and not self._aside:
+            return self._seen.popleft().loss
         return self._average(self._take())
 
     def mean_so_far(self) -> torch.Tensor | None:
@@ -205,6 +207,11 @@ class BackwardLosses:
         return scale
 
     def _began(self, roots: Any) -> None:
+        if type(roots) is torch.Tensor and not self._scaled and self.owners is None:
+            single = _micro_batch(roots)
+            if single is not None:
+                self._seen.append(single)
+            return
         parts = []
         listed = [roots] if isinstance(roots, torch.Tensor) else list(roots)
         for root in listed:

@@ -21,7 +21,7 @@ All of it runs on the training thread; calls may be nested.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,26 +78,24 @@ _paused: set[int] = set()
 
 
 class _WatchedCalls:
-    """The watches of one module."""
+    """The watches of one module that are turned on."""
 
-    __slots__ = ("active", "watches")
+    __slots__ = ("_watches",)
 
-    def __init__(self, watches: tuple[CallWatch, ...]) -> None:
-        self.watches = watches
-        self.active = tuple(watch for watch in watches if watch.is_on)
+    def __init__(self, watches: Sequence[CallWatch]) -> None:
+        self._watches = watches
 
     def call(
         self, module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        watches = self.active
-        if not watches or id(module) in _paused:
+        if id(module) in _paused:
             return pass_on(*args, **kwargs)
-        for watch in watches:
+        for watch in self._watches:
             watch.before(module, args, kwargs)
         try:
             return pass_on(*args, **kwargs)
         finally:  # also if it raises, and at an interrupt
-            for watch in watches:
+            for watch in self._watches:
                 watch.after(module)
 
 
@@ -115,7 +113,10 @@ class _CallsOfClass:
         self._owner = owner
         self._own = vars(owner).get("__call__")
         """The class's own, if it has one."""
+        self._watches: dict[int, Sequence[CallWatch]] = {}
+        """Of each module, by its identity."""
         self._watched = _Watched()
+        """Those that have watches that are turned on: a call of any other is passed on at once."""
         self._replacement = _passing_on(owner, self._watched, self._own)
         setattr(owner, "__call__", self._replacement)  # noqa: B010 - to mypy a method, which cannot be assigned
 
@@ -126,29 +127,31 @@ class _CallsOfClass:
         return _replaced[owner]
 
     def num_watches(self, module: torch.nn.Module) -> int:
-        return len(self._of(module))
-
-    def _of(self, module: torch.nn.Module) -> tuple[CallWatch, ...]:
-        watched = self._watched.get(id(module))
-        return () if watched is None else watched.watches
+        return len(self._watches.get(id(module), ()))
 
     def add(self, watch: CallWatch) -> None:
-        self._watched[id(watch.module)] = _WatchedCalls((*self._of(watch.module), watch))
+        self._place(watch.module, (*self._watches.get(id(watch.module), ()), watch))
 
     def note_turned(self, module: torch.nn.Module) -> None:
         """One of its watches was turned on or off."""
-        if id(module) in self._watched:
-            self._watched[id(module)] = _WatchedCalls(self._of(module))
+        if id(module) in self._watches:
+            self._place(module, self._watches[id(module)])
 
     def discard(self, watch: CallWatch) -> None:
-        left = tuple(other for other in self._of(watch.module) if other is not watch)
-        if left:
-            self._watched[id(watch.module)] = _WatchedCalls(left)
-        else:
-            self._watched.pop(id(watch.module), None)
+        watches = self._watches.get(id(watch.module), ())
+        self._place(watch.module, tuple(other for other in watches if other is not watch))
         # Where someone else has wrapped it since, it stays, and only passes calls on.
-        if not self._watched and vars(self._owner).get("__call__") is self._replacement:
+        if not self._watches and vars(self._owner).get("__call__") is self._replacement:
             self._restore()
+
+    def _place(self, module: torch.nn.Module, watches: Sequence[CallWatch]) -> None:
+        active = [watch for watch in watches if watch.is_on]
+        self._watches[id(module)] = watches
+        self._watched[id(module)] = _WatchedCalls(active)
+        if not watches:
+            del self._watches[id(module)]
+        if not active:
+            del self._watched[id(module)]
 
     def _restore(self) -> None:
         del _replaced[self._owner]
@@ -166,13 +169,15 @@ def _passing_on(owner: Any, watched: _Watched, own: Any) -> Callable[..., Any]:
     is_compiling = torch.compiler.is_compiling
 
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or id(self) not in watched:
+        calls = None if is_compiling() else watched.get(id(self))
+        if calls is None:
             return super(owner, self).__call__(*args, **kwargs)
-        return watched[id(self)].call(self, super(owner, self).__call__, args, kwargs)
+        return calls.call(self, super(owner, self).__call__, args, kwargs)
 
     def call_own(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or id(self) not in watched:
+        calls = None if is_compiling() else watched.get(id(self))
+        if calls is None:
             return own(self, *args, **kwargs)
-        return watched[id(self)].call(self, own.__get__(self), args, kwargs)
+        return calls.call(self, own.__get__(self), args, kwargs)
 
     return __call__ if own is None else functools.wraps(own)(call_own)

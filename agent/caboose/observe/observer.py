@@ -337,8 +337,6 @@ class Observer:
     def _before_step(self, number: int) -> None:
         """An optimizer's step begins."""
         self._state.note_learning_rates()
-        if self._is_thin:
-            return
         self._clock.mark("optimizer")
         self._num_steps_taken += 1
         self._check_parameters()

@@ -49,14 +49,21 @@ class OptimizerState:
         rates, self.noted = self.noted, None
         return self._learning_rates() if rates is None else rates
 
+    def read_again(self) -> None:
+        """The learning rates now."""
+        self._learning_rates()
+
     def _learning_rates(self) -> tuple[float, ...]:
         """Empty if no group has a number, as with an optimizer that finds its own."""
         values = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
         known = self.values
         if known and len(values) == len(known) and all(map(is_, values, known)):
             return self.read  # the same objects: on most steps no rate has changed
-        self.read = learning_rates(self._optimizers)
         self.values = values if all(type(value) in (float, int) for value in values) else []
+        if len(values) == 1 and type(values[0]) is float and values[0] == values[0]:
+            self.read = (values[0],)  # as most programs have it, some at every step
+        else:
+            self.read = learning_rates(self._optimizers)
         return self.read
 
     def is_scaled(self, number: int) -> bool:

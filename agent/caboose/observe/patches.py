@@ -29,17 +29,28 @@ class Patches:
         """Whether that attribute was replaced here."""
         return any(entry[0] is owner and entry[1] == name for entry in self._put)
 
+    def take_out(self, owner: Any, name: str) -> None:
+        """Restores one original for a while, unless someone else has wrapped the replacement; then it stays."""
+        for number, (its_owner, its_name, original, replacement) in enumerate(self._put):
+            if its_owner is owner and its_name == name and getattr(owner, name) is replacement:
+                del self._put[number]
+                self._restore(owner, name, original)
+                return
+
     def undo(self) -> None:
         """Restores every original, the last replaced first."""
         while self._put:
             owner, name, original, replacement = self._put.pop()
             if getattr(owner, name) is not replacement:
                 self._left.append((replacement, original))
-                continue
-            while (left := next((pair for pair in self._left if pair[0] is original), None)) is not None:
-                self._left.remove(left)
-                original = left[1]
-            if original is None:  # it is inherited, or a method of the instance's class
-                delattr(owner, name)
             else:
-                setattr(owner, name, original)
+                self._restore(owner, name, original)
+
+    def _restore(self, owner: Any, name: str, original: Any) -> None:
+        while (left := next((pair for pair in self._left if pair[0] is original), None)) is not None:
+            self._left.remove(left)
+            original = left[1]
+        if original is None:  # it is inherited, or a method of the instance's class
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)

@@ -20,6 +20,8 @@ from caboose.guard import Protect, Protected
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.optimizers import OptimizerState
 
+_is_compiling = torch.compiler.is_compiling
+
 
 class StepHooks:
     """Owns the hooks of all optimizers; calls its owner with the optimizer's number."""
@@ -41,7 +43,7 @@ class StepHooks:
                 optimizer.watch()
             read = _with_number(before, number)
             reading = protect("optimizer hook", _reading(read, protect("optimizer hook", read)))
-            is_before = BeforeStep(reading, state, is_first=number == 0)
+            is_before = BeforeStep(reading, state, protect("optimizer hook", state.read_again), is_first=number == 0)
             is_after = protect("optimizer hook", _with_number(after, number))
             self._handles.append(optimizer.register_step_pre_hook(is_before))
             self._handles.append(optimizer.register_step_post_hook(is_after))
@@ -68,27 +70,30 @@ class StepHooks:
 class BeforeStep:
     """The hook before an optimizer's step."""
 
+    __slots__ = ("_is_first", "_read_again", "_reading", "_state", "is_thin")
     __torch_unserializable__ = True  # as of `Protected`
 
-    def __init__(self, reading: Protected, state: OptimizerState, *, is_first: bool) -> None:
+    def __init__(self, reading: Protected, state: OptimizerState, read_again: Protected, *, is_first: bool) -> None:
         self._reading = reading
         self._state = state
+        self._read_again = read_again
         self._is_first = is_first
         self.is_thin = False
 
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.is_thin and not torch.compiler.is_compiling():
-            values = self._state.values
-            groups = optimizer.param_groups
-            if not self._is_first:
+        if not self.is_thin or _is_compiling():
+            return self._reading(optimizer, args, kwargs)
+        if not self._is_first:
+            return None
+        groups, values = optimizer.param_groups, self._state.values
+        if len(groups) == len(values):
+            for group, value in zip(groups, values):  # noqa: B905 - as long as each other
+                if group.get("lr") is not value:
+                    break
+            else:
                 return None
-            if len(groups) == len(values):
-                for group, value in zip(groups, values):  # noqa: B905 - as long as each other
-                    if group.get("lr") is not value:
-                        break
-                else:
-                    return None
-        return self._reading(optimizer, args, kwargs)
+        self._read_again()
+        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._reading.__reduce__()

@@ -15,10 +15,11 @@ What FSDP1 and tensor parallel layers wait for is not timed. Where FSDP2 is arou
 waiting is not timed either: what it leaves out would be taken for the rank's own time.
 
 `Tensor.backward` calls `torch.autograd.backward` by its name in the module, so replacing that one function sees every
-backward; a backward inside a backward (activation checkpointing) is part of it. Where the wrapper does not reduce the
-gradients, the loop may do so after the backward: that counts as backward, until the optimizer begins. The replacements
-are process-wide: made by the first observer, removed by the last. What this torch does not have is not timed. Work on a
-device is waited for by its streams, not by the host: the phase clock marks those.
+backward; a backward inside a backward (activation checkpointing) is part of it. While all observers are turned off, it
+is torch's own function. Where the wrapper does not reduce the gradients, the loop may do so after the backward: that
+counts as backward, until the optimizer begins. The replacements are process-wide: made by the first observer, removed
+by the last. What this torch does not have is not timed. Work on a device is waited for by its streams, not by the host:
+the phase clock marks those.
 """
 
 import os
@@ -59,6 +60,7 @@ class WaitObserver:
         _watching.append(self)
         _observers.append(self)
         _install()
+        _watch_backward()
 
     def turn(self, *, on: bool) -> None:
         """Whether anything is marked from now on; called between two steps."""
@@ -69,6 +71,7 @@ class WaitObserver:
             _watching.append(self)
         else:
             _watching.remove(self)
+        _watch_backward()
 
     def _begin_backward(self, roots: Any) -> None:
         self._clock.mark("backward")
@@ -99,6 +102,7 @@ class WaitObserver:
         for watching in (_watching, _observers):
             if self in watching:
                 watching.remove(self)
+        _watch_backward()
         if not _observers:
             _patches.undo()
 
@@ -140,9 +144,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)  # a child is not watched
 
 
-def _install() -> None:
-    if not _patches.has(torch.autograd, "backward"):
+def _watch_backward() -> None:
+    """While nobody watches, `backward` is torch's own."""
+    if not _watching:
+        _patches.take_out(torch.autograd, "backward")
+    elif not _patches.has(torch.autograd, "backward"):
         _patches.put(torch.autograd, "backward", _watched_backward)
+
+
+def _install() -> None:
+    if not _patches.has(DistributedDataParallel, "_sync_buffers"):
         _patches.put(DistributedDataParallel, "_sync_buffers", _waiting)
     group = getattr(sys.modules.get(PARAM_GROUP), "FSDPParamGroup", None)
     for name in WAITING_METHODS:

@@ -49,6 +49,8 @@ RECEIVE_BUFFER_BYTES = 16 * 1024
 LINGER_MS = 250
 LOST_SECONDS = 15.0
 """More than `RECONNECT_IVL_MAX`."""
+POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
+"""As plain numbers: to combine the enumerations takes as long as to send a report."""
 
 
 class CurveKeys:
@@ -153,6 +155,8 @@ class Connection:
         self._note_connections()  # to its end, for only then does its descriptor signal the next event
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(self._poll.poll(1000 * left))
+            if not ready:
+                return
             count = self._count
             if count is not None and count.descriptor in ready:
                 if not self._check(count):
@@ -186,8 +190,8 @@ class Connection:
         """Reads what the monitor has; returns whether it had anything."""
         seen: list[tuple[int, int]] = []
         with contextlib.suppress(zmq.Again):
-            while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # asking costs a tenth of an exception
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            while int(self._monitor.getsockopt(zmq.EVENTS)) & POLLIN:  # asking costs a tenth of an exception
+                event = parse_monitor_message(self._monitor.recv_multipart(NOBLOCK))
                 seen.append((int(event["event"]), int(event["value"])))
         for kind, descriptor in seen:
             self._heard = time.monotonic()
@@ -211,24 +215,24 @@ class Connection:
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Sends a message, if the daemon accepts it now; never waits."""
-        socket, more = self._socket, zmq.NOBLOCK | zmq.SNDMORE
+        socket, more = self._socket, NOBLOCK | SNDMORE
         try:
             for frame in frames[:-1]:  # a message whose first frame is accepted is accepted as a whole
                 socket.send(frame, more)
-            socket.send(frames[-1], zmq.NOBLOCK)
+            socket.send(frames[-1], NOBLOCK)
         except zmq.Again:
             return False
         return True
 
     def receive(self) -> list[bytes] | None:
         """The frames of the next finished message; None if there is none. WireError if it has too many."""
-        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not int(self._socket.getsockopt(zmq.EVENTS)) & POLLIN:
             return None
         frames: list[bytes] = []
         num = 0
         try:
             while num == 0 or self._socket.getsockopt(zmq.RCVMORE):
-                frame = self._socket.recv(zmq.NOBLOCK)
+                frame = self._socket.recv(NOBLOCK)
                 num += 1
                 if num <= MAX_FRAMES:
                     frames.append(frame)

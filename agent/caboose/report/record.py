@@ -2,9 +2,9 @@
 
 Design
 ------
-There are three records. A `StepRecord` can have anything. Most steps of a run of short ones have nothing but a loss on
-the host, and little time: a `PlainRecord` is one tuple of what is known, and the sender does everything else. A
-`ThinRow` has only what differs from step to step; what is equal in all of them is in the `ThinRun` that they share.
+There are two records, beside the rows of thin steps (`thin_run`). A `StepRecord` can have anything. Most steps of a run
+of short ones have nothing but a loss on the host, and little time: a `PlainRecord` is one tuple of what is known, and
+the sender does everything else.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy as np
 
 from caboose.observe.phases import WAIT, Times, folded
 from caboose.tensors.scalars import whole
-from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport, ThinStep
+from caboose_wire import Batch, Clipping, Hello, Message, Mode, Phases, Scaler, StepReport
 from caboose_wire.fields import Float32
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
@@ -91,93 +91,15 @@ class PlainRecord(NamedTuple):
             norm_every=norm_every,
             phase_every=phase_every,
             num_scheduler_steps=self.num_scheduler_steps,
-            batch=None if self.batch is None else _batch(self.batch),
+            batch=None if self.batch is None else wire_batch(self.batch),
             mode=self.mode,
         )
         is_bad = loss is not None and not math.isfinite(loss)
         return self.on_bad_number(report, self.held) if is_bad else report
 
 
-@dataclass(slots=True)
-class ThinRun:
-    """What is equal in thin steps that follow one another."""
-
-    attempt: int
-    first_seq: int
-    first_step: int
-    model_offset: int
-    """The age of the weights, less the step."""
-    wall_offset: float
-    """Unix time, less the time of `time.perf_counter`."""
-    cadences: tuple[int, int, int]
-    agent_seconds: float
-    """Mean on the training thread, of the steps of this run so far or of those before."""
-
-
-class ThinRow(NamedTuple):
-    """One step of a run: its place, and its numbers in the order of `ThinStep`."""
-
-    run: ThinRun
-    number: int
-    """In the run, from 0."""
-    ended: float
-    """By `time.perf_counter`."""
-    seconds: float
-    loss: float | None
-    """Always finite."""
-    lr: tuple[float, ...]
-    num_scheduler_steps: int | None
-    num_samples: int | None
-    num_tokens: int | None
-    batch: Any
-    """A batches.BatchPlace, or None."""
-
-    @property
-    def is_short(self) -> bool:
-        """Only short steps are thin."""
-        return True
-
-    def is_ready(self) -> bool:
-        """Always: its values are on the host."""
-        return True
-
-    def follows(self, other: "ThinRow") -> bool:
-        """Whether it is the next step of the same run."""
-        return self.run is other.run and self.number == other.number + 1
-
-    def thin_step(self) -> ThinStep:
-        """As a step of a run, after its first."""
-        if self.batch is None:
-            return ThinStep(*self[3:9])
-        return ThinStep(*self[3:9], _batch(self.batch))
-
-    def message(self, num_dropped: int) -> StepReport:
-        """As a report; called on the sender's thread."""
-        run = self.run
-        sample_every, norm_every, phase_every = run.cadences
-        step = run.first_step + self.number
-        return StepReport(
-            attempt=run.attempt,
-            seq=run.first_seq + self.number,
-            step=step,
-            model_step=step + run.model_offset,
-            time=run.wall_offset + self.ended,
-            loss=self.loss,
-            num_samples=self.num_samples,
-            num_tokens=self.num_tokens,
-            lr=self.lr,
-            phases=Phases(self.seconds),
-            agent_seconds=run.agent_seconds,
-            num_dropped=num_dropped,
-            sample_every=sample_every,
-            norm_every=norm_every,
-            phase_every=phase_every,
-            num_scheduler_steps=self.num_scheduler_steps,
-            batch=None if self.batch is None else _batch(self.batch),
-        )
-
-
-def _batch(place: Any) -> Batch | None:
+def wire_batch(place: Any) -> Batch | None:
+    """A batches.BatchPlace as it is reported; called on the sender's thread."""
     from caboose.observe.batches import describe
 
     return describe(place)
@@ -291,7 +213,7 @@ class StepRecord:
         return (self.seen.num_skipped or 0) + int(_scalar(values, "num_fused_skipped") or 0)
 
     def _batch(self, values: Values) -> Batch | None:
-        batch = None if self.batch is None else _batch(self.batch)
+        batch = None if self.batch is None else wire_batch(self.batch)
         if batch is None or "batch_bad" not in values:
             return batch
         low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))

@@ -4,14 +4,16 @@ Design
 ------
 The training thread only appends to a deque; it never touches the socket, a lock or an event. This thread wakes every
 `POLL_SECONDS`, so several steps are sent at once (waking up costs more than a report, and each wake takes the
-interpreter from the training thread) and an idle one costs almost nothing. Where steps are short it wakes every
-`SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not finite or far out of
-range, and an event, wake it at once.
+interpreter from the training thread) and an idle one costs almost nothing. Where steps are short, or may be again after
+a pause, it wakes every `SHORT_POLL_SECONDS`, and several reports travel in one message (`batching`); a loss that is not
+finite or far out of range, and an event, wake it at once.
 
-Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` once most of them are the small rows of thin
-steps; when it is full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and
-the last messages at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS`
-(see `connection`).
+Bounds: the deque holds at most `max_queued` reports, and `MAX_QUEUED_ROWS` of the small rows of thin steps; when it is
+full the oldest is dropped and counted. The connection holds few, so that drops are decided here, and the last messages
+at `close` get a fraction of a second. A daemon that floods it is left alone for `REFUSED_SECONDS` (see `connection`).
+
+Thin steps are not queued one by one: their run is, once, and grows until it is over. What would wake the thread at a
+report (`loss_limit`, a long pause) interrupts the run, whose next step then is a report.
 
 A daemon that does not know this rank (it was restarted) asks for a Hello; ours is encoded once and sent again on
 request. A refusal by the daemon is logged once, and tried again a minute later. Terms and commands are passed to
@@ -27,13 +29,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import zmq
 
 from caboose.report import resources, threads
-from caboose.report.batching import Outbox, Outgoing
+from caboose.report.batching import Outbox, Outgoing, Queue
 from caboose.report.connection import Connection, CurveKeys, Flooded, Waker
 from caboose.report.daemon_log import daemon_log
+from caboose.report.thin_run import MAX_ROWS, ThinRun
 from caboose_wire import (
     Bye,
     Command,
@@ -56,7 +60,7 @@ POLL_SECONDS = 0.5
 SHORT_POLL_SECONDS = 0.09
 """While steps are short: a report is sent within 100 ms."""
 IDLE_SECONDS = 2.0
-"""Without a report for so long, short steps are over for now."""
+"""Without a report of a short step for so long, short steps are over for now."""
 FAR_OUT = 10.0
 """A loss of more than this many times the largest since the turn before last is sent at once."""
 HEARTBEAT_SECONDS = 2.0
@@ -71,6 +75,13 @@ MAX_QUEUED_ROWS = 10_000
 """About 3 MB: with steps of 2 ms, what 20 s without a daemon come to."""
 UNANSWERED_SECONDS = 5.0
 """Time without a connection after which the user is warned."""
+
+
+class Thin(Protocol):
+    """What makes the rows of thin steps, and is interrupted where they would have to wake the sender."""
+
+    loss_limit: float
+    is_interrupted: bool
 
 
 class Sender:
@@ -99,10 +110,12 @@ class Sender:
         self._heartbeat = heartbeat
         self._curve = curve
         self._max_queued = max_queued
-        self._queue: deque[Outgoing] = deque()
+        self._queue: Queue = deque()
         self._outbox = Outbox(self._queue, self._log_once)
         self._poll_seconds = SHORT_POLL_SECONDS
-        self._last_report = time.monotonic()
+        self._last_report = self._last_short = time.monotonic()
+        self._poll_was_short = True
+        """Whether steps were short when the last report came."""
         self._is_dozing = False
         """Whether the next report of a short step is to wake it."""
         self._is_woken = False
@@ -111,6 +124,10 @@ class Sender:
         self._num_connects = 0
         self.loss_limit = sys.float_info.max
         """A loss beyond it, as a magnitude, is sent at once."""
+        self._thin: Thin | None = None
+        self._last_run: ThinRun | None = None
+        self._num_rows = 0
+        """Rows of the runs before the last, less those that were dropped."""
         self._largest = [0.0, 0.0]
         """Largest loss, as a magnitude, of the turn before and of this one."""
         self._is_hello_due = True
@@ -137,30 +154,51 @@ class Sender:
 
     @property
     def num_queued(self) -> int:
-        """Messages that are not sent yet."""
-        return len(self._queue)
+        """Reports and other messages that are not sent yet."""
+        return self._outbox.num_left + sum(
+            [item.num_left if isinstance(item, ThinRun) else 1 for item in [*self._queue]]
+        )
 
-    def put(self, item: Outgoing) -> None:
+    def put(self, item: Outgoing | ThinRun) -> None:
         """Queues a message. Called on the training thread: never blocks, drops the oldest when full."""
         queue = self._queue
         if len(queue) >= self._max_queued:
-            try:
-                dropped = queue.popleft()
-            except IndexError:  # the sender emptied it in between
-                pass
-            else:
-                self._num_dropped += 1
-                hello = getattr(dropped, "hello", None)
-                if hello is not None:  # out of order then, but never lost
-                    self.introduce_again(lambda: hello)
+            self._drop_oldest()
         queue.append(item)
         if self._is_dozing:
             self._is_dozing = False
             self._waker.nudge()
 
-    def expect_rows(self) -> None:
-        """From now on most reports are rows of thin steps: many in a second, and small."""
-        self._max_queued = max(self._max_queued, MAX_QUEUED_ROWS)
+    def put_run(self, run: ThinRun, thin: Thin) -> None:
+        """Queues a run with its first row, or just before; the run that was put before it is over."""
+        if self._last_run is not None:
+            self._num_rows += len(self._last_run.rows)
+        self._last_run = run
+        while self._num_rows - self._outbox.num_rows > MAX_QUEUED_ROWS - MAX_ROWS and self._drop_oldest():
+            pass
+        self._thin = thin
+        thin.loss_limit = self.loss_limit
+        self.put(run)
+
+    def let_go(self) -> None:
+        """No more thin steps come; what makes them reaches the model."""
+        self._thin = None
+
+    def _drop_oldest(self) -> bool:
+        """Makes room; returns whether there was anything to drop."""
+        try:
+            dropped = self._queue.popleft()
+        except IndexError:  # the sender emptied it in between
+            return False
+        if isinstance(dropped, ThinRun):
+            self._num_dropped += len(dropped.rows)
+            self._num_rows -= len(dropped.rows)
+            return True
+        self._num_dropped += 1
+        hello = getattr(dropped, "hello", None)
+        if hello is not None:  # out of order then, but never lost
+            self.introduce_again(lambda: hello)
+        return True
 
     def note_loss(self, loss: float | None) -> None:
         """The loss of the report that was put last, where it is on the host: trouble is not to wait."""
@@ -260,15 +298,23 @@ class Sender:
         if outbox.num_short:
             self._largest = [self._largest[1], outbox.largest_loss]
             self.loss_limit = FAR_OUT * max(self._largest) or sys.float_info.max
+            if (thin := self._thin) is not None:
+                thin.loss_limit = self.loss_limit
             outbox.largest_loss = 0.0
         if outbox.num_short or outbox.num_long:
-            self._poll_seconds = SHORT_POLL_SECONDS if outbox.num_short else POLL_SECONDS
+            is_back = now - self._last_report > IDLE_SECONDS
+            if outbox.num_short or (is_back and self._poll_was_short):  # a step with a pause in it is long
+                self._last_short = now
+            self._poll_was_short = now - self._last_short <= IDLE_SECONDS
+            self._poll_seconds = SHORT_POLL_SECONDS if self._poll_was_short else POLL_SECONDS
             outbox.num_short = outbox.num_long = 0
             self._last_report = now
             self._is_dozing = False
         elif self._poll_seconds < POLL_SECONDS and now - self._last_report > IDLE_SECONDS:
             self._poll_seconds = POLL_SECONDS
             self._is_dozing = True
+            if (thin := self._thin) is not None:
+                thin.is_interrupted = True  # the next step is a report, which wakes it
 
     def _check_answered(self, connection: Connection, *, is_due: bool) -> None:
         """Once: warns if nothing answers at the endpoint."""

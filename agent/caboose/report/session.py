@@ -87,8 +87,10 @@ class Session:
         self.sender.start()
 
     def let_go(self) -> None:
-        """The monitor is closed: heartbeats and messages need nothing of it any more."""
+        """The monitor is closed: heartbeats, messages and thin steps need nothing of it any more."""
         self._callbacks = None
+        if self.sender is not None:
+            self.sender.let_go()
 
     def _beat(self) -> Heartbeat:
         callbacks = self._callbacks

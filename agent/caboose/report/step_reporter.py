@@ -2,12 +2,9 @@
 
 Design
 ------
-`begin_step`, `report_thin` and `report` run on the training thread, behind the monitor's guard. `heartbeat` and
-`_after_bad_number` run on the sender's thread; they only read plain attributes and set one flag.
-
-Thin steps follow one another in runs. On a step of 2 ms every call counts, most of all since the model's work has
-emptied the caches: within a run a step boundary does nothing but take the time, the loss and the rates and queue one
-row. What is done at every other boundary is done every `THIN_STEPS` of them. A step that needs more ends the run.
+`begin_step` and `report` run on the training thread, behind the monitor's guard. `heartbeat` and `_after_bad_number`
+run on the sender's thread; they only read plain attributes and set two flags. Thin steps follow one another in runs,
+and pass their boundaries in `thin_steps`; a step that needs more ends the run here.
 """
 
 import resource
@@ -20,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from caboose.governor import Governor
-from caboose.guard import Guard, is_from_signal_handler, left_out
+from caboose.guard import Guard, left_out
 from caboose.observe.phases import PhaseClock, Times
 from caboose.report.past_steps import PastRecord, read_back
-from caboose.report.record import PlainRecord, StepRecord, ThinRow, ThinRun
+from caboose.report.record import PlainRecord, StepRecord
 from caboose.report.session import Session
-from caboose.tensors.scalars import as_number, kept_count
+from caboose.report.thin_steps import ThinSteps
+from caboose.tensors.scalars import as_number, kept_count, scheduler_steps
 from caboose_wire import Heartbeat, StepReport
 from caboose_wire.fields import MAX_SCALARS
 
@@ -39,14 +37,6 @@ if TYPE_CHECKING:
 Loss: TypeAlias = "torch.Tensor | float | None"
 OnObserved = Callable[[int, "ObservedStep", Any, "BatchCounter"], None]
 """Called with the step, what was observed of it, its loss and the batch counter."""
-
-
-THIN_STEPS = 32
-"""Thin steps whose costs are added up before the governor gets them."""
-
-
-_new_row = tuple.__new__
-"""Makes a named tuple at half the cost of calling it."""
 
 
 class UpdateSkipper(Protocol):
@@ -90,14 +80,10 @@ class StepReporter:
         self._boundary = perf_counter()
         self._had_bad_number = False
         self._takes_norms = True
-        self._run: ThinRun | None = None
-        self._num_rows = self._num_accounted = 0
-        self._num_left = 0
-        """Thin steps until something else is to be done at a boundary."""
-        self._num_rollbacks = 0
-        self._thin_total = self._thin_mean = 0.0
-        self._state = observer.optimizer_state
-        self._tensor = type(observer.table.parameters[0].data) if observer.table.parameters else None
+        self.thin = ThinSteps(
+            session, observer, clock, guard, governor, scheduler, self._account_thin, self._run_is_over
+        )
+        """What ends the steps of a run of thin ones."""
         self._on_bad_number = self._after_bad_number  # bound once
         self._can_be_plain = skipper is None and on_observed is None and not other_guards
         observer.begin(is_sampled=True)
@@ -106,7 +92,13 @@ class StepReporter:
         """Another observer takes over, in the middle of a step."""
         self._end_run()
         observer.begin(is_sampled=self._observer.is_sampled)
-        self._observer, self._state = observer, observer.optimizer_state
+        self._observer = observer
+        self.thin.change_observer(observer)
+
+    def retire(self) -> None:
+        """The guard has tripped: no step is observed any more, nor ends as one of a run."""
+        self.thin.is_interrupted = True
+        self._observer.retire()
 
     def begin_step(self) -> None:
         """The next step: sampled if the governor's cadence asks for it, or after a number that was not finite."""
@@ -123,106 +115,26 @@ class StepReporter:
             self._begin_run()
 
     def _begin_run(self) -> None:
-        session, count, governor = self._session, self._session.count, self._governor
-        if session.sender is not None:
-            session.sender.expect_rows()
-        self._num_rollbacks = count.num_rollbacks
-        self._num_rows = self._num_accounted = 0
-        self._num_left = min(THIN_STEPS, governor.num_thin_from(self._num_boundaries))
-        self._run = ThinRun(
-            attempt=session.attempt,
-            first_seq=self._seq + 1,
-            first_step=count.step + 1,
-            model_offset=count.model_step - count.step,
-            wall_offset=time.time() - perf_counter(),
-            cadences=(governor.sample_every, governor.norm_every, governor.phase_every),
-            agent_seconds=self._thin_mean or governor.thin_seconds,
-        )
+        self.thin.begin(self._seq, self._num_boundaries)
+        if self._had_bad_number:
+            self.thin.is_interrupted = True
 
     def _end_run(self) -> None:
-        """What was left to the end of the run; the step that is under way belongs to it no more."""
-        run, self._run = self._run, None
-        if run is None:
-            return
-        self._account_thin(run)
-        num = self._num_rows
-        self._seq += num
-        self._num_boundaries += num
-        self._observer.end_thin(num)
+        """The step that is under way belongs to the run of thin steps no more."""
+        if self.thin.is_open:
+            seq, boundary = self.thin.end()
+            self._observer.end_thin(seq - self._seq)
+            self._seq, self._num_boundaries = seq, boundary
 
-    def _account_thin(self, run: ThinRun) -> None:
-        """What thin steps cost, several at once."""
-        num, self._num_accounted = self._num_rows - self._num_accounted, self._num_rows
-        total, self._thin_total = self._thin_total, 0.0
-        if num:
-            seconds = self._guard.take_seconds()
-            run.agent_seconds = self._thin_mean = seconds / num
-            self._account(seconds, total, was_sampled=False, had_norms=False, had_phases=False, num_steps=num)
+    def _run_is_over(self) -> None:
+        self._end_run()
+        self._num_boundaries -= 1  # begin_step counts the one that the run's last step has passed already
+        self.begin_step()
 
-    def report_thin(self, loss: Any, num_samples: int | None, num_tokens: int | None) -> bool:
-        """Queues the row of the step that ends now, if it is one of a run of thin steps; else False. Never raises."""
-        run = self._run
-        if run is None or self._guard.is_tripped:
-            return False
-        now = perf_counter()
-        number, count, clock, state = self._num_rows, self._session.count, self._clock, self._state
-        try:
-            if count.step != run.first_step + number or count.num_rollbacks != self._num_rollbacks:
-                return False
-            if type(loss) is self._tensor and loss.is_cpu and not loss.dim():
-                loss = loss.item()  # it is on the host: nothing is waited for
-            elif loss is not None and type(loss) is not float:
-                loss = self._observer.loss_on_host(loss)
-                if loss is None:
-                    return False
-            sender = self._session.sender
-            if self._had_bad_number or sender is None or (loss is not None and not abs(loss) <= sender.loss_limit):
-                return False  # trouble is reported at once, and may have more to be reported
-            total = now - clock.since
-            rates = state.read if state.noted is None else state.noted
-            batches = self._observer.batches
-            row = _new_row(
-                ThinRow,
-                (
-                    run,
-                    number,
-                    now,
-                    total,
-                    loss,
-                    rates,
-                    None if self._scheduler is None else getattr(self._scheduler, "last_epoch", None),
-                    None if num_samples is None else kept_count(num_samples),
-                    None if num_tokens is None else kept_count(num_tokens),
-                    None if batches.index < 0 else batches.place(),
-                ),
-            )
-            state.noted = None
-            self._boundary = clock.since = now
-            self._thin_total += total
-            self._num_rows = number + 1
-            self._num_left -= 1
-            sender.put(row)
-            if self._num_left <= 0:
-                self._go_on()
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
-            self._guard.failed("step", error)
-            return self._num_rows > number  # whether it was queued already
-        self._guard.seconds += perf_counter() - now
-        return True
-
-    def _go_on(self) -> None:
-        """After some thin steps: their costs, and whether the next step is thin as well."""
-        run = self._run
-        if run is None:
-            return
-        self._account_thin(run)
-        self._num_left = min(THIN_STEPS, self._governor.num_thin_from(self._num_boundaries + self._num_rows))
-        if self._num_left <= 0:
-            self._end_run()
-            self._num_boundaries -= 1  # begin_step counts the one that the run's last step has passed already
-            self.begin_step()
+    def _account_thin(self, agent_seconds: float, step_seconds: float, num_steps: int) -> None:
+        self._account(
+            agent_seconds, step_seconds, was_sampled=False, had_norms=False, had_phases=False, num_steps=num_steps
+        )
 
     def report(
         self,
@@ -256,7 +168,7 @@ class StepReporter:
                 "step": count.step,
                 "model_step": count.model_step,
                 "time": time.time(),
-                "num_scheduler_steps": getattr(self._scheduler, "last_epoch", None),
+                "num_scheduler_steps": scheduler_steps(self._scheduler),
                 "metrics": _numbers(metrics) if metrics else {},
                 "agent_seconds": agent_seconds + other_seconds,
                 "sample_every": self._governor.sample_every,
@@ -329,7 +241,7 @@ class StepReporter:
                 times,
                 agent_seconds,
                 (governor.sample_every, governor.norm_every, governor.phase_every),
-                getattr(self._scheduler, "last_epoch", None),
+                scheduler_steps(self._scheduler),
                 batches.place(),
                 batches.reachable(),
                 None if num_samples is None else kept_count(num_samples),
@@ -375,6 +287,7 @@ class StepReporter:
         from caboose.observe.batches import after_an_incident
 
         self._had_bad_number = True
+        self.thin.is_interrupted = True
         if report.batch is None:
             return report
         return msgspec.structs.replace(report, batch=after_an_incident(report.batch, held))
@@ -383,7 +296,7 @@ class StepReporter:
         session = self._session
         return Heartbeat(
             step=session.count.step,
-            since_step_seconds=max(0.0, perf_counter() - self._boundary),
+            since_step_seconds=max(0.0, perf_counter() - max(self._boundary, self.thin.since)),
             num_dropped=session.sender.num_dropped if session.sender is not None else 0,
             num_failures=self._guard.num_failures,
             utilization=self._observer.utilization.read(),

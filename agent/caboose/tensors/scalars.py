@@ -44,6 +44,12 @@ def kept_count(value: Any) -> Any:
     return whole(value) if getattr(device, "type", "cpu") == "cpu" else value.detach().clone()
 
 
+def scheduler_steps(scheduler: Any) -> int | None:
+    """How often it was stepped; a fraction (`step(epoch + i / n)`) counts its whole steps."""
+    count = getattr(scheduler, "last_epoch", None)
+    return count if type(count) is int and count >= 0 else whole(count)
+
+
 def whole(value: Any) -> int | None:
     """The count as an int; None if it is none. Waits for a tensor on a device."""
     try:

@@ -31,6 +31,7 @@ from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import Column, RankNumbers, StepSummary
+from caboose_daemon.steps.named import GroupRows, NamedNumbers
 from caboose_daemon.steps.parts import JobPart, job_parts, layers_of, narrowed
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
 from caboose_daemon.steps.view import GONE, MOVING_OBJECTIVE, AlignmentFacts, JobView, RankState, RankView
@@ -170,6 +171,9 @@ class Job:
     visible: frozenset[str] = frozenset()
     parts: tuple[JobPart, ...] = ()
     """The models, where several are trained; empty for one."""
+    group_rows: GroupRows = field(default_factory=GroupRows)
+    named: NamedNumbers = field(default_factory=NamedNumbers)
+    """The names of the user's metrics and validations, and of several groups."""
     blind: dict[str, str] = field(default_factory=dict)
     config: dict[str, Scalar] = field(default_factory=dict)
     facts: dict[str, Scalar] = field(default_factory=dict)
@@ -226,6 +230,7 @@ class Job:
         job.episodes, job.incidents = self.episodes.copy(), self.incidents.copy()
         job.incident_counts, job.finding_counts = dict(self.incident_counts), dict(self.finding_counts)
         job.meters, job.rollback = shallow(self.meters), self.rollback.copy()
+        job.named = self.named.copy()
         return job
 
     def describe(self, hello: Hello) -> None:
@@ -237,6 +242,7 @@ class Job:
         self.config, self.wrapper = dict(hello.config), hello.wrapper
         self.facts, self.modules = dict(hello.facts), hello.modules
         self.parts = job_parts(hello.parts, hello.groups, hello.modules)
+        self.group_rows = GroupRows.of(hello.groups, hello.layers)
 
     @property
     def main_group(self) -> int:

@@ -5,7 +5,7 @@ from collections import Counter
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.noise import NoiseScale
-from caboose_daemon.steps.samples.latest import LatestSample, update_latest
+from caboose_daemon.steps.samples.latest import LatestNorms, LatestSample, update_latest, update_norms
 from caboose_daemon.steps.samples.sample import Sample, Sampler
 
 
@@ -20,6 +20,7 @@ class Meters:
     def restart(self) -> None:
         """Begins a new attempt: nothing is known of its layers and replicas yet."""
         self.latest: LatestSample | None = None
+        self.norms: LatestNorms | None = None
         self.sample: Sample | None = None
         """What the last step showed of the layers; None where it was not sampled."""
         self._sampler = Sampler()
@@ -34,6 +35,7 @@ class Meters:
         ratio = step.clip_ratio
         self.num_clipped += ratio is not None and ratio < 1.0
         self.num_skipped += step.scaler is not None and self._skipped.observe(step)
+        self.norms = update_norms(step, self.norms)
         if step.is_sampled:
             self.latest = update_latest(step, self.latest)
         self.sample = self._sampler.observe(step, self.latest)

@@ -24,6 +24,7 @@ from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules.parts.finding import Finding
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.steps import named
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.alignment import Aligner
 from caboose_daemon.steps.columns import StepSummary, summarize
@@ -333,7 +334,8 @@ class Pipeline:
             is_final=is_final,
         ):
             parts = [narrowed(step, part) for part in job.parts]
-            self.judge(job, step, summarize(step, parts), job.declared(step), now, parts)
+            numbers = job.named.admit(named.of_step(step, job.group_rows))
+            self.judge(job, step, summarize(step, parts, numbers), job.declared(step), now, parts)
             job.pending_events = [event for event in job.pending_events if event.step >= step.step]
 
     def judge(

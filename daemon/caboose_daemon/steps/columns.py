@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import numpy as np
 
 from caboose_daemon.steps.aligned import AlignedStep
+from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.steps.parts import PartStep
 from caboose_wire import Heartbeat, StepReport
 
@@ -225,6 +226,8 @@ class StepSummary:
 
     parts: "tuple[PartNumbers, ...]" = ()
     """Of a job with several models, in their order."""
+    named: tuple[NamedNumber, ...] = ()
+    """The user's metrics, and the rates and norms of several parameter groups."""
 
     def part(self, name: str) -> "PartNumbers | None":
         """The numbers of one part; None where the step has none."""
@@ -311,7 +314,8 @@ class RankNumbers:
         lambda report: report.phases.total if report.phases else None,
         unit="seconds",
         metric="caboose_rank_step_seconds",
-        help="Duration of the last step of one rank",
+        is_held=True,
+        help="Duration of the last step of one rank that was timed",
         tells="Similar on all ranks, because all wait for the slowest; the rule straggler names that rank.",
         default=None,
     )
@@ -321,7 +325,8 @@ class RankNumbers:
         unit="seconds",
         metric="caboose_rank_own_seconds",
         worst="high",
-        help="Time of the last step in which one rank did not wait for others",
+        is_held=True,
+        help="Time of the last timed step in which one rank did not wait for others",
         tells="Similar on all ranks in a healthy job. All wait for the rank with the highest. None for one process.",
         default=None,
     )
@@ -386,8 +391,8 @@ _OF_REPORTS = tuple(column for column in RANK_COLUMNS if not column.is_from_hear
 _OF_HEARTBEATS = tuple(column for column in RANK_COLUMNS if column.is_from_heartbeat)
 
 
-def summarize(step: AlignedStep, parts: Sequence[PartStep] = ()) -> StepSummary:
+def summarize(step: AlignedStep, parts: Sequence[PartStep] = (), named: tuple[NamedNumber, ...] = ()) -> StepSummary:
     """An aligned step, reduced over its ranks; with `parts` also as each of them sees it."""
     values: dict[str, Any] = {column.name: column.of(step) for column in STEP_COLUMNS}
     numbers = tuple(PartNumbers(each.part.name, **{c.name: c.of(each) for c in PART_COLUMNS}) for each in parts)
-    return StepSummary(**values, parts=numbers)
+    return StepSummary(**values, parts=numbers, named=named)

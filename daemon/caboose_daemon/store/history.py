@@ -7,12 +7,13 @@ from typing import Any
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
+from caboose_daemon.store.bucket_cache import BucketCache
 from caboose_daemon.store.database import Database, JournalError, connect
 from caboose_daemon.store.quarantine import num_set_aside, set_aside
 from caboose_daemon.store.restore import MakeAttempt, restore_jobs
 from caboose_daemon.store.rows import RowError, read_row
 from caboose_daemon.store.schema import SCHEMA_VERSION
-from caboose_daemon.store.series import series
+from caboose_daemon.store.series import curves, series
 
 
 def restore(path: Path, state: State, pipeline: Pipeline, now: float) -> None:
@@ -51,10 +52,17 @@ class HistoryReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = connect(path, read_only=True)
+        self._cache = BucketCache()
 
     def series(self, job: str, points: int, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
         """The job's steps from `first` to `last` in about `points` buckets that keep every spike."""
         return series(self.connection, job, points, first, last)
+
+    def curves(
+        self, job: str, points: int, first: int | None = None, last: int | None = None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The same, and the curves of the user's metrics, validations and parameter groups."""
+        return curves(self.connection, job, points, first, last, self._cache)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
         """The job's last sample of its layers; None if there is none."""

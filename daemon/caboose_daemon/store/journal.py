@@ -17,7 +17,7 @@ import itertools
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
+from caboose_daemon.steps import named
 from caboose_daemon.steps.columns import StepSummary
+from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.steps.samples.sample import Sample, pack
 from caboose_daemon.store import step_table
 from caboose_daemon.store.database import Database, JournalError
@@ -154,11 +156,16 @@ class Journal(Sink):
         self._put(job, "steps", **step_table.to_columns(summary))
         for part in summary.parts:
             self._put(job, "part_steps", **step_table.part_columns(summary, part))
+        self._put_named(job, summary.attempt, summary.step, summary.named)
         if job.meters.latest is not None and job.meters.latest.step == summary.step:
             self._put(job, "latest_samples", body=_encoded(layer_table(job)))
         if job.meters.sample is not None:
             self._keep(job, job.meters.sample, summary.attempt)
         self._num_steps += 1
+
+    def _put_named(self, job: Job, attempt: int, step: int, numbers: Iterable[NamedNumber]) -> None:
+        for number in numbers:
+            self._put(job, "named_steps", **step_table.named_columns(attempt, step, number))
 
     def _keep(self, job: Job, sample: Sample, attempt: int) -> None:
         if sum(self._waiting_samples.values()) >= MAX_WAITING_SAMPLES:
@@ -225,6 +232,7 @@ class Journal(Sink):
             kind=event.kind,
             fields=_encoded(event.fields),
         )
+        self._put_named(job, event.attempt, event.step, job.named.admit(named.of_validation(event)))
 
     def decision_changed(self, job: Job, decision: Decision) -> None:
         self._put(

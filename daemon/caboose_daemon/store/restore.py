@@ -186,6 +186,9 @@ class _JobReader:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
         steps = self._with_parts(job, steps)
         job.recent.extend(reversed(steps))
+        if steps:
+            known = self._rows("named_steps", "AND (attempt, step) >= (?2, ?3)", steps[-1].attempt, steps[-1].step)
+            job.named.restore(known)
         if steps and steps[0].attempt == attempt.number:
             attempt.aligner.last_closed = steps[0].step
 

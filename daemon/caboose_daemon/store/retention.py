@@ -39,6 +39,7 @@ CHECKPOINT_SECONDS = 10.0
 CHILDREN = (
     "samples",
     "part_steps",
+    "named_steps",
     "events",
     "members",
     "episodes",
@@ -144,13 +145,14 @@ class Retention:
                 "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
                 (number, oldest, self._max_steps - 1),
             )
-            self._delete_selected(
-                database,
-                "part_steps",
-                "job = ?1 AND (attempt, step) < (SELECT attempt, step FROM steps WHERE job = ?1 "
-                "ORDER BY attempt, step LIMIT 1)",
-                (number,),
-            )
+            for table in ("part_steps", "named_steps"):
+                self._delete_selected(
+                    database,
+                    table,
+                    "job = ?1 AND (attempt, step) < (SELECT attempt, step FROM steps WHERE job = ?1 "
+                    "ORDER BY attempt, step LIMIT 1)",
+                    (number,),
+                )
         self._delete_selected(database, "events", "time < ?", (oldest,))
         self._delete_selected(database, "samples", "time < ?", (oldest,))
         self._delete_jobs(database, oldest)
@@ -167,7 +169,7 @@ class Retention:
         )
         found = database.connection.execute(f"SELECT id FROM jobs WHERE {is_over}", (oldest,)).fetchall()  # noqa: S608
         for (number,) in found:
-            for table in CHILDREN[:3]:
+            for table in CHILDREN[:4]:
                 self._delete_selected(database, table, "job = ?", (number,))
             with database.transaction() as connection:
                 connection.execute(f"DELETE FROM jobs WHERE id = ?2 AND {is_over}", (oldest, number))  # noqa: S608

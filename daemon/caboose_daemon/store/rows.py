@@ -21,6 +21,7 @@ from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.columns import PART_COLUMNS, STEP_COLUMNS, PartNumbers, StepSummary
+from caboose_daemon.steps.named import Source
 from caboose_daemon.steps.samples.sample import unpack
 from caboose_daemon.steps.view import RankState
 from caboose_daemon.store.step_table import NAMES, PART_NAMES, part_with_nan, with_nan
@@ -181,6 +182,22 @@ class PartStepRow(_PartColumns, frozen=True):  # type: ignore[misc, call-arg, va
         """Nothing: the types of the columns are all there is to check."""
 
 
+class NamedStepRow(Row, frozen=True):
+    """A named number of a step or a validation."""
+
+    attempt: Count
+    step: Count
+    source: Source
+    name: Name
+    value: float | None
+
+    def read(self) -> tuple[Source, str]:
+        return self.source, self.name
+
+    def check(self) -> None:
+        """Nothing: the types of the columns are all there is to check."""
+
+
 class EpisodeRow(Row, frozen=True):
     """An episode."""
 
@@ -287,6 +304,7 @@ ROWS: dict[str, type[Row]] = {
     "samples": SampleRow,
     "steps": StepRow,
     "part_steps": PartStepRow,
+    "named_steps": NamedStepRow,
     "episodes": EpisodeRow,
     "incidents": IncidentRow,
     "decisions": DecisionRow,
@@ -303,6 +321,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "samples": ("job", "number"),
     "steps": ("job", "attempt", "step"),
     "part_steps": ("job", "attempt", "step", "part"),
+    "named_steps": ("job", "attempt", "step", "source", "name"),
     "episodes": ("job", "id"),
     "incidents": ("job", "number"),
     "decisions": ("job", "number"),

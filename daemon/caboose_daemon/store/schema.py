@@ -6,8 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from importlib.resources import files
 
+from caboose_daemon.steps import named
 from caboose_daemon.store import step_table
 from caboose_daemon.store.database import Database
+from caboose_daemon.store.rows import RowError, read_row
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -30,6 +32,7 @@ UPGRADES = {
     "6": ("ALTER TABLE attempts ADD COLUMN proof TEXT",),
 }
 """Upgrade from each schema to the next; new tables and step columns are added on opening."""
+EVENT_COLUMNS = ("attempt", "step", "time", "kind", "fields")
 RENAMED = {"looks": "samples", "closeups": "latest_samples"}
 """Tables by their names before schema 6, and their names now."""
 INCREMENTAL = 2
@@ -51,6 +54,10 @@ def make_tables(database: Database) -> None:
             connection.execute(statement)
         connection.execute(step_table.CREATE)
         connection.execute(step_table.CREATE_PARTS)
+        is_without_named = not database.columns("named_steps")
+        connection.execute(step_table.CREATE_NAMED)
+        if is_without_named:
+            _name_validations(connection)
         for statement in step_table.missing(database.columns("steps")):
             connection.execute(statement)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
@@ -68,6 +75,22 @@ def _upgrade(database: Database) -> None:
     for old, new in RENAMED.items():
         if database.columns(old) and not database.columns(new):
             database.connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+def _name_validations(connection: sqlite3.Connection) -> None:
+    """Makes curves of the validations that an earlier version wrote as events only; one that cannot be read is left."""
+    rows = connection.execute(
+        "SELECT job, attempt, step, time, kind, fields, max(id) FROM events WHERE kind = ? GROUP BY job, attempt, step",
+        (named.VALIDATION,),
+    ).fetchall()
+    for job, *values, _ in rows:
+        try:
+            event = read_row("events", dict(zip(EVENT_COLUMNS, values, strict=True)))
+        except RowError:
+            continue
+        for number in named.of_validation(event)[: named.MAX_NAMES]:
+            columns = step_table.named_columns(event.attempt, event.step, number)
+            connection.execute("INSERT OR REPLACE INTO named_steps VALUES (?, ?, ?, ?, ?, ?)", (job, *columns.values()))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -15,6 +15,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+from caboose_daemon.store.bucket_cache import BucketCache, Buckets
+from caboose_daemon.store.named_series import named_series
 from caboose_daemon.store.step_table import CONDENSED, PART_CONDENSED
 
 _BUCKET = (
@@ -27,26 +29,53 @@ _PARTS = (
 )
 _PART_NAMES = tuple(PART_CONDENSED)[2:]
 _LOWEST, _HIGHEST = 0, 2**63 - 1
+LEAST_STABLE = 64
+"""Steps of a bucket from which on its width has only a few sizes."""
 
 
 def series(
     connection: sqlite3.Connection, job: str, points: int, first: int | None = None, last: int | None = None
 ) -> list[dict[str, Any]]:
     """The steps from `first` to `last`, both included, in about `points` buckets; attempt by attempt, oldest first."""
-    found = connection.execute("SELECT id FROM jobs WHERE name = ?", (job,)).fetchone()
+    return curves(connection, job, points, first, last)[0]
+
+
+def curves(
+    connection: sqlite3.Connection,
+    job: str,
+    points: int,
+    first: int | None = None,
+    last: int | None = None,
+    cache: BucketCache | None = None,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The steps as in `series`, and the curves of named numbers in the same buckets."""
+    found = connection.execute("SELECT id, created FROM jobs WHERE name = ?", (job,)).fetchone()
     if found is None:
-        return []
+        return [], []
+    number, created = found
     window = (_LOWEST if first is None else first, _HIGHEST if last is None else last)
-    spans = list(_spans(connection, found[0], *window))
-    width = max(1, -(-sum(high - low + 1 for _, low, high in spans) // points))
+    spans = list(_spans(connection, number, *window))
+    width = _width(sum(high - low + 1 for _, low, high in spans), points)
+    kept = cache if first is None and last is None else None
+
+    def known(kind: str, attempt: int) -> Buckets | None:
+        return None if kept is None else kept.of(width, kind, number, created, attempt)
+
     rows = [
         dict(zip(CONDENSED, values, strict=True))
         for span in spans
-        for values in _buckets(connection, found[0], *span, width)
+        for values in _buckets(connection, number, *span, width, known("steps", span[0]))
         if values[0] is not None
     ]
-    _add_parts(connection, found[0], rows, width)
-    return rows
+    _add_parts(connection, number, rows, width)
+    return rows, named_series(connection, number, spans, width, lambda attempt: known("named", attempt))
+
+
+def _width(num_steps: int, points: int) -> int:
+    """Steps per bucket. Wide ones come in eight sizes per doubling, so that a growing run rarely changes them."""
+    width = max(1, -(-num_steps // points))
+    unit = 1 << max(0, width.bit_length() - 4) if width >= LEAST_STABLE else 1
+    return -(-width // unit) * unit
 
 
 def _add_parts(connection: sqlite3.Connection, job: int, rows: list[dict[str, Any]], width: int) -> None:
@@ -63,9 +92,9 @@ def _add_parts(connection: sqlite3.Connection, job: int, rows: list[dict[str, An
 
 
 def _buckets(
-    connection: sqlite3.Connection, job: int, attempt: int, low: int, high: int, width: int
+    connection: sqlite3.Connection, job: int, attempt: int, low: int, high: int, width: int, known: Buckets | None
 ) -> Iterator[tuple[Any, ...]]:
-    """The buckets of one attempt; one without steps is all None.
+    """The buckets of one attempt; one without steps is all None. `known` has complete ones.
 
     Each is a range of the key: grouping by `step / width` would sort all rows first, which is slower.
     """
@@ -73,8 +102,15 @@ def _buckets(
         yield from connection.execute(f"{_BUCKET} GROUP BY step", (job, attempt, low, high))
         return
     for start in range(low - low % width, high + 1, width):
+        whole = known if low <= start and start + width - 1 < high else None
+        if whole is not None and start in whole:
+            yield whole[start]
+            continue
         edges = (max(low, start), min(high, start + width - 1))
-        yield connection.execute(_BUCKET, (job, attempt, *edges)).fetchone()
+        bucket = connection.execute(_BUCKET, (job, attempt, *edges)).fetchone()
+        if whole is not None:
+            whole[start] = bucket
+        yield bucket
 
 
 def _spans(connection: sqlite3.Connection, job: int, first: int, last: int) -> Iterator[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from caboose_daemon.steps.columns import PART_COLUMNS, RATES, STEP_COLUMNS, Column, PartNumbers, StepSummary
+from caboose_daemon.steps.named import NamedNumber
 
 NAMES = tuple(column.name for column in STEP_COLUMNS)
 _VALUES = attrgetter(*NAMES)
@@ -39,6 +40,19 @@ CREATE_PARTS = (
     + ", bad INTEGER NOT NULL, PRIMARY KEY (job, attempt, step, part)) WITHOUT ROWID"
 )
 """The steps of a job's parts; a job with one model has no rows here."""
+
+CREATE_NAMED = (
+    "CREATE TABLE IF NOT EXISTS named_steps (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, "
+    "attempt INTEGER NOT NULL, step INTEGER NOT NULL, source TEXT NOT NULL, name TEXT NOT NULL, value REAL, "
+    "PRIMARY KEY (job, attempt, step, source, name)) WITHOUT ROWID"
+)
+"""The named numbers of steps and validations (see `steps.named`); NULL is a NaN."""
+
+
+def named_columns(attempt: int, step: int, number: NamedNumber) -> dict[str, Any]:
+    """The columns of a named number, without the job."""
+    value = None if _is_nan(number.value) else number.value
+    return {"attempt": attempt, "step": step, "source": number.source, "name": number.name, "value": value}
 
 
 def part_columns(summary: StepSummary, part: PartNumbers) -> dict[str, Any]:
@@ -129,12 +143,26 @@ def _rate(name: str, count: str) -> dict[str, str]:
     }
 
 
+NAMED_CONDENSED = {
+    "source": "source",
+    "name": "name",
+    "step": "max(step)",
+    "value": f"avg({_finite('value')})",
+    "min": f"min({_finite('value')})",
+    "max": f"max({_finite('value')})",
+    "num_bad": f"sum(value IS NULL OR abs(value) = {INFINITY})",
+    "num_steps": "count(*)",
+}
+"""The fields of one bucket of a named number's curve."""
 CONDENSED = {
     "attempt": "attempt",
     "step": "max(step)",
     "time": "max(time)",
+    "first_step": "min(step)",
+    "first_time": "min(time)",
     **{name: sql for column in STEP_COLUMNS for name, sql in _condensed(column).items()},
     **{name: sql for rate, count in RATES.items() for name, sql in _rate(rate, count).items()},
+    **{count: f"sum({count})" for count in RATES.values()},
     "num_bad": f"sum({IS_BAD})",
     "num_bad_losses": f"sum({IS_BAD_LOSS})",
     "num_steps": "count(*)",

@@ -44,6 +44,8 @@ def test_layers_that_are_unfrozen_into_a_new_group_are_read_from_their_first_ste
     assert listening.reports[-1].lr == (0.1, 0.05)
     before, after = listening.wait_for(Hello, 2)
     assert [layer.held for layer in before.layers] == [False, False, True, True]
+    assert [layer.group for layer in before.layers] == [-1, -1, 0, 0]
+    assert [layer.group for layer in after.layers] == [1, 1, 0, 0]
     assert all(layer.held and layer.trainable for layer in after.layers)
     sizes = [sum(parameter.numel() for parameter in network[num].parameters()) for num in (2, 0)]
     assert [group.num_parameters for group in before.groups] == sizes[:1]

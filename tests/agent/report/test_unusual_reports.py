@@ -91,3 +91,15 @@ def test_gradients_with_a_graph_behind_them_are_read_without_it(
         monitor.step(loss)
     assert [grad_norm(r) for r in listening.wait_for(StepReport, 3)] == pytest.approx(norms, rel=1e-6)
     assert monitor.guard.num_failures == 0
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(1.5, 1), (torch.tensor(2), 2), (-1, None)])
+def test_a_scheduler_that_counts_parts_of_epochs_is_counted_in_whole_ones(
+    attach: Attach, network: torch.nn.Module, listening: Collector, epoch: Any, expected: int | None
+) -> None:
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    monitor = attach(network, optimizer, scheduler=scheduler, endpoint=listening.endpoint)
+    scheduler.last_epoch = epoch
+    monitor.step(1.0)
+    assert listening.wait_for(StepReport)[0].num_scheduler_steps == expected

@@ -101,7 +101,8 @@ def a_full_state() -> tuple[State, float]:
     story.now += 2.0
     core.say(b"peer-0", Heartbeat(step=32, num_dropped=3, utilization=0.9375), story.now)
     core.pass_time(story.now)
-    story.says(0, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), num_samples=32, num_tokens=4096))
+    measured = {"num_samples": 32, "num_tokens": 4096, "metrics": {"accuracy": 0.75}}
+    story.says(0, a_report(33, seq=40, clipping=Clipping(0.5), scaler=Scaler(2.0**15), **measured))
     story.says(
         1,
         a_report(
@@ -247,6 +248,7 @@ FROZEN = {
     "caboose_journal_writable": set(),
     "caboose_layer_activation_std": {"training_job", "stat"},
     "caboose_layer_dead_units_ratio": {"training_job", "stat"},
+    "caboose_layer_age_steps": {"training_job", "stat"},
     "caboose_layer_gradient_norm": {"training_job", "stat"},
     "caboose_layer_saturated_units_ratio": {"training_job", "stat"},
     "caboose_layer_update_ratio": {"training_job", "stat"},
@@ -303,6 +305,7 @@ FROZEN = {
     "caboose_snapshots_ready": {"training_job"},
     "caboose_steps_incomplete_total": {"training_job"},
     "caboose_tokens_per_second": {"training_job"},
+    "caboose_user_metric": {"training_job", "name"},
     "caboose_validation_loss": {"training_job"},
     "caboose_validation_metric": {"training_job", "stat"},
     "caboose_validation_step": {"training_job"},
@@ -507,6 +510,25 @@ def test_a_norm_that_is_taken_every_few_steps_stands_until_the_next_but_not_for_
         story.says(0, a_report(step, arrays={}))
     story.wait(3.0)
     assert "caboose_gradient_norm{" not in scrape(story.core.state)
+
+
+def test_the_layers_hold_the_norms_that_were_measured_last_and_say_how_old_they_are() -> None:
+    story = scenario(ranks=1).healthy(3)
+    for step in range(4, 11):
+        story.says(0, a_report(step, arrays={}))
+    story.wait(3.0)
+    lines = scrape(story.core.state).splitlines()
+
+    assert 'caboose_layer_gradient_norm{stat="max",training_job="train"}' in "\n".join(lines)
+    assert len([line for line in lines if line.startswith("caboose_worst_layer_gradient_norm{")]) == 4
+    assert 'caboose_layer_age_steps{stat="gradient",training_job="train"} 7.0' in lines
+
+
+def test_a_rank_holds_the_time_of_its_last_timed_step() -> None:
+    waits = Phases(0.5, 0.01, 0.1, 0.2, 0.01, forward_wait=0.0, backward_wait=0.25)
+    story = scenario(ranks=2).plays(3, phases=waits).plays(2, phases=None)
+
+    assert len([line for line in scrape(story.core.state).splitlines() if line.startswith("caboose_rank_own_s")]) == 2
 
 
 def test_the_norm_of_ranks_that_turn_out_to_reduce_gradients_themselves_does_not_stand() -> None:

@@ -87,6 +87,7 @@ POISON = {
     "descriptions": ("UPDATE descriptions SET body = ?", b"\x81\xa3job\x07"),
     "steps": ("UPDATE steps SET loss = ? WHERE step = 7", "x"),
     "part_steps": ("UPDATE part_steps SET loss = ? WHERE step = 7", "x"),
+    "named_steps": ("UPDATE named_steps SET value = ? WHERE step = 7", "x"),
     "episodes": ("UPDATE episodes SET first = ?", b"\xc1"),
     "episodes.severity": ("UPDATE episodes SET severity = ?", "dreadful"),
     "incidents": ("UPDATE incidents SET body = ?", msgspec.msgpack.encode({"job": 1})),
@@ -109,6 +110,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         execute(directory, "UPDATE descriptions SET body = ? WHERE body = ?", msgspec.msgpack.encode(hello), body)
     columns = "job, attempt, step, part, loss, bad"
     execute(directory, f"INSERT INTO part_steps ({columns}) SELECT job, attempt, step, 'actor', loss, 0 FROM steps")
+    columns = "job, attempt, step, source, name, value"
+    named = f"INSERT INTO named_steps ({columns}) SELECT job, attempt, step, 'metric', 'accuracy', loss FROM steps"
+    execute(directory, named)
     return directory
 
 

@@ -12,6 +12,7 @@ from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
 from caboose_daemon.store.history import HistoryReader, restore
 from caboose_daemon.store.journal import Journal
+from caboose_daemon.store.series import _width
 from caboose_wire import Phases
 from support.http import http
 from support.processes import DaemonProcess, running_daemon, wait_until
@@ -60,6 +61,31 @@ def test_a_window_is_read_from_the_key_and_nothing_is_sorted(journaled: Make, re
         plan = " ".join(row[3] for row in reader.connection.execute(f"EXPLAIN QUERY PLAN {sql}"))
         assert "SCAN steps" not in plan, sql
         assert "TEMP B-TREE" not in plan, sql
+
+
+def test_buckets_that_are_kept_are_those_that_are_read(tmp_path: Path, journaled: Make, reader: HistoryReader) -> None:
+    def fresh() -> object:
+        other = HistoryReader(tmp_path / "journal.sqlite")
+        try:
+            return other.curves("train", 10)
+        finally:
+            other.close()
+
+    story = scenario(ranks=1, core=journaled(max_steps=150)).plays(170, metrics=lambda rank, step: {"x": float(step)})
+    assert reader.curves("train", 10) == fresh()
+    story.losses(50.0).plays(8, metrics=lambda rank, step: {"x": float(step)})
+    assert reader.curves("train", 10) == fresh(), "the newest bucket is read again"
+    assert max(row["loss_max"] for row in reader.series("train", 10)) == 50.0
+    story.daemon_sleeps(4000.0)
+    story.core.journal.retention.advance(story.now)
+    assert reader.curves("train", 10) == fresh(), "what the retention deleted is not shown"
+
+
+def test_a_growing_run_rarely_changes_the_width_of_its_buckets() -> None:
+    widths = [_width(steps, 1000) for steps in range(200_000, 400_000, 1000)]
+
+    assert len(set(widths)) <= 9
+    assert all(1.0 <= width / (200 + number) <= 1.13 for number, width in enumerate(widths))
 
 
 def test_attempts_that_overlap_in_steps_are_apart_and_bounded_together(journaled: Make, reader: HistoryReader) -> None:

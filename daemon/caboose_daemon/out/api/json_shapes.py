@@ -58,9 +58,13 @@ def settings(values: Mapping[str, object]) -> Json:
 
 
 def step(summary: StepSummary) -> Json:
-    row = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
+    row: Json = {column.name: number(getattr(summary, column.name)) for column in STEP_COLUMNS}
     row |= {name: number(getattr(summary, name)) for name in RATES}
-    return row | {"parts": {each.name: part_numbers(each) for each in summary.parts}} if summary.parts else row
+    if summary.parts:
+        row["parts"] = {each.name: part_numbers(each) for each in summary.parts}
+    if summary.named:
+        row["named"] = [[each.source, each.name, number(each.value)] for each in summary.named]
+    return row
 
 
 def part_numbers(numbers: PartNumbers) -> Json:

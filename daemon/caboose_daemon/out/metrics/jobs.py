@@ -52,6 +52,9 @@ def add_job(job: Job, samples: JobSamples, now: float) -> None:
         samples.add("caboose_findings_total", count, rule, severity)
     _add_step(job, samples)
     _add_validation(job, samples)
+    for name in _chosen("user_metric", sorted(job.named.metrics), MAX_METRICS, samples):
+        samples.add("caboose_user_metric", job.named.metrics[name], name)
+    samples.names.leave_out(job.named.num_left_out)
 
 
 def _add_step(job: Job, samples: JobSamples) -> None:

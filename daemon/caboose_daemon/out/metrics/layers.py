@@ -31,13 +31,16 @@ class LayerSeries:
         self._worst: dict[str, Slots] = {}
 
     def add(self, job: Job, samples: JobSamples, now: float) -> None:
-        """Adds the values of the last step and of the last sample."""
+        """Adds the values as they were last measured, and how many steps ago that was."""
         self._matrices.look(job.layers)
         names = [layer.name for layer in job.layers]
         matrices = self._matrices.rows if len(self._matrices.rows) else np.arange(len(names))
-        if job.last is not None and len(norms := job.last.whole_layer_grad_norm) == len(names):
-            self._statistic("gradient_norm", norms, names, matrices, samples, now)
-        latest = job.meters.latest
+        norms, latest = job.meters.norms, job.meters.latest
+        for source, found in (("gradient", norms), ("sample", latest)):
+            if found is not None and job.last is not None:
+                samples.add("caboose_layer_age_steps", max(0, job.last.step - found.step), source)
+        if norms is not None and len(norms.values) == len(names):
+            self._statistic("gradient_norm", norms.values, names, matrices, samples, now)
         if latest is None:
             return
         modules = [module.name for module in job.modules]

@@ -112,6 +112,12 @@ CURVES = Section(
             "About 1 is efficient. Far above 1: the batch is too small. Far below 1: the batch is wastefully large.",
         ),
         of_job(
+            "caboose_user_metric",
+            "Last value of a metric that the training script reports with its steps, mean over ranks, by name",
+            "What is normal depends on the metric. At most 16 names have a series.",
+            "name",
+        ),
+        of_job(
             "caboose_validation_loss",
             "Last validation loss",
             "Falls with the training loss in a healthy run. Rising while training falls: overfitting.",

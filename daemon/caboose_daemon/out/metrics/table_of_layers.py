@@ -36,10 +36,19 @@ def _of_layers() -> tuple[Metric, ...]:
 
 LAYERS = Section(
     "Layers",
-    "Gradients are those of the last step; the rest comes from the last sample. Depth 00 is the input side, 31 the"
-    " output side, in the order in which the model registers its parameters. A layer enters the ten worst only if it is"
-    " twice as bad as the one it replaces, and then stays for 15 minutes.",
-    _of_layers(),
+    "Every gauge holds the value that was measured last; `caboose_layer_age_steps` is its age. Gradients are measured"
+    " on every step or every few, the rest with the samples. Depth 00 is the input side, 31 the output side, in the"
+    " order in which the model registers its parameters. A layer enters the ten worst only if it is twice as bad as the"
+    " one it replaces, and then stays for 15 minutes.",
+    (
+        *_of_layers(),
+        of_job(
+            "caboose_layer_age_steps",
+            "Steps since the values of the layers were last measured: `gradient` or `sample`",
+            "Below the interval of the measurements, by default 100 for samples. Growing: nothing is measured.",
+            "stat",
+        ),
+    ),
 )
 
 RANKS = Section(

@@ -12,7 +12,7 @@ UNITS = {
     "attempts": "job_attempt",
     "processes": "job_duplicates_refused_total",
     "unit of the loss": "loss validation_loss rank_loss part_loss",
-    "unit of the metric": "validation_metric",
+    "unit of the metric": "validation_metric user_metric",
     "learning rate": "learning_rate part_learning_rate",
     "L2 norm": "gradient_norm part_gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
     " layer_weight_norm depth_weight_norm worst_layer_weight_norm",

@@ -43,10 +43,12 @@ class Context:
     """Minimum time an incident is exported."""
     _history_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def series(self, job: str, points: int, first: int | None, last: int | None) -> list[dict[str, Any]]:
-        """A job's curves, or a window of them; one reader at a time on the connection."""
+    def curves(
+        self, job: str, points: int, first: int | None, last: int | None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """A job's curves, or a window of them, and those of its named numbers; one reader at a time."""
         with self._history_lock:
-            return self.history.series(job, points, first, last)
+            return self.history.curves(job, points, first, last)
 
     def latest_sample(self, job: str) -> dict[str, Any] | None:
         """The last sample of a job's layers."""

@@ -43,8 +43,9 @@ class SeriesApi:
         return await run_in_threadpool(self._answer, name, points, first, last)
 
     def _answer(self, name: str, points: int, first: int | None, last: int | None) -> Response:
-        rows = self._context.series(name, points, first, last)  # all finite: see `store.series`
-        return Response(msgspec.json.encode({"job": name, "steps": rows}), media_type="application/json")
+        rows, named = self._context.curves(name, points, first, last)  # all finite: see `store.series`
+        body = {"job": name, "steps": rows, "named": named}
+        return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 def _whole(request: Request, name: str, least: int, most: int) -> int | None:

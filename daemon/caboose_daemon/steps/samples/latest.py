@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caboose_daemon.steps.aligned import AlignedStep, middle
-from caboose_daemon.steps.masked import Masked, ModuleValues
+from caboose_daemon.steps.masked import LayerValues, Masked, ModuleValues
 
 OF_LAYERS = ("weight_norm", "update_ratio")
 OF_MODULES = ("activation_std", "activation_dead", "activation_saturated")
@@ -38,6 +38,35 @@ def update_latest(step: AlignedStep, before: LatestSample | None) -> LatestSampl
         if found is not None:
             modules[name] = _updated(_over_ranks(name, found), modules.get(name))
     return LatestSample(step.step, layers, modules)
+
+
+@dataclass(frozen=True)
+class LatestNorms:
+    """The gradient norm of every layer when it was last measured: norms may be taken every few steps only."""
+
+    step: int
+    values: LayerValues
+
+
+def update_norms(step: AlignedStep, before: LatestNorms | None) -> LatestNorms | None:
+    """With the norms of this step; a layer that it does not show keeps its value."""
+    if step.has_local_gradients:
+        return None  # no rank's own gradient is that of the model
+    found = step.whole_layer_grad_norm
+    if not step.has_layers or not len(found):
+        return before
+    if before is None or len(before.values) != len(found):
+        return LatestNorms(step.step, found)
+    is_new = found.has | found.is_absent
+    old = before.values
+    return LatestNorms(
+        step.step,
+        LayerValues(
+            np.where(is_new, found.values, old.values),
+            np.where(is_new, found.has, old.has),
+            np.where(is_new, found.is_absent, old.is_absent),
+        ),
+    )
 
 
 def _updated(new: Masked, old: Masked | None) -> Masked:

@@ -14,7 +14,7 @@ export function segments(rows, has, pauses = () => false) {
   let before = null;
   let numPauses = 0;
   for (const row of rows) {
-    if (before === null || row.attempt !== before.attempt) current = null;
+    if (before === null || row.attempt !== before.attempt || row.isAfterGap) current = null;
     numPauses = pauses(row) ? numPauses + 1 : 0;
     if (numPauses && numPauses < LONGEST_PAUSE) { /* neither drawn nor a gap */ }
     else if (!has(row)) current = null;
@@ -30,7 +30,7 @@ export function line(parts, valueOf) {
   const x = [], y = [], rows = [];
   for (const part of parts) {
     if (x.length) x.push(null), y.push(null), rows.push(null);
-    for (const row of part) x.push(row.step), y.push(valueOf(row)), rows.push(row);
+    for (const row of part) x.push(row.x), y.push(valueOf(row)), rows.push(row);
   }
   return { x, y, rows };
 }
@@ -40,26 +40,56 @@ export function band(parts, lowOf, highOf) {
   const x = [], y = [];
   for (const part of parts) {
     if (x.length) x.push(null), y.push(null);
-    for (const row of part) x.push(row.step), y.push(highOf(row));
-    for (let i = part.length - 1; i >= 0; i -= 1) x.push(part[i].step), y.push(lowOf(part[i]));
+    for (const row of part) x.push(row.x), y.push(highOf(row));
+    for (let i = part.length - 1; i >= 0; i -= 1) x.push(part[i].x), y.push(lowOf(part[i]));
   }
   return { x, y };
 }
 
-/** The steps shown when nothing is zoomed. */
-export function stepRange(rows) {
+const MOST_SPIKES = 80;
+const SPIKE = 4;
+const NEIGHBOURS = 20;
+
+/**
+ * The rows with a lowest or highest value that stands out from its bucket as that of no neighbour does: a mean hides one
+ * step of fifty, and a band is too pale for it. [row, value] pairs, the furthest out first; none among single steps.
+ */
+export function spikes(rows, [from, to], valueOf, lowOf, highOf, isLog) {
+  const scale = isLog ? (value) => (value > 0 ? Math.log(value) : null) : (value) => value;
+  const found = [];
+  for (const edge of [lowOf, highOf]) {
+    const far = [];
+    for (const row of rows) {
+      if (row.x < from || row.x > to || valueOf(row) === null || row.numSteps < 2) continue;
+      const [value, mean] = [scale(edge(row)), scale(valueOf(row))];
+      if (value !== null && mean !== null) far.push([row, edge(row), Math.abs(value - mean)]);
+    }
+    const usual = median(far.map(([, , distance]) => distance));
+    found.push(...far.filter(([, , distance], place) => {
+      if (!(distance > 0 && distance > usual)) return false; // half of them need no closer look
+      const around = far.slice(Math.max(0, place - NEIGHBOURS), place + NEIGHBOURS + 1);
+      return distance > SPIKE * median(around.map(([, , other]) => other));
+    }));
+  }
+  return found.sort((a, b) => b[2] - a[2]).slice(0, MOST_SPIKES);
+}
+
+const median = (numbers) => numbers.sort((a, b) => a - b)[numbers.length >> 1] ?? 0;
+
+/** The part of the axis shown when nothing is zoomed; `unit` is the least width of its edges. */
+export function fullRange(rows, unit) {
   if (!rows.length) return [0, 1];
   let low = Infinity, high = -Infinity;
-  for (const row of rows) (low = Math.min(low, row.step)), (high = Math.max(high, row.step));
-  const room = Math.max(1, (high - low) * 0.02);
+  for (const row of rows) (low = Math.min(low, row.x)), (high = Math.max(high, row.x));
+  const room = Math.max(unit, (high - low) * 0.02);
   return [low - room, high + room];
 }
 
-/** The values' range over the visible steps, with room; in decades on a log axis. Null when there are none. */
+/** The values' range over the visible rows, with room; in decades on a log axis. Null when there are none. */
 export function valueRange(rows, [from, to], lowOf, highOf, isLog) {
   let low = Infinity, high = -Infinity;
   for (const row of rows) {
-    if (row.step < from || row.step > to) continue;
+    if (row.x < from || row.x > to) continue;
     for (const value of [lowOf(row), highOf(row)]) {
       if (value === null || (isLog && value <= 0)) continue;
       low = Math.min(low, value);
@@ -87,11 +117,11 @@ export function logTicks([low, high]) {
   return [0.1, 0.5, 0.9].map((share) => Number((10 ** (low + (high - low) * share)).toPrecision(2)));
 }
 
-/** The first step of every drawn attempt. */
+/** Where every drawn attempt begins. */
 export function attemptStarts(rows) {
   const starts = [];
   for (const row of rows) {
-    if (starts.at(-1)?.attempt !== row.attempt) starts.push({ attempt: row.attempt, step: row.step });
+    if (starts.at(-1)?.attempt !== row.attempt) starts.push({ attempt: row.attempt, x: row.x });
   }
   return starts;
 }

@@ -8,6 +8,7 @@
 
 import { get, jobPath } from "./api.js";
 import { toRow } from "./model.js";
+import { toNamed } from "./named.js";
 
 const POINTS = 2000;
 const PAUSE_MS = 180;
@@ -26,18 +27,28 @@ export function startDetail(changed) {
 /** overview: as loaded with the page; loading, detail: of the range; failed: will be requested again. */
 export const detailState = () => state;
 
-/** The rows to draw for these steps now; requests finer ones if there may be any. */
+/** The rows and named curves to draw for these steps now; requests finer ones if there may be any. */
 export function rowsFor(model, steps, isAll) {
   if (isAll || !isThinned(model.rows, steps)) {
     drop();
-    return model.rows;
+    return { rows: model.rows, named: (...sources) => model.named.of(...sources) };
   }
   const wanted = windowAround(steps);
   if (isGoodEnough(loaded, model, wanted, steps)) {
     cancel();
     state = "detail";
   } else if (!question || !isGoodEnough(question, model, wanted, steps)) ask(model, wanted);
-  return loaded && loaded.job === model.name ? merged(model.rows, loaded) : model.rows;
+  const isFiner = loaded && loaded.job === model.name;
+  return {
+    rows: isFiner ? merged(model.rows, loaded.first, loaded.rows) : model.rows,
+    named: (...sources) => model.named.of(...sources).map((curve) => (isFiner ? finer(curve) : curve)),
+  };
+}
+
+/** A named curve with the window's rows in their place. */
+function finer({ source, name, rows }) {
+  const found = loaded.named.find((curve) => curve.source === source && curve.name === name);
+  return { source, name, rows: found ? merged(rows, loaded.first, found.rows) : rows };
 }
 
 const isThinned = (rows, [from, to]) => rows.some((row) => row.numSteps > 1 && row.step >= from && row.step - row.numSteps < to);
@@ -66,9 +77,9 @@ function ask(model, { first, last, width }) {
 async function load(asked) {
   try {
     const path = jobPath(asked.job, `/series?points=${POINTS}&from=${asked.first}&to=${asked.last}`);
-    const { steps } = await get(path, asked.abort.signal);
+    const { steps, named } = await get(path, asked.abort.signal);
     if (question !== asked) return;
-    loaded = { ...asked, rows: steps.map(toRow) };
+    loaded = { ...asked, rows: steps.map(toRow), named: toNamed(named) };
     [question, state] = [null, "detail"];
   } catch {
     if (question !== asked) return;
@@ -91,7 +102,7 @@ function drop() {
 }
 
 /** The whole curve with the window's rows in their place, attempt by attempt; later live steps follow. */
-function merged(overview, { first, rows }) {
+function merged(overview, first, rows) {
   const detail = grouped(rows);
   const whole = grouped(overview);
   const attempts = [...new Set([...whole.keys(), ...detail.keys()])].sort((a, b) => a - b);

@@ -2,6 +2,7 @@
 
 import { ApiError, get, jobPath } from "./api.js";
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
+import { offerExport } from "./export.js";
 import { compact, plural, whole } from "./format.js";
 import { namesIn } from "./layer_map.js";
 import { decadeTicks, finiteOf, isBad, STATS, valueText } from "./layer_stats.js";
@@ -143,9 +144,16 @@ function drawCurves(model, colours) {
   setNote(byId("layer-unseen"), unseen.length ? `Not monitored here: ${unseen.join("; ")}.` : "");
   keyed(byId("layer-charts"), shown, ([stat]) => stat, createChart, (element, [stat, values]) => {
     const last = values.findLast((value) => value !== null);
-    setText(element.firstElementChild.lastElementChild, `now ${valueText(stat, last)}`);
+    setText(element.querySelector(".hint"), `now ${valueText(stat, last)}`);
     window.Plotly.react(element.lastElementChild, tracesOf(stat, values, colours), layoutOf(stat, values, model, colours), CONFIG);
+    offerExport(element.lastElementChild, () => tableOf(stat, values));
   });
+}
+
+/** A statistic of the layer as a table. */
+function tableOf(stat, values) {
+  const { attempt, step, time } = found.samples;
+  return [["attempt", "step", "time", stat], ...step.map((at, place) => [attempt[place], at, new Date(time[place] * 1000).toISOString(), values[place]])];
 }
 
 const why = (reason) => (reason ? ` (${reason})` : "");
@@ -155,7 +163,9 @@ function createChart([stat]) {
   const chart = make("div", "chart");
   chart.setAttribute("role", "img");
   chart.setAttribute("aria-label", `${title} by step`);
-  return make("div", "", "", make("h4", "", `${title[0].toUpperCase()}${title.slice(1)} `, make("span", "hint")), chart);
+  chart.dataset.title = title;
+  const heading = make("h4", "", `${title[0].toUpperCase()}${title.slice(1)} `, make("span", "hint"));
+  return make("div", "", "", make("div", "chart-title", "", heading), chart);
 }
 
 /** One line per attempt, dots if there are few, and crosses at the bottom for non-finite values. */

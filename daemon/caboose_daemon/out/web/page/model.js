@@ -6,6 +6,7 @@
  */
 
 import { numeric } from "./format.js";
+import { NamedCurves } from "./named.js";
 import { RankTable } from "./ranktable.js";
 
 export const MAX_ROWS = 4000;
@@ -18,7 +19,11 @@ const ORDER = { critical: 2, warning: 1, info: 0 };
 const savedKey = ({ kind, name }) => `${kind} ${name}`;
 const isBad = (number) => number !== null && !Number.isFinite(number);
 const isLater = (one, other) => one.attempt > other.attempt || (one.attempt === other.attempt && one.step > other.step);
+const eventKey = ({ attempt, step, kind, fields }) => JSON.stringify([attempt, step, kind, fields]);
 const finite = (number) => (isBad(number) ? null : number);
+
+/** Each event once, however many ranks declared it. */
+const once = (events) => [...new Map(events.map((event) => [eventKey(event), event])).values()];
 
 /** A rate with its extremes in the bucket; null if unknown. */
 function rate(raw, name) {
@@ -58,6 +63,11 @@ export function toRow(raw) {
     secondsMax: finite(numeric(raw.step_seconds_max)) ?? finite(numeric(raw.step_seconds)),
     phases: PHASES.map((phase) => finite(numeric(raw[`${phase}_seconds`]))),
     parts: partRows(raw.parts),
+    time: numeric(raw.time),
+    firstStep: raw.first_step ?? raw.step,
+    firstTime: numeric(raw.first_time ?? raw.time),
+    numTokens: numeric(raw.num_tokens),
+    numSamples: numeric(raw.num_samples),
     numSteps: raw.num_steps ?? 1,
     numBad: Math.max(raw.num_bad ?? 0, seen),
   };
@@ -70,6 +80,7 @@ export class JobModel {
     this.ranks = new RankTable();
     this._facts = {};
     this.rows = [];
+    this.named = new NamedCurves();
     this.numOldAttempts = 0;
     this.incidents = new Map();
     this.findings = new Map();
@@ -80,6 +91,7 @@ export class JobModel {
     this.hasCurves = false;
     this.version = 0; // incremented by every change except the status
     this._early = [];
+    this._declared = []; // validations since loading began, while it lasts
     this._since = null; // live steps since loading began, while it lasts
     this._lastStep = new Map();
   }
@@ -102,13 +114,15 @@ export class JobModel {
   }
 
   /** Takes the whole curves; live steps that arrived meanwhile are applied on top. */
-  replaceCurves(series) {
+  replaceCurves(series, named = []) {
     this.rows = [];
+    this.named.replace(named);
     this._lastStep.clear();
     this.numOldAttempts = 0;
     this._dropOldAttempts(series);
     for (const raw of [...series, ...this._since]) this._append(raw);
-    this._since = null;
+    for (const event of this._declared) this.named.takeEvent(event);
+    [this._since, this._declared] = [null, []];
     const last = this.rows.at(-1);
     if (this.status && last?.attempt > this.status.attempt) this.status = { ...this.status, attempt: last.attempt };
     this.hasCurves = true;
@@ -117,7 +131,7 @@ export class JobModel {
 
   beginLoading() {
     this.isLoaded = false;
-    this._since = [];
+    [this._since, this._declared] = [[], []];
   }
 
   /** Takes one live update. */
@@ -136,7 +150,7 @@ export class JobModel {
     else if (kind === "incident") this._takeIncident(data);
     else if (kind === "decision") this.decisions.set(data.number, data);
     else if (kind === "ledger") this._takeEntry(data);
-    else if (kind === "event" && !this._knows(data)) this.events = [...this.events, data].slice(-MAX_EVENTS);
+    else if (kind === "event") this._takeEvent(data);
   }
 
   /** Whether there is something to draw: the lists are loaded and a status has arrived. */
@@ -145,7 +159,7 @@ export class JobModel {
   }
 
   get isFull() {
-    return this.rows.length > MAX_ROWS;
+    return this.rows.length > MAX_ROWS || this.named.isLongerThan(MAX_ROWS);
   }
 
   /** The incidents: the worst open ones first, then what the run ended with, then the last resolved. */
@@ -205,7 +219,7 @@ export class JobModel {
     this._facts = is_whole ? facts : { ...this._facts, ...facts };
     this.ranks.take(ranks, now);
     this.status = { ...this._facts, ranks: this.ranks.rows };
-    if (facts.events) this.events = facts.events;
+    if (facts.events) this.events = once(facts.events);
     // One status serves all pages, so it may be a little older than the last step and the last incident.
     const isOlder = before && !is_whole && isLater(before, this.status);
     if (isOlder) for (const name of ["attempt", "step", "loss", "last"]) this.status[name] = before[name];
@@ -219,6 +233,12 @@ export class JobModel {
     this._append(step);
     if (this._since && this._since.length < MAX_ROWS) this._since.push(step);
     if (isLater(step, this.status)) this.status = { ...this.status, attempt: step.attempt, step: step.step, loss: step.loss, last: step };
+  }
+
+  _takeEvent(event) {
+    this.named.takeEvent(event);
+    if (this._since && this._declared.length < MAX_ROWS) this._declared.push(event);
+    if (!this._knows(event)) this.events = [...this.events, event].slice(-MAX_EVENTS);
   }
 
   _takeIncident(incident) {
@@ -242,6 +262,7 @@ export class JobModel {
     if (raw.step <= last) return; // the loaded curve has it already
     this._lastStep.set(raw.attempt, raw.step);
     this.rows.push(toRow(raw));
+    this.named.takeStep(raw);
   }
 
   _dropOldAttempts(series) {
@@ -252,7 +273,9 @@ export class JobModel {
     }
   }
 
+  /** Whether this event is listed: every rank may declare it. */
   _knows(event) {
-    return this.events.some((known) => known.time === event.time && known.kind === event.kind);
+    const key = eventKey(event);
+    return this.events.some((known) => eventKey(known) === key);
   }
 }

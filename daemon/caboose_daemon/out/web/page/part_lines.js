@@ -1,8 +1,8 @@
 /* One line for each part of a job with several models: a GAN's two, an actor and its critics. */
 
 import { byFate, segments } from "./curves.js";
-import { decimal } from "./format.js";
-import { escape, lineTraces, partColour, stepName } from "./plot.js";
+import { decimal, escape } from "./format.js";
+import { lineTraces, partColour, stepName } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
 const LABELS = { loss: "loss", norm: "gradient norm", lr: "learning rate" };

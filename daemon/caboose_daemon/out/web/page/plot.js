@@ -6,8 +6,10 @@
 
 import { band, line, logTicks } from "./curves.js";
 import { byId, make, setNote } from "./dom.js";
-import { decimal, whole } from "./format.js";
-import { listenToKeys, zoomTo } from "./zooming.js";
+import { decimal, plural, whole } from "./format.js";
+import { tickLayout } from "./axis.js";
+import { offerExport } from "./export.js";
+import { axisKind, listenToKeys, zoomTo } from "./zooming.js";
 
 const RETRY_MS = 3000;
 export const PART_COLOURS = 6;
@@ -47,10 +49,13 @@ function askForPlotly(redraw) {
   requestAnimationFrame(() => setTimeout(() => document.head.append(script)));
 }
 
-export function draw(id, traces, layout) {
+/** Draws a chart; `rows` returns its numbers as a table, for an export. */
+export function draw(id, traces, layout, rows = null) {
   const element = byId(id);
   const isFirst = !element.classList.contains("js-plotly-plot");
   window.Plotly.react(element, traces, layout, CONFIG);
+  element.ariaLabel = (element.ariaLabel ?? "").replace(/ by \w+$/, ` by ${axisKind()}`);
+  if (rows) offerExport(element, rows);
   if (!isFirst) return;
   element.on("plotly_relayout", (change) => {
     const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
@@ -62,7 +67,7 @@ export function draw(id, traces, layout) {
 
 export const isNarrow = () => document.documentElement.clientWidth < 560;
 
-export function baseLayout(steps) {
+export function baseLayout(sight) {
   const axis = { color: colours.muted, gridcolor: colours.line, zeroline: false, linecolor: colours.line };
   return {
     margin: { l: isNarrow() ? 50 : 56, r: 12, t: 10, b: 30 },
@@ -76,7 +81,7 @@ export function baseLayout(steps) {
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.text, size: 12 }, align: "left" },
     // A copy: plotly writes into the ranges it is given.
-    xaxis: { ...axis, range: [...steps], showgrid: false, ticks: "outside", tickcolor: colours.line, nticks: isNarrow() ? 4 : 8, tickformat: ",d", separatethousands: true },
+    xaxis: { ...axis, range: [...sight], showgrid: false, ticks: "outside", tickcolor: colours.line, separatethousands: true, ...tickLayout(axisKind(), sight, isNarrow() ? 4 : 8) },
     yaxis: { ...axis, fixedrange: true, tickformat: "~g", nticks: 6, exponentformat: "e" },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
   };
@@ -112,6 +117,29 @@ export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null, accent 
   ];
 }
 
+/** A stroke from the line to each value that stands out, with its size where one hovers over its tip: a trace, or none. */
+export function spikeTraces(found, valueOf, fate, say = decimal) {
+  if (!found.length) return [];
+  const colour = { current: colours.accent, undone: colours.undone, earlier: colours.earlier }[fate];
+  const x = [], y = [], hovertext = [];
+  for (const [row, value] of found) {
+    x.push(row.x, row.x, null);
+    y.push(valueOf(row), value, null);
+    hovertext.push("", `${say(value)} in one of ${plural(row.numSteps, "step")} up to ${stepName(row, fate)}`, "");
+  }
+  return [{ x, y, name: "spikes", type: "scatter", mode: "lines", line: { color: colour, width: 1.5 }, hovertext, hoverinfo: "text" }];
+}
+
+/** The visible rows as a table, made when it is asked for; `columns` are its numbers by their names. */
+export function table(rows, [from, to], columns) {
+  return () => {
+    const names = Object.keys(columns);
+    const isSeen = (row) => row.x >= from && row.x <= to;
+    const cells = (row) => [row.attempt, row.firstStep, row.step, row.time ? new Date(row.time * 1000).toISOString() : null, ...names.map((name) => columns[name](row))];
+    return [["attempt", "first_step", "step", "time", ...names], ...rows.filter(isSeen).map(cells)];
+  };
+}
+
 /** The colour of a part, of a job with several models. */
 export const partColour = (number) => [colours.accent, colours.warning, colours.ok, colours.bad, colours.critical, colours.info][number % PART_COLOURS];
 
@@ -122,9 +150,6 @@ export function missing(model, what, otherwise) {
   const reason = model.status.blind[what];
   return reason ? `Not monitored: ${reason}` : otherwise;
 }
-
-/** Escapes text for plotly, which interprets some markup. */
-export const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);

@@ -6,12 +6,12 @@
  * below it names them in the stack's order with their shares.
  */
 
-import { band, byFate, segments, stacked, surviving, valueRange } from "./curves.js";
+import { runLines } from "./compare.js";
+import { band, byFate, segments, spikes, stacked, surviving, valueRange } from "./curves.js";
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
 import { belief, compact, decimal, duration } from "./format.js";
-import { incidentShapes } from "./marks.js";
 import { PHASES } from "./model.js";
-import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, stepName } from "./plot.js";
+import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
 const LAYERS = [...PHASES, "other"];
@@ -27,7 +27,8 @@ function unit(rows) {
   return { name: "steps", of };
 }
 
-export function drawThroughput(model, rows, steps, half) {
+export function drawThroughput(scene) {
+  const { model, rows, sight, half, shapes } = scene;
   const { name, of } = unit(rows);
   const rates = new Map(rows.map((row) => [row, of(row)]));
   const has = (row) => rates.get(row) !== null;
@@ -36,16 +37,18 @@ export function drawThroughput(model, rows, steps, half) {
   const traces = [];
   for (const [fate, part] of byFate(rows, model.status.attempt, model.rollbacks())) {
     const parts = segments(part, has);
-    traces.push(bandTrace(parts, low, high, fate));
+    traces.push(bandTrace(parts, low, high, fate), ...spikeTraces(spikes(part, sight, (row) => rates.get(row)?.mean ?? null, low, high, false), (row) => rates.get(row).mean, fate, amount));
     const hover = (row) => `${stepName(row, fate)}<br>${amount(mean(row))} ${name}/s` + (row.numSteps > 1 ? `<br>${amount(low(row))} to ${amount(high(row))}` : "");
     traces.push(...lineTraces(parts, mean, hover, fate, half && smoothed(parts, mean, half)));
   }
-  const layout = baseLayout(steps);
-  const range = valueRange(rows, steps, low, high, false);
+  traces.push(...runLines(scene.others, `${name} per second`, (row) => of(row)?.mean ?? null, false));
+  const layout = baseLayout(sight);
+  const range = valueRange(rows, sight, low, high, false);
   setScale(layout.yaxis, range && [0, range[1] * ROOM], false);
   layout.yaxis.tickformat = "~s";
-  layout.shapes = incidentShapes(model);
-  draw("throughput-chart", traces, layout);
+  layout.shapes = shapes;
+  const each = (pick) => (row) => rates.get(row)?.[pick] ?? null;
+  draw("throughput-chart", traces, layout, table(rows, sight, { [`${name}_per_second`]: each("mean"), lowest: each("low"), highest: each("high") }));
   setText(byId("throughput-hint"), `${name} per second`);
   const isEmpty = !rows.some(has);
   const reason = name === "steps" ? "The run does not report the number of samples per step." : "";
@@ -54,12 +57,12 @@ export function drawThroughput(model, rows, steps, half) {
 
 const amount = (value) => (value >= 1e4 ? compact(Math.round(value)) : decimal(value));
 
-export function drawPhases(model, rows, steps) {
+export function drawPhases({ model, rows, sight, gapShapes }) {
   const kept = surviving(rows);
   const stacks = new Map(kept.map((row) => [row, stacked(row)]));
   const parts = segments(kept, (row) => stacks.get(row) !== null);
   const whole = (row) => stacks.get(row)?.at(-1) ?? null;
-  const range = valueRange(kept, steps, whole, whole, false);
+  const range = valueRange(kept, sight, whole, whole, false);
   const [scale, unitName] = range && range[1] < 1 ? [1000, "ms"] : [1, "s"];
   const edge = (place) => (row) => (place < 0 ? 0 : stacks.get(row)[place] * scale);
   const hover = (row) => [stepName(row), `step time ${duration(row.seconds)}`, ...shares(stacks.get(row)).map(([name, seconds, share]) => `${name} ${duration(seconds)} (${belief(share)})`).reverse()].join("<br>");
@@ -75,16 +78,18 @@ export function drawPhases(model, rows, steps) {
     hoverinfo: "skip",
   }));
   const shown = parts.flat();
-  const inSight = ({ step }) => step >= steps[0] && step <= steps[1];
-  traces.push({ x: shown.map((row) => row.step), y: shown.map(edge(LAYERS.length - 1)), name: "step", type: "scatter", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover), hoverinfo: "text" });
-  const layout = baseLayout(steps);
+  const inSight = ({ x }) => x >= sight[0] && x <= sight[1];
+  traces.push({ x: shown.map((row) => row.x), y: shown.map(edge(LAYERS.length - 1)), name: "step", type: "scatter", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover), hoverinfo: "text" });
+  const layout = baseLayout(sight);
   const top = range ? range[1] * scale * ROOM : 1;
   setScale(layout.yaxis, [0, top], false);
+  layout.shapes = gapShapes;
   layout.annotations = labels(shown.filter(inSight), edge, top);
   layout.yaxis.ticksuffix = ` ${unitName}`;
   layout.hovermode = "x";
   layout.hoverdistance = 100;
-  draw("phase-chart", traces, layout);
+  const columns = LAYERS.map((name, place) => [`${name}_seconds`, (row) => (stacks.get(row) ? width(stacks.get(row), place) : null)]);
+  draw("phase-chart", traces, layout, table(kept, sight, { step_seconds: (row) => row.seconds, ...Object.fromEntries(columns) }));
   drawShares(shown.filter(inSight), stacks, isThere);
   const isEmpty = !shown.length;
   const isUnsplit = !isEmpty && !isThere.slice(0, -1).some(Boolean);
@@ -93,14 +98,15 @@ export function drawPhases(model, rows, steps) {
   setNote(byId("phase-note"), notes.join(" "));
 }
 
-/** Labels of the phases that have room for one, in the middle of the visible range. */
+/** Labels of the phases that have room for one, in the middle of the longest stretch without a gap. */
 function labels(rows, edge, top) {
-  const row = rows[Math.floor(rows.length / 2)];
+  const stretch = segments(rows, () => true).reduce((longest, part) => (part.length > longest.length ? part : longest), []);
+  const row = stretch[Math.floor(stretch.length / 2)];
   if (!row) return [];
   return LAYERS.flatMap((name, place) => {
     const [low, high] = [edge(place - 1)(row), edge(place)(row)];
     if (high - low < LABELLED * top) return [];
-    return { x: row.step, y: (low + high) / 2, text: name, showarrow: false, bgcolor: colours[`phase${place}`], borderpad: 2, font: { size: 11, color: inkOn(colours[`phase${place}`]) } };
+    return { x: row.x, y: (low + high) / 2, text: name, showarrow: false, bgcolor: colours[`phase${place}`], borderpad: 2, font: { size: 11, color: inkOn(colours[`phase${place}`]) } };
   });
 }
 
