@@ -30,6 +30,8 @@ SLOWER = 1.25
 """Ratio of late steps to early ones at which a run counts as slower."""
 WASTED = 0.2
 """Share of a step that is lost at least."""
+SLOW_AT_ONCE = 0.5
+"""Strength from which a slow loader is slow from its first batch on; see `faults.slow_loader`."""
 NO_CAUSE = "unknown"
 BINS = 10
 
@@ -82,7 +84,7 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
         incident for incident in result["incidents"] if LOUD[incident["worst"]] >= 1 and not incident["merged_into"]
     ]
     spoke = [f for f in result["findings"] if LOUD[f["severity"]] >= 1]
-    early = {f["rule"] for f in spoke if f["told_step"] is not None and f["told_step"] < draw.onset}
+    early = {f["rule"] for f in spoke if f["told_step"] is not None and f["told_step"] < begins_at(draw)}
     if not draw.disease:
         critical = {f["rule"] for f in spoke if f["severity"] == "critical"}
         return Judged(
@@ -93,7 +95,7 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
         )
     disease = find(draw.disease)
     about = [incident for incident in loud if _is_about_time(incident) == (disease.harm == "time")]
-    since = [(incident, step) for incident in about if (step := _detected(incident, draw.onset)) is not None]
+    since = [(incident, step) for incident in about if (step := _detected(incident, begins_at(draw))) is not None]
     main = min(since, key=lambda pair: (-LOUD[pair[0]["worst"]], pair[1]), default=None)
     causes = _causes(main[0]) if main is not None else ()
     first = causes[0] if causes and causes[0][1] >= 1.0 - sum(c for _, c in causes) else (NO_CAUSE, 0.0)
@@ -101,7 +103,7 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
         draw,
         is_mild=not does_harm(draw, did, None if twin is None else twin["did"]),
         num_incidents=len(since),
-        delay=None if main is None else min(step for _, step in since) - draw.onset,
+        delay=None if main is None else min(step for _, step in since) - begins_at(draw),
         cause=first[0],
         confidence=first[1],
         place=next((n for n, (cause, _) in enumerate(causes, 1) if cause in disease.causes), 0),
@@ -111,6 +113,11 @@ def judge(draw: Draw, result: dict[str, Any], twin: dict[str, Any] | None) -> Ju
         early=tuple(sorted(early)),
         causes=causes,
     )
+
+
+def begins_at(draw: Draw) -> int:
+    """The step from which something can be found: the stronger half of the slow loaders is slow from the start."""
+    return 0 if draw.disease == "slow_loader" and draw.strength >= SLOW_AT_ONCE else draw.onset
 
 
 def _is_about_time(incident: dict[str, Any]) -> bool:

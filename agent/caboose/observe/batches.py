@@ -1,6 +1,7 @@
 """The batches of the watched loader: index, epoch and shape always, range and bad elements on sampled steps."""
 
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from caboose.tensors.readable import own_part
 from caboose_wire import Batch
 
 MAX_DEPTH = 4
+RECENT, SMALL = 64, 16_384
+"""Inputs that are kept alive for a few steps, and the most elements that one of them has: 4 MB in all."""
 
 
 BatchPlace = tuple[int, int, Sequence[int]]
@@ -35,6 +38,10 @@ class BatchCounter:
         self.held: weakref.ref[torch.Tensor] | None = None
         """The last batch's first tensor, while something else keeps it alive."""
         self._shape: Sequence[int] = ()
+        self._input: weakref.ref[torch.Tensor] | None = None
+        """What the model was called with last."""
+        self._recent: deque[torch.Tensor] = deque(maxlen=RECENT)
+        """Small inputs on the host, kept until the reports of their steps are made, which go many to a message."""
 
     def begin_epoch(self, number: int | None = None) -> None:
         """The loader starts over; `number` is that of the epoch, if it is known."""
@@ -46,6 +53,20 @@ class BatchCounter:
         tensor = _first_tensor(batch)
         self._shape = tensor.shape if tensor is not None and not tensor.is_nested else ()
         self.held = weakref.ref(tensor) if tensor is not None else None
+
+    def see_input(self, args: Any) -> None:
+        """The model is called in training; what it is called with may be the loader's batch, changed by the loop."""
+        first = args[0] if type(args) is tuple and args else None
+        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+            self._input = None
+            return
+        self._input = weakref.ref(first)
+        if first.is_cpu and first.numel() <= SMALL and not first.requires_grad:
+            self._recent.append(first)
+
+    def reachable(self) -> "weakref.ref[torch.Tensor] | None":
+        """The step's input, while it exists: what the model was called with, else the loader's batch."""
+        return self.held if self._input is None else self._input
 
     def place(self) -> "BatchPlace | None":
         """Which batch the last one was; None if no loader is watched."""

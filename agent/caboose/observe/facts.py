@@ -56,7 +56,7 @@ def gather(
         "scaler": scaler is not None and bool(scaler.is_enabled()),
     }
     device = facts["device"]
-    facts |= _initial_weights(model) | _recurrent_weights(model) | _frozen_at_random(model)
+    facts |= _initial_weights(model) | _recurrent_weights(model) | _at_random(model, optimizers)
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -127,26 +127,36 @@ def _recurrent_weights(model: torch.nn.Module) -> dict[str, Scalar]:
     return {"init_recurrent": _rounded(max(found))} if found else {}
 
 
-def _frozen_at_random(model: torch.nn.Module) -> dict[str, Scalar]:
-    """`frozen_at_random`: elements of frozen weights that are still as torch draws them, which nothing has trained.
+def _at_random(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Scalar]:
+    """`frozen_at_random` and `unheld_at_random`: elements of weights that are still as torch draws them, and stay so.
 
-    torch draws linear and convolutional weights uniformly within one over the root of the inputs. Trained weights keep
-    neither that limit nor its deviation. Embeddings are left out: what they are drawn with has no limit.
+    The first are frozen, the second in no optimizer. torch draws linear and convolutional weights uniformly within one
+    over the root of the inputs. Trained weights keep neither that limit nor its deviation. Embeddings are left out:
+    what they are drawn with has no limit.
     """
-    found = num = 0
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    found = {"frozen_at_random": 0, "unheld_at_random": 0}
+    num = 0
     for module in model.modules():
         weight = module._parameters.get("weight")  # noqa: SLF001 - as above
-        if weight is None or weight.requires_grad or weight.dim() < 2 or num == MAX_INIT_LAYERS:
+        if weight is None or weight.dim() < 2 or num == MAX_INIT_LAYERS:
             continue
-        part = own(weight).detach().reshape(-1)[:65_536].float()
-        if part.numel() < MIN_DRAWN or isinstance(module, torch.nn.Embedding):
+        if isinstance(module, torch.nn.Embedding) or (weight.requires_grad and (not held or id(weight) in held)):
             continue
         num += 1
-        bound = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
-        off = abs(float(part.std()) * math.sqrt(3.0) / bound - 1.0)
-        if off < 3.0 / math.sqrt(part.numel()) and float(part.abs().max()) <= bound * 1.0001:
-            found += num_elements(weight)
-    return {"frozen_at_random": found} if found else {}
+        if _is_as_drawn(weight):
+            found["unheld_at_random" if weight.requires_grad else "frozen_at_random"] += num_elements(weight)
+    return {name: value for name, value in found.items() if value}
+
+
+def _is_as_drawn(weight: torch.Tensor) -> bool:
+    """Whether a weight's deviation and limit are those of torch's default initialisation."""
+    part = own(weight).detach().reshape(-1)[:65_536].float()
+    if part.numel() < MIN_DRAWN:
+        return False
+    bound = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
+    off = abs(float(part.std()) * math.sqrt(3.0) / bound - 1.0)
+    return off < 3.0 / math.sqrt(part.numel()) and float(part.abs().max()) <= bound * 1.0001
 
 
 def _rounded(ratio: float) -> float:

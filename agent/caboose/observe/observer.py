@@ -27,6 +27,7 @@ from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
+from caboose.observe.kept_gradients import KeptGradients
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
@@ -45,6 +46,9 @@ from caboose_wire import Layer, Mode, Part
 
 GRAPHS = ("activations", "some_activations")
 """What is not seen where none, or only some, of the compiled graphs can be read."""
+
+IDLE_STEPS = 100
+"""Steps of a loop in which no optimizer stepped, after which none is taken to; more than any usual accumulation."""
 
 
 @dataclass(slots=True)
@@ -111,6 +115,9 @@ class Observer:
         self._num_steps_taken = 0
         self._num_sparse = 0
         self._has_news = False
+        self._kept = KeptGradients(_parameters(optimizers[0]) if world == 1 and optimizers else ())
+        self._num_idle = 0
+        """Steps without one of an optimizer, since the start; -1 once that is known."""
         # Attached with the first optimizer step, as without code: what is in the gradients may be clipped already.
         self._is_mid_step = any(p.grad is not None for p in self.table.parameters)
         is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.table.parameters)
@@ -297,7 +304,7 @@ class Observer:
         takes_norms = self._takes_norms and not self._is_mid_step
         self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=takes_norms)
 
-    def _before_forward(self, module: torch.nn.Module, _args: Any, _kwargs: Any) -> None:
+    def _before_forward(self, module: torch.nn.Module, args: Any, _kwargs: Any) -> None:
         self._samples.end_forward()  # if the end of the forward before was not seen
         if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return  # an evaluation inside the loop, or an export, is not the step's forward
@@ -306,6 +313,8 @@ class Observer:
             self._is_mid_step = False
             self._begin_gradients()
         self._gradients.note_forward()
+        self._kept.note_forward()
+        self.batches.see_input(args)
         self._clipping.totals.note_forward()
         is_first = id(module) not in self._was_called
         self._was_called.add(id(module))
@@ -324,6 +333,7 @@ class Observer:
 
     def _before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
         self._check_parameters()
+        self._kept.note_clip()
         for number in self._gradients.holders(parameters):
             self._is_clip_scaled |= self._state.is_scaled(number)
             self._gradients.before_clip(number)
@@ -334,6 +344,10 @@ class Observer:
         self._clock.mark("optimizer")
         self._num_steps_taken += 1
         self._check_parameters()
+        if self._kept.is_watching and number == 0:
+            self._kept.before_step()
+            if self._kept.are_kept:
+                self._find("keeps_gradients")
         if not self._has_checked_untrained:
             self._has_checked_untrained = True
             self._has_news |= self.table.note_untrained()
@@ -347,6 +361,8 @@ class Observer:
     def _after_step(self, number: int) -> None:
         """An optimizer's step has ended."""
         optimizer = self.optimizers[number]
+        if self._kept.is_watching and number == 0:
+            self._kept.after_step()
         if isinstance(optimizer, EngineOptimizer):
             self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
         if self._is_sampled:
@@ -394,6 +410,7 @@ class Observer:
         if isinstance(loss, torch.Tensor) and not loss.is_cpu:
             return None
         number = None if loss is None else self.loss_on_host(loss)
+        self._note_idle(did_step=bool(self._num_steps_taken))
         self._num_steps_taken = 0
         self._step += 1
         if self._gradients.sparse_rows:
@@ -443,6 +460,7 @@ class Observer:
         self._is_mid_step = False
         did_step, self._num_steps_taken = bool(self._num_steps_taken), 0
         self._step += 1
+        self._note_idle(did_step=did_step)
         self._note_sparse_gradients()
         self._note_partial_gradients()
         return ObservedStep(
@@ -456,6 +474,24 @@ class Observer:
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=vector.pack(),
         )
+
+    def _note_idle(self, *, did_step: bool) -> None:
+        """A step of the loop has ended, with or without one of an optimizer."""
+        if self._num_idle < 0:
+            return
+        if did_step or self._has_scaler:
+            if self._num_idle >= IDLE_STEPS:
+                self._find("never_steps", is_so=False)
+            self._num_idle = -1
+            return
+        self._num_idle += 1
+        if self._num_idle == IDLE_STEPS and self._mode is not None:
+            self._find("never_steps")
+
+    def _find(self, name: str, *, is_so: bool = True) -> None:
+        """A fact about the loop that only its first steps show."""
+        self.facts[name] = is_so
+        self._has_news = True
 
     def _note_graphs(self) -> None:
         """What of the compiled graphs could not be read in the step that ends."""
@@ -488,6 +524,10 @@ class Observer:
         """Removes everything; the model and the optimizers are as before. Not for an optimizer's hook to call."""
         self.retire()
         self._hooks.close()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _modes(outline: Outline) -> dict[int, Modes]:

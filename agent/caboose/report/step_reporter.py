@@ -184,7 +184,7 @@ class StepReporter:
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
             batch=observer.batches.place(),
-            held=observer.batches.held,
+            held=observer.batches.reachable(),
             device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
             seen=seen,
             on_bad_number=self._on_bad_number,
@@ -193,6 +193,7 @@ class StepReporter:
             self._skipper.end_step()
         if observer.take_news():
             session.update_hello(
+                facts={**(session.hello.facts if session.hello is not None else {}), **observer.facts},
                 layers=observer.table.layers,
                 groups=observer.groups,
                 modules=observer.modules,
@@ -242,7 +243,7 @@ class StepReporter:
                 (governor.sample_every, governor.norm_every, governor.phase_every),
                 scheduler_steps(self._scheduler),
                 batches.place(),
-                batches.held,
+                batches.reachable(),
                 None if num_samples is None else kept_count(num_samples),
                 None if num_tokens is None else kept_count(num_tokens),
                 self._on_bad_number,

@@ -30,6 +30,8 @@ from caboose_daemon.rules.parts.blown_up_start import BEYOND_NOISE, CALM, NOTHIN
 
 EARLY = 300
 """Points that count as the start."""
+HAD_LEARNED = 0.5
+"""Share of its first loss below which a run has learned: a later jump is not that of its start."""
 JUMPED = 1.5
 """Ratio to the first loss that is a jump."""
 MIN_POINTS = 100
@@ -113,8 +115,23 @@ def early_jump(case: Case) -> Jump | None:
     if second < JUMPED * losses[0] or level < NOTHING_LEARNED * losses[0]:
         return None
     before = losses[: int(np.argmax(losses >= JUMPED * losses[0]))]
+    if len(before) >= CALM and float(np.median(before[-CALM:])) < HAD_LEARNED * losses[0]:
+        return None  # it had learned by then: whatever broke it was not its start
     has_recovered = len(before) >= CALM and is_back(level, scatter, float(np.median(before[-CALM:])))
     return None if has_recovered or second - level < BEYOND_NOISE * scatter else Jump(float(losses[0]), peak)
+
+
+FAR_OFF = 3.0
+"""First loss over chance that no usual initialisation and no usual input gives."""
+
+
+def first_excess(case: Case) -> float | None:
+    """The loss of the untrained model over that of a guess; None where either is not known."""
+    chance = case.chance
+    if chance is None or chance <= 0 or not has_first_step(case):
+        return None
+    first = case.curve("loss")[:1]
+    return None if not len(first) or np.isnan(first[0]) else float(first[0]) / chance
 
 
 def faded_gradient(case: Case) -> Fading | None:

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.rules.parts.depth import is_matrix
 from caboose_wire import Module
@@ -20,6 +21,14 @@ SATURATING = ("sigmoid", "tanh")
 RECTIFIED = ("relu", "relu6")
 FIRST_STEPS = 10
 """A condition that starts by this step was there from the start."""
+MIN_SAMPLES = 4
+"""Sampled batches that are alike by no chance."""
+VERY_LARGE = 300.0
+"""Absolute value above which inputs are not the bytes of an image either."""
+NO_INIT = 0.01
+"""Initial weights over those of He initialisation that are all but zero: units have nothing to fire on."""
+HUGE_INIT = 4.0
+"""Initial weights over those of He initialisation that make any learning rate too high."""
 FEW_SAMPLES = 16
 """Samples in a rank's batch below which dead units are not judged."""
 
@@ -78,6 +87,32 @@ def input_range(case: Case) -> tuple[float, float] | None:
     lows = [batch.lowest for batch in seen if batch.lowest is not None and np.isfinite(batch.lowest)]
     highs = [batch.highest for batch in seen if batch.highest is not None and np.isfinite(batch.highest)]
     return (min(lows), max(highs)) if lows and highs else None
+
+
+def wrong_from_the_start(case: Case) -> str | None:
+    """What made the first loss far worse than a guess, before any step was taken; None where nothing is known to."""
+    excess, weights, extent = curves.first_excess(case), init_ratio(case), input_range(case)
+    if excess is not None and excess < curves.FAR_OFF:
+        return None
+    if weights is not None and weights[1] > HUGE_INIT:
+        return f"initial weights are {weights[1]:.2g}x those of He initialisation"
+    if extent is not None and max(-extent[0], extent[1]) > VERY_LARGE and not has_embedding(case):
+        return f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}"
+    return None
+
+
+def has_constant_inputs(case: Case) -> bool:
+    """Whether each sampled batch had one and the same number in all elements, or all had exactly one odd range."""
+    seen = case.input_ranges
+    if len(seen) < MIN_SAMPLES or has_embedding(case):
+        return False
+    ranges = {(one.lowest, one.highest) for one in seen}
+    return all(low == high for low, high in ranges) or (len(ranges) == 1 and is_continuous(*next(iter(ranges))))
+
+
+def is_continuous(low: float, high: float) -> bool:
+    """Whether these limits are no natural ones, such as 0 and 1, that every good batch has."""
+    return any(round(limit, 2) != limit for limit in (low, high))
 
 
 def lost_gradient_at(case: Case) -> int | None:

@@ -25,6 +25,9 @@ BREAKS = frozenset({"loss_spike", "gradient_explosion", "divergence", "non_finit
 STANDS_STILL = frozenset({"not_learning", "plateau", "underfitting"})
 """Rules that see a run make no progress."""
 
+IN_LAYERS = frozenset({"dead_units", "saturation", "activation_collapse", "gradient_vanishing"})
+"""Rules about layers: what keeps a run from learning shows there, whenever a sample finds it."""
+
 CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "rank_silent": frozenset({"job_stalled", "throughput_regression"})
     | {"monitor_blind"},  # its last reports come too late, or never
@@ -34,7 +37,9 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "straggler": frozenset({"throughput_regression", "job_stalled"}),
     "data_starved": frozenset({"throughput_regression", "job_stalled", "straggler"}),
     "eval_mode": STANDS_STILL | {"overfitting", "metric_divergence"},
-    "frozen_parameters": STANDS_STILL | {"lr_too_low", "gradient_vanishing"},
+    "frozen_parameters": STANDS_STILL
+    | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting"}
+    | IN_LAYERS,
     "lr_schedule": BREAKS
     | STANDS_STILL
     | {"oscillation", "lr_too_high", "lr_too_low", "metric_divergence", "dead_units", "saturation"}
@@ -59,7 +64,7 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
     "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
     | {"overfitting", "metric_divergence"},  # a validation sees the weights in mid-swing
-    "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}),
+    "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting"}),
     "overfitting": frozenset({"metric_divergence", "saturation"}),  # answers that are certain saturate units
@@ -91,6 +96,10 @@ WARNS_OF: Mapping[str, frozenset[str]] = {
 }
 """What each piece of advice (a key of the finding's values) warns of. Settings last as long as the run, so only what
 begins within a horizon of the start is attributed to them."""
+AT_ANY_STEP: Mapping[str, frozenset[str]] = {
+    "high_lr": CONSEQUENCES["lr_too_high"] - {"non_finite"},
+}
+"""What acts at every step unsettles a run at any; a NaN after hundreds of good steps has a cause of its own."""
 EXTREME: Mapping[str, frozenset[str]] = {
     "high_dropout": BREAKS
     | STANDS_STILL
@@ -100,7 +109,12 @@ EXTREME: Mapping[str, frozenset[str]] = {
     "high_decay": STANDS_STILL
     | {"activation_collapse", "gradient_vanishing", "dead_units", "lr_too_high", "lr_too_low", "frozen_parameters"}
     | {"divergence", "loss_spike", "metric_divergence"},
-    "norm_of_few": BREAKS | STANDS_STILL | {"oscillation", "gradient_vanishing", "metric_divergence", "overfitting"},
+    "norm_of_few": BREAKS
+    | STANDS_STILL
+    | {"oscillation", "clipping", "gradient_vanishing", "metric_divergence", "overfitting"},
+    "kept_gradients": CONSEQUENCES["lr_too_high"]
+    | {"lr_too_high", "lr_too_low", "gradient_explosion", "overfitting", "loss_scale_collapse", "batch_size"},
+    "no_steps": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence", "lr_schedule", "overfitting"},
     "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
     "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence"},
     "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence"},
@@ -152,6 +166,7 @@ def _is_explained_by_advice(advice: Episode, other: Episode, horizon: int) -> bo
     return any(
         other.rule == CONFIRMED_BY.get(name)
         or other.rule in EXTREME.get(name, ())
+        or other.rule in AT_ANY_STEP.get(name, ())
         or (is_early and other.rule in WARNS_OF.get(name, ()))
         for name in _values(advice)
     )

@@ -7,6 +7,8 @@ the same however strongly it was clipped, so no outlier moves it far. Where most
 the learning rate sets the step length. Norms are large while the rate warms up, so those steps are not counted. A
 clipping that has never acted is an info: its limit may be far above the norms of this run.
 
+It has lasted since the first step of the share that is reported, whatever the step of the report.
+
 Frequent clipping alone harms nothing. It is an info where the loss falls and steps are not cut to a tenth, and with an
 optimizer that divides the gradient by its own size, as Adam does: a limit that cuts all steps alike changes none.
 
@@ -71,6 +73,7 @@ class Clipping(LastingRule[ClippingConfig]):
         self._num_scaled = 0
         self._losses: deque[float] = deque(maxlen=config.memory_steps)
         self._ratios: deque[float] = deque(maxlen=config.memory_steps)
+        self._steps: deque[int] = deque(maxlen=config.memory_steps)
 
     def _typical_ratio(self) -> float:
         return statistics.median(self._ratios) if self._ratios else 1.0
@@ -100,6 +103,7 @@ class Clipping(LastingRule[ClippingConfig]):
         self._num_clipped += is_clipped
         self._largest = max(self._largest, norm)
         self._ratios.append(ratio)
+        self._steps.append(step.step)
         if step.mean_loss is not None and math.isfinite(step.mean_loss):
             self._losses.append(step.mean_loss)
         self._share += (is_clipped - self._share) / min(self._num_steps, self.config.memory_steps)
@@ -133,6 +137,7 @@ class Clipping(LastingRule[ClippingConfig]):
             step.step,
             f"{100 * self._share:.0f} % of the last {self.config.memory_steps:,} steps clipped, "
             f"step {step.step:,} to {ratio:.2g} of its norm{ruling}",
+            onset=self._steps[0],
             values={"share": self._share, "clip_ratio": ratio},
         )
 

@@ -11,13 +11,16 @@ run has had its warm-up.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from caboose_daemon.rules.parts import risky_model
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.rules.parts.updates import Updates
+from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Group
@@ -29,6 +32,13 @@ ADAM_FAMILY = frozenset(
     | {"adam8bit", "pagedadam", "pagedadamw", "pagedadam8bit", "pagedadamw8bit", "adamwschedulefree", "lamb", "adan"}
 )
 """Whose usual rates are known. Others that have Adam in their names mix methods, with rates of their own (Muon)."""
+OF_THE_LOOP = ("keeps_gradients", "never_steps")
+"""Facts that the agent finds in the first steps, and not at attach."""
+LAST_LOSSES = 50
+"""Training losses whose median must fit a second softmax, as the validation loss does."""
+FITS = 3
+"""Evaluations in a row that must."""
+MIN_CLASSES = 3
 WARM_SHARE = 0.9
 """A run whose first rate is above this share of its highest rate was not warmed up."""
 
@@ -63,20 +73,58 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._ratios: list[float] = []
         self._lowest_loss = math.inf
         self._is_done = False
+        self._is_twice = False
+        self._num_fits = 0
+        self._losses: deque[float] = deque(maxlen=LAST_LOSSES)
+        self._knows_loop = False
 
     def observe(self, view: JobView) -> Finding | None:
         """The advice, at the first step and when there is more."""
         step = view.step
-        if step is None or self._is_done:
+        if step is None:
             return None
+        is_twice = self._is_softmax_twice(view, step)
+        if self._is_done:
+            return self._advise(step.step, self._softmax_too(view)) if is_twice else None
         self._num_steps += 1
         self._follow(view, step)
-        if self._num_steps == 1 and not self.is_open:
+        is_new = self._knows_loop != any(name in view.facts for name in OF_THE_LOOP)
+        self._knows_loop |= is_new
+        if is_new or (self._num_steps == 1 and not self.is_open):
             return self._advise(step.step, self._at_attach(view))
         if self._num_steps < self.config.look_steps:
             return None
         self._is_done = True
-        return self._advise(step.step, [*self._at_attach(view), *self._after_look_steps(view)])
+        advice = [*self._at_attach(view), *self._after_look_steps(view)]
+        if self._is_twice and all(name != "softmax_twice" for name, _, _ in advice):
+            advice += self._softmax_too(view)[-1:]
+        return self._advise(step.step, advice)
+
+    def _is_softmax_twice(self, view: JobView, step: AlignedStep) -> bool:
+        """Whether evaluations and training losses have shown what only a second softmax does; once.
+
+        Noisy labels give one of the two by chance: a model that is unsure has a high loss though it is right.
+        """
+        classes = view.setting("num_classes")
+        if self._is_twice or classes is None or classes < MIN_CLASSES or (loss := step.finite_loss) is None:
+            return False
+        for found in of_events(view.events) if view.events else ():
+            both = (found.loss, median(self._losses or [loss]))
+            fits = found.accuracy is not None and all(
+                risky_model.fits_second_softmax(one, found.accuracy, classes) for one in both
+            )
+            self._num_fits = self._num_fits + 1 if fits else 0
+        self._losses.append(loss)
+        self._is_twice = self._num_fits >= FITS
+        return self._is_twice
+
+    def _softmax_too(self, view: JobView) -> list[tuple[str, Severity, str]]:
+        """What is known already, and the second softmax."""
+        floor = risky_model.softmax_floor(view.setting("num_classes") or MIN_CLASSES)
+        text = f"the loss is that of a softmax applied twice, which is at least {floor:.3g}: cross entropy takes logits"
+        known = [] if self._last is None else [n for n in self._last.values if n != "softmax_twice"]
+        before = [] if self._last is None else [(name, self._last.severity, "") for name in known]
+        return [*before, ("softmax_twice", Severity.WARNING, text)]
 
     def resume(self, finding: Finding) -> None:
         """It was reported; how the run started is no longer visible."""
@@ -106,7 +154,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         return self._found(
             worst,
             step,
-            "; ".join(text for _, _, text in advice),
+            "; ".join(text for _, _, text in advice if text),
             onset=self._first_step,
             values={name: 1.0 for name, _, _ in advice},
         )
@@ -133,6 +181,8 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             "initial_weights": None if "resume" in view.regime.active else risky_model.initial_weights(view.facts),
             "high_decay": risky_model.decay(view.groups),
             "norm_of_few": risky_model.norm_of_few(view.facts, view.config),
+            "kept_gradients": risky_model.kept_gradients(view.facts),
+            "no_steps": risky_model.no_steps(view.facts),
             "frozen_at_random": risky_model.frozen_at_random(view.facts),
         }
         return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]

@@ -8,8 +8,10 @@ in bursts, and seven fast steps then hide the eighth that waits for all of them.
 either, so a step counts for at most `CLIP` usual ones, and a minimum share of steps must wait.
 
 The first batch of an epoch starts the workers and is left out, as are evaluation and compilation, whose time is not a
-step's. Waits below `min_wait_seconds` are not reported: in steps of a millisecond or two, asking the loader for a batch
-takes a tenth. It never pages: a slow run is not lost.
+step's. A ticket must be worth its time: short waits, of `min_wait_seconds` to `long_wait_seconds` per step, are
+reported once they have cost `min_lost_seconds` in all, or where steps mostly wait. In steps of a few
+milliseconds any loader takes a good part, on a busy machine most of all, and such a run is soon over. It never pages:
+a slow run is not lost.
 """
 
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ CLIP = 10.0
 OFTEN = 0.06
 """Share of steps that must wait: a starved loader with sixteen workers makes one step in sixteen wait."""
 ROUNDING = 1e-9
+MOST = 0.55
+"""Share of the step above which a short wait is reported as well."""
 CALM = 0.8
 """Share of the threshold below which it is resolved, so that a job at the threshold is reported once."""
 
@@ -43,6 +47,10 @@ class DataStarvedConfig(RuleConfig):
     """Steps over which the averages are taken."""
     min_wait_seconds: float = 0.001
     """Wait per step below which nothing is reported; asking any loader for a batch takes a fraction of this."""
+    long_wait_seconds: float = 0.01
+    """Wait per step that is reported at once."""
+    min_lost_seconds: float = 60.0
+    """Time lost in all, after which a shorter wait is reported."""
 
 
 class DataStarved(Rule[DataStarvedConfig]):
@@ -59,6 +67,7 @@ class DataStarved(Rule[DataStarvedConfig]):
         self._wait = 0.0
         self._total = 0.0
         self._often = 0.0
+        self._lost = 0.0
         self._weight = 0.0
         self._num_steps = 0
         self._epoch: int | None = None
@@ -91,6 +100,7 @@ class DataStarved(Rule[DataStarvedConfig]):
             if total > most:
                 wait, total = wait * most / total, most
         self._num_steps += 1
+        self._lost += wait
         self._wait += rate * (wait - self._wait)
         self._total += rate * (total - self._total)
         self._often += rate * ((wait > self.config.warn_share * total) - self._often)
@@ -100,7 +110,7 @@ class DataStarved(Rule[DataStarvedConfig]):
         share, seconds = self._wait / self._total, self._total / self._weight
         is_known = self._onset is not None
         limit = self.config.warn_share * (CALM if is_known else 1.0)
-        is_short = share * seconds < self.config.min_wait_seconds * (CALM if is_known else 1.0)
+        is_short = share * seconds < self._least_wait(share) * (CALM if is_known else 1.0)
         if share - limit <= ROUNDING or is_short or (not is_known and self._often / self._weight < OFTEN):
             return self._over(step, share)
         if self._onset is None:
@@ -118,6 +128,12 @@ class DataStarved(Rule[DataStarvedConfig]):
             phase="input",
             values={"share": share, "step_seconds": seconds, "wait_seconds": share * seconds},
         )
+
+    def _least_wait(self, share: float) -> float:
+        """The wait per step from which it is reported."""
+        config = self.config
+        is_worth_it = self._lost >= config.min_lost_seconds or share >= MOST
+        return config.min_wait_seconds if is_worth_it else config.long_wait_seconds
 
     def _over(self, step: AlignedStep, share: float) -> Finding | None:
         onset, self._onset = self._onset, None

@@ -13,8 +13,9 @@ have layers with and without a gradient: that is no turn). Experts and adapters,
 may bypass, and teachers and averages, which are copied from others, are left out by name. A bias may have a gradient of
 exactly zero because of the net's structure (before a norm, under a softmax), so for a bias only a missing gradient
 counts. Where the larger part of the model is in no optimizer, and all of it comes before the rest, only a head is
-trained on purpose: an info, as it is where the job's own settings declare it (`trained_in_part`). A layer missing from
-the middle or the end was forgotten.
+trained on purpose: an info, as it is where the job's own settings declare it (`trained_in_part`). But weights that are
+still as torch draws them were never trained: a head above them is no fine-tuning. A layer missing from the middle or
+the end was forgotten.
 """
 
 import re
@@ -186,7 +187,8 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
                 return None
         if not is_anything:
             return self._resolved(step, "every trainable layer gets gradients and updates")
-        is_on_purpose = table.is_head_alone or bool(view.config.get("trained_in_part"))
+        is_head_alone = table.is_head_alone and not view.setting("unheld_at_random")
+        is_on_purpose = is_head_alone or bool(view.config.get("trained_in_part"))
         is_warning = bool(idle.any() or still.any()) or not is_on_purpose
         summary, names = self._describe(view, idle, still, is_unheld=is_unheld)
         rows = np.flatnonzero(idle)

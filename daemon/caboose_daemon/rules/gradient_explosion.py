@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
+from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.view import JobView
 
 DOUBLED = math.log(2.0)
+SOLVED = 0.01
+"""Share of its first loss below which a run has solved its task: its gradients are those of a few samples."""
 MIN_SCALE = 0.05
 """Smallest scale of the norm's logarithm: the level is not taken to be known to better than 5 %."""
 
@@ -66,6 +69,9 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         super().__init__(config)
         self._norm = Baseline(config.warmup_steps)
         self._loss = Baseline(config.warmup_steps)
+        self._progress = Progress()
+        self._is_solved = False
+        """Whether next to nothing is left of the first loss."""
         self._last = math.nan
         self._num_since = 0
         """Steps since the last norm; those in which a part did not step do not count."""
@@ -85,6 +91,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         step = view.step
         if step is None:
             return None
+        self._follow_progress(view)
         self._num_since += step.mean_loss is not None or step.grad_norm is not None
         if (norm := step.finite_grad_norm) is None or norm <= 0:
             return None  # NaN and infinity are non_finite's; an exact zero is no explosion
@@ -149,6 +156,12 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             self._level, self._scale, self._is_known = self._norm.level, self._norm.scale, True
             self._num_high = 0
 
+    def _follow_progress(self, view: JobView) -> None:
+        loss = None if view.step is None else view.step.finite_loss
+        if loss is not None:
+            self._progress.observe(loss, view)
+            self._is_solved = not self._progress.is_signed and loss < SOLVED * self._progress.first
+
     def _is_loss_high(self, loss: float | None) -> bool:
         if loss is None:
             return False
@@ -159,6 +172,8 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         return is_high
 
     def _severity(self, norm: float, *, is_doubling: bool, is_loss_high: bool) -> Severity:
+        if self._is_solved:
+            return Severity.INFO
         num, ratio = self._num_high, norm / math.exp(self._level)
         if (num >= self.config.critical_steps and self._is_known) or (
             is_loss_high and num >= self.config.persist_steps

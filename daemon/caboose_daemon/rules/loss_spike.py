@@ -65,6 +65,9 @@ class LossSpikeConfig(RuleConfig):
     """Share of the run's improvement that a spike must undo to be critical; guards losses near zero."""
     calm_steps: int = 3
     """Steps near the old level before it is resolved."""
+    warning_share: float = 0.003
+    """Share of the improvement that a spike must undo to be more than an info: a task that is solved has losses near
+    zero, of which every batch's is many times the last one's."""
     warmup_steps: int = 20
     """Steps from which the level is learned before anything is judged."""
 
@@ -201,6 +204,8 @@ class LossSpike(Rule[LossSpikeConfig]):
         stays = num >= self.config.persist_steps or (num >= 2 and (episode.has_norm_jump or episode.is_lost))
         if stays and height >= self.config.critical_share * self._progress.gained(episode.level):
             return Severity.CRITICAL
+        if height < self.config.warning_share * self._progress.gained(episode.level):
+            return Severity.INFO
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
         return Severity.WARNING if num >= 2 or episode.has_norm_jump or is_tall else Severity.INFO
 

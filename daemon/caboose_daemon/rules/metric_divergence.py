@@ -2,12 +2,15 @@
 
 Design
 ------
-Four conditions, each over several evaluations:
+Five conditions, each over several evaluations:
 
 - the loss rises while accuracy stays: the model is over-confident, its probabilities are no longer calibrated;
 - the loss falls while accuracy stays, below what it could be: what is learned is not what is measured;
 - the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
-- the metric is at chance while the loss is good: the metric itself is wrong.
+- the metric is at chance while the loss is good: the metric itself is wrong;
+- the loss is far above the training loss before any sample could be memorised: the data differs, or is prepared
+  otherwise. It is judged where chance is known, so that the two losses have one scale: the loss of pairs, for one,
+  depends on the size of the batch.
 
 Exact equality is tested on the numbers as reported; a rounded log may repeat one by chance, hence more than two in a
 row. The metric is the first one whose name means that higher is better. The finding's values name the condition.
@@ -16,11 +19,17 @@ row. The metric is the first one whose name means that higher is better. The fin
 import math
 from dataclasses import dataclass
 
+from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_daemon.steps.view import JobView
 
+FEW_EPOCHS = 2.0
+"""Epochs below which nothing can be memorised."""
+LEARNED = 0.8
+"""Share of chance below which a training loss shows that something was learned."""
+TRAIN_MEMORY = 20
 CEILING = 0.95
 """A score above this has little room to rise."""
 
@@ -37,6 +46,10 @@ class MetricDivergenceConfig(RuleConfig):
     """Fall of the loss since the metric last changed, as a share."""
     hold: float = 0.01
     """Change of the metric, as a share, up to which it counts as unchanged, from its best or from its last change."""
+    apart: float = 2.0
+    """Validation over training loss in the first two epochs, above which the two never belonged together."""
+    gap: float = 0.1
+    """Distance of the two as a share of chance that is needed as well."""
     chance: float = 1.2
     """Metric over chance (1 / num_classes) below which it is at chance."""
 
@@ -58,7 +71,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._last_step = -1
         self._still_since: tuple[float, float] | None = None
         """Score and loss when the score last changed."""
-        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance"), 0)
+        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance", "apart"), 0)
+        self._train = math.nan
+        """The recent training loss."""
         self._num_to_wait = 0
         """Evaluations before an episode that was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
@@ -71,11 +86,15 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         step = view.step
         if step is None:
             return None
+        if (train := step.finite_loss) is not None:
+            self._train = train if math.isnan(self._train) else self._train + (train - self._train) / TRAIN_MEMORY
         if not view.events:
             return self._finding(step.step, "open") if self._onset is not None else None
         for validation in of_events(view.events):
             self._num_to_wait = max(0, self._num_to_wait - 1)
             self._evaluate(validation, step.step, view.setting("num_classes"))
+            if math.isfinite(validation.loss):
+                self._count("apart", self._is_apart(view, step.step, validation.loss))
         kind = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
         if kind is not None:
             self._onset = self._onset if self._onset is not None else step.step
@@ -110,6 +129,19 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         is_at_chance = is_known and score < self.config.chance / (num_classes or 1)
         self._count("chance", is_at_chance and loss < 0.5 * math.log(num_classes or 1))
 
+    def _is_apart(self, view: JobView, step: int, loss: float) -> bool:
+        """Whether the validation loss is far above the training loss while samples are new."""
+        batch, size = view.setting("batch_size"), view.setting("dataset_length")
+        is_new = bool(batch and size) and step * (batch or 0) * view.world < FEW_EPOCHS * (size or 0)
+        if not (is_new or self._counts["apart"] >= self.config.evaluations) or not 0 < self._train < loss:
+            return False
+        self._values |= {"loss": loss, "train": self._train}
+        chance = known(view)
+        if chance is None:
+            return False
+        far = loss - self._train > self.config.gap * chance
+        return far and self._train < LEARNED * chance and loss > self.config.apart * self._train
+
     def _is_stalled(self, score: float, loss: float) -> bool:
         still = self._still_since
         if still is None or abs(score - still[0]) > self.config.hold * max(abs(still[0]), 1e-12):
@@ -128,6 +160,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         if kind == "calibration":
             rise = f"from {v['best_loss']:.4g} to {v['loss']:.4g}"
             return f"validation loss rose {rise} while the metric stays at {v['score']:.4g}: over-confident"
+        if kind == "apart":
+            losses = f"validation loss {v['loss']:.4g} against a training loss of {v['train']:.4g}"
+            return f"{losses} before samples could be memorised: is the data prepared alike?"
         if kind == "stalled":
             return f"validation loss fell to {v['loss']:.4g} while the metric stays at {v['score']:.4g}"
         return f"metric at chance ({v['score']:.4g}) with a good validation loss of {v['loss']:.4g}: bug in the metric?"

@@ -50,7 +50,9 @@ MIN_WHOLE = 12
 MIN_EVALUATIONS = 3
 MEMORISING_POINTS = 80
 """Points before a significant fall can be memorisation: a slow start at chance level looks the same for a while."""
-KNOWING_EVALUATIONS = 8
+KNOWING_EVALUATIONS = 5
+VAGUE = 15.0
+"""Limit on the training loss's relative error, as a multiple of the improvement, where evaluations know better."""
 START_POINTS = 5
 START_ERROR = 1.7
 """Three standard errors of the median of that many normal values, in standard deviations of one."""
@@ -73,6 +75,8 @@ class NotLearningConfig(RuleConfig):
 
     min_steps: int = 500
     """Steps of a live run before the first judgement."""
+    epoch_steps: int = 200
+    """Likewise where that is an epoch or more: a run that has seen all of its samples has had its chance."""
     min_points: int = 20
     """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
@@ -144,10 +148,14 @@ class NotLearning(Rule[NotLearningConfig]):
         """Whether there are enough losses to judge: a log that is over will have no more."""
         num = self._curve.num_points
         if not is_log:
-            return num >= self.config.min_steps and len(self._curve.means) >= MIN_BUCKETS
+            return num >= self._least_steps(view) and len(self._curve.means) >= MIN_BUCKETS
         if num >= MIN_WHOLE and is_last(view, num):
             return True
         return num >= self.config.min_points and len(self._curve.means) >= MIN_BUCKETS and not is_too_early(view, num)
+
+    def _least_steps(self, view: JobView) -> int:
+        epochs = _epochs(view, self._curve.num_points)
+        return min(self.config.epoch_steps, self.config.min_steps) if epochs >= 1 else self.config.min_steps
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""
@@ -241,7 +249,7 @@ class NotLearning(Rule[NotLearningConfig]):
     def _is_known_from_evaluations(self, line: Trend) -> bool:
         """Whether evaluations, which scatter less, show that a noisy training loss is flat."""
         losses = self._evaluations.means
-        if len(losses) < KNOWING_EVALUATIONS or line.relative_error > 4 * self.config.min_improvement:
+        if len(losses) < KNOWING_EVALUATIONS or line.relative_error > VAGUE * self.config.min_improvement:
             return False
         shown = trend(losses)
         return abs(shown.relative) < self.config.min_improvement and shown.relative_error < self.config.min_improvement

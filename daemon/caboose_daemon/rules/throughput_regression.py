@@ -6,18 +6,24 @@ Work is tokens where they are reported, else samples, else steps. The baseline i
 sustained (an average over `baseline_steps` that only moves up): a baseline that follows the rate would sink along with
 it. The present rate is a shorter average of logarithms, in which one slow step counts for at most a factor of `CLIP`.
 
-A slowdown must exceed `slowdown` *and* the noise of that average, for `recent_steps`, so that batches of varying length
-are not reported, and for `min_seconds`: a short hiccup of a machine slows hundreds of steps of a millisecond. Start-up,
-compilation and evaluation are left out; a batch ramp, a data switch and a resume start a new baseline. The phase that
-grew most is named. It never pages: a slow run is not lost.
+A slowdown must exceed `slowdown` *and* the noise of that average, for `recent_steps`, so that batches of varying
+length are not reported, and must have cost `min_lost_seconds`: a ticket must be worth its time, and a busy machine
+slows thousands of steps of a few milliseconds. Steps that grow from one part of the run to the next, each time, to
+`grown_times` of their first length are reported at once, and with less growth where the memory grows as well: so
+grows what a loop keeps and never frees, while a machine that is busy with something else is slower now and then.
+Start-up, compilation and evaluation are left out; a batch ramp, a data switch and a resume start a new baseline. The
+phase that grew most is named. It never pages: a slow run is not lost.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 import numpy as np
 
 from caboose_daemon.format import amount, seconds
+from caboose_daemon.rules.parts.curve import Curve
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
@@ -27,6 +33,12 @@ from caboose_daemon.steps.view import JobView
 CLIP = math.log(3.0)
 SIGMAS = 6.0
 NEVER = 10**18
+PARTS = 12
+"""Parts of a run whose steps take longer and longer; by chance they are hardly ever in order."""
+THIRD = PARTS // 3
+QUARTERS = (0.25, 0.5, 0.75, 1.0)
+SLOWER_WITH_MEMORY, MORE_MEMORY = 1.5, 1.1
+"""Growth of the time of a step and of the process's memory that belong together."""
 CALM = 0.5
 """Share of the limit below which it is resolved."""
 
@@ -39,8 +51,10 @@ class ThroughputRegressionConfig(RuleConfig):
     """Share by which the rate is below the baseline that is reported."""
     recent_steps: int = 50
     """Steps over which the present rate is taken, and for which it must stay low."""
-    min_seconds: float = 10.0
-    """Time for which it must stay low as well; matters where steps take milliseconds."""
+    min_lost_seconds: float = 10.0
+    """Time that it must have cost as well; matters where steps take milliseconds."""
+    grown_times: float = 2.0
+    """Factor by which the time of a step has grown, without ever falling, that is reported whatever it has cost."""
     baseline_steps: int = 200
     """Steps over which the baseline is taken; nothing is judged before half as many."""
 
@@ -65,7 +79,11 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._phases = np.zeros(len(PHASES))
         self._usual_phases = np.zeros(len(PHASES))
         self._lasting = Lasting(config.recent_steps, config.recent_steps // 2)
-        self._slow_seconds = 0.0
+        self._lost_seconds = 0.0
+        self._times = Curve()
+        """Logarithms of the time per unit of work."""
+        self._memory = Curve()
+        """Of the process, in the sampled steps."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the job is slower than its baseline."""
@@ -77,8 +95,11 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         if seconds is None or not (seconds > 0 and work > 0):
             return None
         if unit != self._unit:
-            self._unit, self._num_steps, self._best = unit, 0, -math.inf
-        self._slow_seconds += seconds
+            self._unit, self._num_steps, self._best, self._times = unit, 0, -math.inf, Curve()
+        if step.is_sampled:
+            used = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
+            self._memory.add(float(used))
+        self._lost_seconds += seconds * max(0.0, 1.0 - math.exp(self._recent - self._best)) if self._num_steps else 0.0
         self._learn(math.log(work / seconds), np.array([phase or 0.0 for phase in step.typical_phases]))
         if self._num_steps < self.config.baseline_steps // 2:
             return None
@@ -102,6 +123,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             self._square = rate * rate
         else:
             rate = min(max(rate, self._slow - CLIP), self._slow + CLIP)
+        self._times.add(-rate)
         recent = 1.0 / min(self._num_steps, config.recent_steps)
         self._recent += recent * (rate - self._recent)
         self._square += recent * (rate * rate - self._square)
@@ -119,9 +141,10 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         limit = least * CALM if self._lasting.is_open else max(least, SIGMAS * noise)
         is_slow = below > limit
         if not (is_slow or self._lasting.is_open):
-            self._slow_seconds = 0.0
-        if not self._lasting.is_open:  # its steps count only once its time is long enough
-            self._lasting.persist = config.recent_steps if self._slow_seconds >= config.min_seconds else NEVER
+            self._lost_seconds = 0.0
+        if not self._lasting.is_open:  # its steps count only once it has cost enough
+            has_cost = self._lost_seconds >= config.min_lost_seconds or self._grows()
+            self._lasting.persist = config.recent_steps if has_cost else NEVER
         verdict = self._lasting.judge(step.step, is_slow)
         if verdict == "quiet":
             return None
@@ -144,6 +167,27 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             state=verdict,
             values={self._unit: now, "baseline": before, "slowdown": 1 - now / before},
         )
+
+    def _grows(self) -> bool:
+        """Whether steps have taken longer in each part of the run than in the part before."""
+        means = self._times.means
+        if len(means) < 2 * PARTS or self._times.num_points < self.config.baseline_steps // 2:
+            return False
+        size = len(means) // PARTS
+        levels = [median(means[-size * (PARTS - i) :][:size]) for i in range(PARTS)]
+        if all(later > earlier for earlier, later in pairwise(levels)):
+            return levels[-1] - levels[0] > math.log(self.config.grown_times)
+        first, middle, last = (median(levels[i * THIRD :][:THIRD]) for i in range(3))
+        return self._is_memory_growing() and first < middle < last > first + math.log(SLOWER_WITH_MEMORY)
+
+    def _is_memory_growing(self) -> bool:
+        """Whether the process had more memory at the last sampled step than at half of them, and there than before."""
+        used = self._memory.means
+        if len(used) < 2 * len(QUARTERS):
+            return False
+        marks = [used[int(share * (len(used) - 1))] for share in QUARTERS]
+        is_rising = all(later > earlier for earlier, later in pairwise(marks))
+        return is_rising and marks[-1] > MORE_MEMORY * marks[0]
 
     def _grown(self) -> tuple[str, str]:
         """The phase that explains most of the slowdown, if one does, and its times as text."""

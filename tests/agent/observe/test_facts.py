@@ -50,3 +50,13 @@ def test_frozen_weights_that_were_trained_or_drawn_otherwise_are_not() -> None:
         normal.weight.normal_(0.0, 0.1)
 
     assert "frozen_at_random" not in of(frozen(trained, normal, small, nn.Embedding(40, 32)))
+
+
+def test_weights_in_no_optimizer_that_nothing_has_trained_are_counted() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(32, 64), nn.Linear(64, 32)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+
+    found = facts.gather(nn.Sequential(body, head), [optimizer], schedulers=[], scaler=None)
+
+    assert (found["unheld_at_random"], "frozen_at_random" in found) == (body.weight.numel(), False)

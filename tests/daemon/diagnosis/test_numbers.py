@@ -211,8 +211,7 @@ def test_an_infinite_loss_in_float16_is_an_overflow_before_a_logarithm() -> None
     diagnosis = diagnose(a_case(broke, scale, curves=CALM, facts={"scaler": True}, visible=SEES))
 
     assert best(diagnosis) == "fp16_overflow"
-    (against, *_) = told(diagnosis, "log_of_zero").evidence_against
-    assert against.startswith("float16 is in use")
+    assert "log_of_zero" not in order(diagnosis)
 
 
 def test_float32_without_a_scaler_does_not_overflow_like_float16() -> None:

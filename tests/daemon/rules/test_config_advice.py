@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caboose_wire import Clipping, Group
+from caboose_wire import Clipping, Event, Group
 from support.ranks import EVERYTHING
 from support.scenario import JournaledCore, Scenario
 from support.scenario import scenario as of_all_rules
@@ -146,3 +146,28 @@ def test_a_restarted_daemon_does_not_tell_it_again(tmp_path: Path) -> None:
 
 def test_abstains_when_nothing_is_known() -> None:
     assert scenario(groups=(), facts={}).healthy(300).is_silent
+
+
+@pytest.mark.parametrize(("fact", "name"), [("keeps_gradients", "kept_gradients"), ("never_steps", "no_steps")])
+def test_a_loop_that_forgets_a_call_is_advised(fact: str, name: str) -> None:
+    story = a_run(facts={fact: True})
+
+    assert name in advice(story.plays(10))
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "is_twice"),
+    [(1.51, 0.95, True), (0.3, 0.95, False), (1.86, 0.6, False)],
+)
+def test_a_second_softmax_that_no_module_shows_is_seen_in_loss_and_accuracy(
+    loss: float, accuracy: float, is_twice: bool
+) -> None:
+    """Ten classes: probabilities have a loss of 1.46 at least. A model that is right less often may have any loss."""
+    story = a_run(facts={"num_classes": 10.0})
+    for step in range(1, 9):
+        story.plays(50, loss=loss)
+        fields = {"loss": loss, "accuracy": accuracy}
+        story.says(0, Event(attempt=0, step=50 * step, time=story.now, kind="validation", fields=fields))
+    story.plays(5, loss=loss)
+
+    assert ("softmax_twice" in {name for e in story.of("config_advice") for name in e.last.values}) is is_twice

@@ -205,3 +205,18 @@ def test_what_has_ended_is_seen_to_have_ended_after_a_restart() -> None:
     watched = Watch("metric_divergence").over(run, steps=6 * EVERY + 1).restarted().over(run)
 
     assert watched.only().last.state == "resolved"
+
+
+# Apart from the start
+
+
+def test_a_validation_loss_far_above_the_training_loss_in_the_first_epochs_is_no_overfitting() -> None:
+    def job(validation: float, size: float = 3500.0) -> Watch:
+        """Evaluations that are not equal to the last digit; the training loss falls from 4 to 2."""
+        config = {"batch_size": 32, "dataset_length": size, "num_classes": 100}
+        return watch([validation + 0.01 * i for i in range(8)], config=config)
+
+    episode = job(9.0).only()
+    assert (episode.severity, episode.first.values["apart"]) == ("warning", 1)
+    assert job(2.0).is_silent, "near the training loss"
+    assert job(9.0, size=64.0).is_silent, "it may be memorised by then"

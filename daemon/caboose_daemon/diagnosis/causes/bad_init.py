@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import model_facts
+from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
@@ -46,6 +46,9 @@ class BadInit(Cause):
             elif 0 < low < SMALL:
                 is_off = True
                 yield supports(FAIR, f"initial weights as small as {low:.2g}x those of He initialisation")
+        excess = curves.first_excess(case)
+        if is_off and excess is not None and excess > curves.FAR_OFF:
+            yield supports(STRONG, f"the first loss, before any step, was {excess:.3g}x that of a guess")
         if is_off and zero_gradients(case):
             yield supports(STRONG, "layers have gradients of exactly zero from the start")
         inside = [member for rule in INSIDE if (member := case.episode(rule)) is not None]

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+FAR = 100.0
+"""Growth that a run does not survive whose steps alone are too large."""
 GREW = 5.0
 """Growth of the loss over its first level that shows targets running away."""
 PARTS = 8
@@ -40,7 +42,8 @@ class BootstrappedTargets(Cause):
         levels = np.array([float(np.median(part)) for part in np.array_split(losses, PARTS)])
         if levels[0] > 0 and levels[-1] > GREW * levels[0] and (np.diff(levels) > 0).mean() > 0.7:
             grew = levels[-1] / levels[0]
-            yield supports(STRONG, f"loss rose steadily, {grew:.2g}x over the run, as values that chase themselves do")
+            weight = DECISIVE if grew > FAR else STRONG
+            yield supports(weight, f"loss rose steadily, {grew:.2g}x over the run, as values that chase themselves do")
             update = case.update_ratio
             if update is not None and update < 1e-2:
                 yield supports(FAIR, f"weights change by only {100 * update:.2g} % per step")

@@ -76,4 +76,5 @@ def _limit(case: Case) -> float | None:
         return None
     at = case.curve("grad_norm")[case.steps == finding.step]
     ratio = finding.values.get("clip_ratio")
-    return float(at[0]) * ratio if len(at) and ratio is not None and np.isfinite(at[0]) else None
+    limit = float(at[0]) * ratio if len(at) and ratio is not None and np.isfinite(at[0]) else 0.0
+    return limit if limit > 0 else None

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
-
-MIN_SAMPLES = 4
-"""Sampled batches of one and the same range that are no chance."""
 
 
 class ConstantInput(Cause):
@@ -18,11 +15,14 @@ class ConstantInput(Cause):
     id = "constant_input"
     title = "inputs that never change"
     is_plain = True
-    explains = STANDS_STILL | {"overfitting", "metric_divergence", "lr_too_low", "frozen_parameters"}
+    explains = STANDS_STILL | {
+        *("overfitting", "metric_divergence", "lr_too_low", "frozen_parameters"),
+        *("dead_units", "gradient_vanishing", "activation_collapse"),
+    }
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         seen = case.input_ranges
-        if len(seen) < MIN_SAMPLES or model_facts.has_embedding(case):
+        if len(seen) < model_facts.MIN_SAMPLES or model_facts.has_embedding(case):
             return
         ranges = {(one.lowest, one.highest) for one in seen}
         if all(low == high for low, high in ranges):
@@ -33,7 +33,7 @@ class ConstantInput(Cause):
         elif len(ranges) == 1:
             low, high = next(iter(ranges))
             text = f"{len(seen)} sampled batches all range from exactly {low:.6g} to exactly {high:.6g}"
-            yield supports(STRONG if _is_continuous(low, high) else FAIR, text)
+            yield supports(DECISIVE if model_facts.is_continuous(low, high) else FAIR, text)
         else:
             yield opposes(DECISIVE, f"the range of the inputs differs between {len(seen)} sampled batches")
 
@@ -44,8 +44,3 @@ class ConstantInput(Cause):
             avoid="do not change learning rate or model: there is nothing in these inputs to learn from",
             verify="the range of the inputs differs from one sampled batch to the next",
         )
-
-
-def _is_continuous(low: float, high: float) -> bool:
-    """Whether these limits are no natural ones, such as 0 and 1, that every good batch has."""
-    return any(round(limit, 2) != limit for limit in (low, high))

@@ -9,6 +9,9 @@ from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+LARGE_UPDATE = 3e-2
+"""Update-to-weight ratio of steps that are too large for any unit."""
+
 
 class DyingRelu(Cause):
     """ReLU units that are zero for every sample."""
@@ -21,6 +24,11 @@ class DyingRelu(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         share = case.value("dead_units", "share")
         finding = case.finding("dead_units")
+        if model_facts.has_constant_inputs(case):
+            yield opposes(STRONG, "the inputs never change: units without variation show nothing")
+        weights = model_facts.init_ratio(case)
+        if weights is not None and weights[1] < model_facts.NO_INIT:
+            yield opposes(STRONG, f"initial weights were at most {weights[1]:.2g}x those of He initialisation")
         has_relu = bool(model_facts.kinds(case) & set(model_facts.RECTIFIED))
         if has_relu and zero_gradients(case) and case.found("frozen_parameters"):
             yield supports(STRONG, "layers below ReLUs have gradients of exactly zero")
@@ -43,6 +51,10 @@ class DyingRelu(Cause):
             yield supports(SLIGHT, "no norm layer centres the inputs of the ReLUs")
         if case.found("lr_too_high", "divergence", "loss_spike", "gradient_explosion"):
             yield opposes(FAIR, "the run was unstable: steps that are too large kill units too")
+        before = case.update_before
+        if before is not None and before.value > LARGE_UPDATE:
+            text = f"weights changed by {100 * before.value:.2g} % at step {before.step:,}"
+            yield opposes(FAIR, f"{text}: such steps kill units")
 
     def advise(self, case: Case) -> Advice:
         finding = case.finding("dead_units")

@@ -45,6 +45,8 @@ class Fp16Overflow(Cause):
             largest = case.value("loss_scale_collapse", "largest_activation")
         if largest is not None and largest > NEAR * model_facts.HALF_MAX:
             yield supports(FAIR, f"activations reached {largest:.3g}, float16 ends at 65504")
+        if finding is not None and finding.values.get("loss_is_infinite") and model_facts.is_half(case):
+            yield supports(STRONG, "the first bad loss was infinite, as numbers above 65504 are in float16")
         if finding is not None and finding.phase == "input":
             yield opposes(STRONG, "the inputs were already not finite")
         elif finding is not None and scale is None:

@@ -34,6 +34,9 @@ class GradientsNotZeroed(Cause):
     rarity = 0.5
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
+        if case.facts.get("keeps_gradients") is True:
+            yield supports(DECISIVE, "each gradient was added to the one before it: nothing sets them to zero")
+            yield supports(STRONG, "so every step repeats all those before it")
         norms = case.curve("grad_norm")
         norms = norms[np.isfinite(norms) & (norms > 0)]
         if len(norms) < MIN_STEPS or not curves.has_first_step(case):

@@ -26,6 +26,9 @@ class GraphDisconnected(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         if not case.sees("gradients"):
             return
+        if case.facts.get("never_steps") is True:
+            yield opposes(DECISIVE, "no optimizer has taken a step, so no gradient was read")
+            return
         norms = case.curve("grad_norm")
         known = norms[np.isfinite(norms)]
         without = case.value("frozen_parameters", "without_gradient") or 0.0

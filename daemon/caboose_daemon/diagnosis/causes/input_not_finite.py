@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -39,6 +39,8 @@ class InputNotFinite(Cause):
         elif case.world > 1 and len(finding.ranks) == 1:
             text = f"only rank {finding.ranks[0]} of {case.world} is affected, with the same weights as the others"
             yield supports(STRONG, f"{text}: its data differs")
+        elif bad is None and "loss_is_infinite" in finding.values and not finding.values["loss_is_infinite"]:
+            yield supports(SLIGHT, "the loss became NaN from one step to the next, and the batch was not seen")
         growing = curves.growth_before_nan(case)
         if growing is not None:
             yield opposes(STRONG, growing.text)

@@ -44,9 +44,14 @@ class LogOfZero(Cause):
             else:
                 yield supports(FAIR, "the loss was the first bad number that was seen")
         if model_facts.is_half(case):
-            yield opposes(FAIR, "float16 is in use, and its overflow makes the loss NaN or infinite too")
+            weight = STRONG if finding.values.get("loss_is_infinite") else FAIR
+            yield opposes(weight, "float16 is in use, and its overflow makes the loss NaN or infinite too")
         elif finding.values.get("loss_is_infinite"):
-            yield supports(FAIR, "the first bad loss was infinite, as -log(0) is, and not NaN")
+            is_sudden = curves.growth_before_nan(case) is None
+            text = "the first bad loss was infinite, as -log(0) is, and not NaN"
+            yield supports(STRONG if is_sudden else FAIR, text + (": it had not grown before" if is_sudden else ""))
+        elif "loss_is_infinite" in finding.values and not case.hunts:
+            yield opposes(SLIGHT, "the first bad loss was NaN, and not infinite, as -log(0) is")
         if finding.values.get("bad_inputs") == 0:
             yield supports(SLIGHT, "all elements of the batch were finite")
         largest = finding.values.get("largest_activation")

@@ -14,6 +14,8 @@ ADAM_USUAL = 1e-2
 """Learning rate above which the Adam family is unusual."""
 HEALTHY_UPDATE = 1e-2
 """Update-to-weight ratio that is healthy."""
+LARGE_UPDATE = 3e-2
+"""Ratio that hardly any healthy run has after its first steps."""
 DEAD_UPDATE = 1e-6
 """Update-to-weight ratio of a dead model, which shows nothing about its earlier steps."""
 NEAR_PEAK, PAST_PEAK = 0.8, 0.2
@@ -37,6 +39,11 @@ class LrTooHigh(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         yield from self._updates(case)
         yield from self._start(case)
+        wrong = model_facts.wrong_from_the_start(case)
+        if wrong is not None:
+            yield opposes(STRONG, f"{wrong}: any learning rate is too high for that")
+        if case.facts.get("keeps_gradients") is True:
+            yield opposes(STRONG, "gradients are never set to zero: they grow without limit at any learning rate")
         correlation = case.value("oscillation", "correlation")
         if correlation is not None:
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
@@ -81,7 +88,8 @@ class LrTooHigh(Cause):
         if before is not None:
             share = f"weights changed by {100 * ratio:.2g} % at step {before.step:,}"
         if ratio > HEALTHY_UPDATE:
-            yield supports(FAIR, f"{share}, above the usual 1 %")
+            weight = STRONG if ratio > LARGE_UPDATE else FAIR
+            yield supports(weight, f"{share}, above the usual 1 %")
         else:
             yield opposes(FAIR if ratio < HEALTHY_UPDATE / 3 else SLIGHT, f"{share}, which is usual")
 
@@ -120,6 +128,8 @@ class LrTooHigh(Cause):
                 yield opposes(SLIGHT, "gradient norm was usual just before")
         elif (growing := curves.growth_before_nan(case)) is not None:
             yield supports(STRONG if case.began_early else FAIR, growing.text)
+        if case.value("non_finite", "loss_is_infinite") and curves.growth_before_nan(case) is None:
+            yield opposes(FAIR, "the loss was infinite from one step to the next, and had not grown before")
         num = sum(member.rule == "loss_spike" for member in case.incident.reportable)
         if num >= MANY:
             yield supports(FAIR, f"loss spiked {num} times: more than one batch")

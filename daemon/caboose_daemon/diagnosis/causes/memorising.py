@@ -1,6 +1,9 @@
 """The model memorises its training data: too little data, seen too often, for so many parameters."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
@@ -11,6 +14,36 @@ FEW_EPOCHS = 2.0
 """Epochs below which nothing can be memorised."""
 MANY_EPOCHS = 10.0
 VERY_MANY_EPOCHS = 50.0
+
+
+APART, FAR_APART = 1.25, 2.0
+"""Validation over training loss, above which the two differ, and above which they never belonged together."""
+LEARNED = 0.8
+"""Share of its first value below which the training loss must be before the two are compared."""
+
+
+class WhileNew(NamedTuple):
+    """Both losses at the last evaluation at which training samples could not be memorised yet."""
+
+    step: int
+    loss: float
+    train: float
+
+    @property
+    def is_apart(self) -> bool:
+        return self.loss > FAR_APART * self.train
+
+
+def while_new(case: Case) -> WhileNew | None:
+    """None where there was no such evaluation, or the model had learned too little by then."""
+    new = [
+        WhileNew(step, found.loss, train)
+        for step, found in case.validations
+        if (epochs := case.epochs_at(step)) is not None and epochs < FEW_EPOCHS and (train := case.train_at(step))
+    ]
+    losses = case.curve("loss")
+    losses = losses[np.isfinite(losses)]
+    return new[-1] if new and len(losses) and new[-1].train <= LEARNED * float(losses[0]) else None
 
 
 class Memorising(Cause):
@@ -27,6 +60,8 @@ class Memorising(Cause):
             yield supports(weight, f"about {epochs:,.0f} epochs so far")
         elif epochs is not None and epochs < FEW_EPOCHS:
             yield opposes(STRONG, f"{epochs:.2g} epochs so far: too few to memorise")
+        if (apart := while_new(case)) is not None and apart.is_apart:
+            yield opposes(STRONG, f"validation loss {apart.loss:.3g} was far above {apart.train:.3g} before that")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio < 1:
             yield supports(FAIR, f"{1 / ratio:.3g} trained parameters per sample")

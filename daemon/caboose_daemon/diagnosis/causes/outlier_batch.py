@@ -11,6 +11,8 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 SHORT = 30
 """Reported points within which the effect of one batch is over."""
 MANY = 3
+LARGE_UPDATE = 1e-2
+"""Update-to-weight ratio above which any batch may break the run."""
 RECOVERS = 0.3
 """Share of the rise that is gone in a recovering run."""
 
@@ -47,6 +49,11 @@ class OutlierBatch(Cause):
                 yield supports(SLIGHT, "gradient norm was usual until the step before")
         if case.found("lr_schedule", "lr_too_high", "oscillation"):
             yield opposes(FAIR, "the learning rate alone would explain it")
+        before = case.update_before
+        if case.began_early and before is not None and before.value > LARGE_UPDATE:
+            yield opposes(
+                FAIR, f"weights changed by {100 * before.value:.2g} % at step {before.step:,}, before any level"
+            )
         if case.began_early and case.onset <= 20:
             yield opposes(SLIGHT, f"step {case.onset:,} is too early to know the usual batch")
 

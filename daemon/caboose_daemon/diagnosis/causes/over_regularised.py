@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.rules.parts.risky_model import HIGH_DROPOUT
 
 STRONG_L2 = 5e-3
 """Weight decay added to the gradient; 1e-4 to 5e-4 are usual."""
@@ -36,7 +37,8 @@ class OverRegularised(Cause):
             if decay >= 5 * usual:
                 yield supports(FAIR, "at this weight decay the weights cannot grow")
         if dropout is not None and dropout >= STRONG_DROPOUT:
-            yield supports(STRONG, f"dropout {dropout:g} removes most of a layer at every step")
+            weight = DECISIVE if dropout >= HIGH_DROPOUT else STRONG
+            yield supports(weight, f"dropout {dropout:g} removes most of a layer at every step")
         if decay is not None and dropout is not None and decay < WEAK * usual and dropout < WEAK:
             yield opposes(DECISIVE, f"weight decay {decay:g} and dropout {dropout:g} are negligible")
         elif decay is not None and dropout is not None and decay < usual and dropout < STRONG_DROPOUT:

@@ -25,9 +25,18 @@ class ParametersFrozen(Cause):
     id = "parameters_frozen"
     title = "layers cut off from the loss"
     is_plain = True
-    explains = STANDS_STILL | {"frozen_parameters", "lr_too_low", "gradient_vanishing", "config_advice"}
+    explains = STANDS_STILL | {
+        "frozen_parameters",
+        "lr_too_low",
+        "gradient_vanishing",
+        "config_advice",
+        "metric_divergence",
+    }
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
+        if case.facts.get("never_steps") is True:
+            yield supports(DECISIVE, "no optimizer has taken a step: nothing is trained")
+            return
         finding = case.finding("frozen_parameters")
         frozen, total = case.setting("frozen_at_random"), case.setting("num_parameters")
         if frozen and total:
@@ -59,6 +68,13 @@ class ParametersFrozen(Cause):
             yield opposes(STRONG, f"they had gradients until step {lost:,}: a cut graph has none from the start")
 
     def advise(self, case: Case) -> Advice:
+        if case.facts.get("never_steps") is True:
+            return Advice(
+                first_fix="call optimizer.step() after loss.backward(), of the optimizer that holds these parameters",
+                code="loss.backward(); optimizer.step(); optimizer.zero_grad()",
+                avoid="do not change model or learning rate: no update was ever made",
+                verify="the weights change by about 0.1 % per step",
+            )
         finding = case.finding("frozen_parameters")
         place = finding.layers[-1] if finding is not None and finding.layers else "the layer"
         return Advice(

@@ -7,6 +7,10 @@ from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, oppose
 from caboose_daemon.diagnosis.curves import rise
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+FEW_SAMPLES = 8
+MORE = 1.1
+"""Growth of the memory that is no noise."""
+
 
 class SlowingSteps(Cause):
     """A job whose steps become longer and longer."""
@@ -22,6 +26,9 @@ class SlowingSteps(Cause):
                 yield supports(STRONG, f"steps became {grown.factor:.2g}x longer gradually")
             elif grown.is_jump:
                 yield opposes(STRONG, f"steps became {grown.factor:.2g}x longer all at once")
+        used = [num for _, num in case.memory("host")]
+        if len(used) >= FEW_SAMPLES and (more := used[-1] / max(1.0, used[len(used) // 4])) > MORE:
+            yield supports(STRONG, f"memory of the process grew {more:.2g}x since a quarter of the samples")
         finding = case.finding("throughput_regression")
         if finding is not None and finding.phase in ("forward", "backward", "optimizer"):
             yield supports(FAIR, f"the {finding.phase} phase grew")

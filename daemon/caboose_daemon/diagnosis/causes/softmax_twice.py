@@ -13,7 +13,7 @@ SLACK = 0.02
 """Share by which a loss may fall below the floor, from rounding."""
 NEAR_FLOOR = 0.3
 """Share of the way from the floor to chance within which a loss is near its floor."""
-SURE = 0.5
+SURE = 0.8
 """Accuracy above which a usual loss is far below that of a second softmax."""
 ALIKE = 0.15
 """Share of the way from chance to the floor within which a loss fits what the accuracy gives."""
@@ -40,6 +40,9 @@ class SoftmaxTwice(Cause):
             yield opposes(DECISIVE, f"loss was down to {lowest:.3g}; of probabilities it cannot fall below {floor:.3g}")
         elif lowest - floor < NEAR_FLOOR * (math.log(classes) - floor):
             yield supports(FAIR, f"loss came down to {floor:.3g}, the least that a loss of probabilities can be")
+        advice = case.finding("config_advice")
+        if advice is not None and "softmax_twice" in advice.values and not (ends and "softmax" in ends.kind.lower()):
+            yield supports(DECISIVE, "training and validation loss are, at this accuracy, those of probabilities")
         yield from self._fits_accuracy(case, floor, math.log(classes))
 
     def _fits_accuracy(self, case: Case, floor: float, chance: float) -> Iterator[Evidence]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import model_facts
+from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
@@ -10,8 +10,7 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 
 LARGE = 50.0
 """Absolute value above which inputs are not normalised."""
-VERY_LARGE = 300.0
-"""Absolute value above which they are not the bytes of an image either."""
+VERY_LARGE = model_facts.VERY_LARGE
 NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 
 
@@ -50,6 +49,9 @@ class UnnormalisedInput(Cause):
         if largest > LARGE:
             weight = STRONG if largest > VERY_LARGE else FAIR
             yield supports(weight, f"inputs range from {extent[0]:.3g} to {extent[1]:.3g}")
+            excess = curves.first_excess(case)
+            if excess is not None and excess > curves.FAR_OFF:
+                yield supports(STRONG, f"the first loss, before any step, was {excess:.3g}x that of a guess")
             if not any(layer.kind.startswith(NORMS) for layer in case.layers[:2]):
                 weight = FAIR if largest > VERY_LARGE else SLIGHT
                 yield supports(weight, "no norm comes before the first weights")

@@ -2,18 +2,13 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, opposes, supports
-from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS, MANY_EPOCHS
+from caboose_daemon.diagnosis.causes.memorising import APART, FEW_EPOCHS, MANY_EPOCHS, while_new
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-APART = 1.25
-"""Validation over training loss, above which the two differ."""
 TOGETHER = 1.1
-LEARNED = 0.8
-"""Share of its first value below which the training loss must be before the two are compared."""
+"""Validation over training loss, below which the two agree."""
 
 
 class ValidationShift(Cause):
@@ -33,28 +28,20 @@ class ValidationShift(Cause):
         if any(case.value("metric_divergence", kind) for kind in ("equal", "chance")):
             yield opposes(STRONG, "the evaluation itself is doubtful")
         else:
+            if case.value("metric_divergence", "apart"):
+                yield supports(STRONG, "training and validation never had one level, since the first evaluations")
             yield from self._while_new(case)
 
     def _while_new(self, case: Case) -> Iterator[Evidence]:
         """The two losses at the last evaluation at which training samples could not be memorised yet."""
-        all_found = [(step, found.loss, case.train_at(step), case.epochs_at(step)) for step, found in case.validations]
-        new = [
-            (step, loss, train)
-            for step, loss, train, epochs in all_found
-            if epochs is not None and epochs < FEW_EPOCHS and train
-        ]
-        if not new:
+        known = while_new(case)
+        if known is None:
             return
-        step, loss, train = new[-1]
-        losses = case.curve("loss")
-        start = float(losses[np.isfinite(losses)][0])
-        if train is None or train > LEARNED * start:
-            return  # the model has learned too little yet
-        text = f"validation loss {loss:.3g}, training loss {train:.3g} at step {step:,}, before samples were memorised"
-        if loss > APART * train:
-            yield supports(STRONG, text)
-        elif loss < TOGETHER * train:
-            yield opposes(STRONG, text)
+        text = f"validation loss {known.loss:.3g}, training loss {known.train:.3g} at step {known.step:,}"
+        if known.loss > APART * known.train:
+            yield supports(STRONG, f"{text}, before samples were memorised")
+        elif known.loss < TOGETHER * known.train:
+            yield opposes(STRONG, f"{text}, before samples were memorised")
 
     def advise(self, case: Case) -> Advice:
         return Advice(

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, line_to_set, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, line_to_set, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MUCH = 1e-3
 """Share of the weights that decay removes per step: a thousand steps leave a third."""
+ALL = 0.02
+"""Share that leaves nothing after two hundred steps, whatever the gradients are."""
 LITTLE = 1e-4
 SHRUNK = 0.5
 
@@ -44,7 +46,9 @@ class WeightsDecayAway(Cause):
         if taken is None:
             return
         if taken > MUCH:
-            yield supports(STRONG, f"decay removes {100 * taken:.2g} % of the weights per step")
+            yield supports(
+                DECISIVE if taken > ALL else STRONG, f"decay removes {100 * taken:.2g} % of the weights per step"
+            )
         elif taken < LITTLE and ratio is None:
             yield opposes(STRONG, f"decay removes only {taken:.1g} of the weights per step")
         elif ratio is None:

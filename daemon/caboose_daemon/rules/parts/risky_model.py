@@ -24,6 +24,10 @@ FEW_SAMPLES = 2
 HALF_DIGIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 """The smallest change, as a share of a weight, that is not rounded away."""
 SLACK = 0.02
+NEAR = 0.15
+"""Share of the way from the least loss of a second softmax to chance within which a loss fits it."""
+SURE = 0.8
+"""Accuracy above which a usual loss is far below that of a second softmax."""
 MUCH = 0.05
 """Share of the parameters that matters."""
 
@@ -97,6 +101,18 @@ def frozen_at_random(facts: Facts) -> str | None:
     return f"{100 * frozen / total:.2g} % of the parameters are frozen at their random initial values"
 
 
+def kept_gradients(facts: Facts) -> str | None:
+    """A loop that never sets its gradients to zero."""
+    if facts.get("keeps_gradients") is not True:
+        return None
+    return "gradients are never set to zero: each step adds its gradient to all those before it"
+
+
+def no_steps(facts: Facts) -> str | None:
+    """A loop that never lets its optimizer step."""
+    return "no optimizer has taken a step since the start" if facts.get("never_steps") is True else None
+
+
 def rounding(facts: Facts, updates: Sequence[float]) -> str | None:
     """Updates that the weights' own precision rounds away, by the median of the samples."""
     precision = as_text(facts.get("precision"))
@@ -109,11 +125,22 @@ def rounding(facts: Facts, updates: Sequence[float]) -> str | None:
     return f"{precision} weights round away changes below {100 * half:.2g} %; a step changes {100 * typical:.1g} %"
 
 
+def softmax_floor(classes: float) -> float:
+    """The least cross entropy of probabilities that are taken for logits."""
+    return math.log(math.e + classes - 1.0) - 1.0
+
+
+def fits_second_softmax(loss: float, accuracy: float, classes: float) -> bool:
+    """Whether an evaluation's loss is that of probabilities: the floor for a right answer, one more for a wrong one."""
+    floor = softmax_floor(classes)
+    return accuracy > SURE and abs(loss - (floor + 1.0 - accuracy)) < NEAR * (math.log(classes) - floor)
+
+
 def softmax(modules: Sequence[Module], classes: float | None, lowest: float) -> str | None:
     """A model that ends in a softmax, with a loss that never was below what a second softmax allows."""
     if not modules or modules[-1].kind != "Softmax" or not classes:
         return None
-    floor = math.log(math.e + classes - 1.0) - 1.0
+    floor = softmax_floor(classes)
     if lowest < (1.0 - SLACK) * floor:
         return None
     return f"the model ends in a Softmax, and the loss stays above {floor:.3g}: cross entropy takes logits"

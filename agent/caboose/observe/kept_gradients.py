@@ -1,0 +1,65 @@
+"""Whether a loop never sets its gradients to zero, so that each step adds to those before it.
+
+Design
+------
+Autograd adds to a gradient that exists in place, and counts each change of a tensor in its version. A loop that clears
+its gradients makes new ones, or changes them once more. So the smallest trained parameter's gradient is compared from
+one optimizer step to the next: the same tensor, changed by one backward pass alone (and by the clippers that were seen
+in between), has kept what it had. One forward pass between two steps is judged; more may be an accumulation.
+
+The first new gradient ends it: a loop that clears its gradients does so at every step. Nothing waits for the device.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+ENOUGH = 5
+"""Steps in a row that kept their gradients."""
+
+
+class KeptGradients:
+    """Follows one parameter's gradient until it is known whether gradients are kept."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        trained = [p for p in parameters if p.requires_grad and p.numel()]
+        self._parameter = min(trained, key=lambda p: p.numel(), default=None)
+        self._gradient: torch.Tensor | None = None
+        self._version = self._num_forwards = self._num_clips = self._num_kept = 0
+        self.is_watching = self._parameter is not None
+        self.are_kept = False
+
+    def note_forward(self) -> None:
+        self._num_forwards += 1
+
+    def note_clip(self) -> None:
+        self._num_clips += 1
+
+    def before_step(self) -> None:
+        """An optimizer's step begins: judges what happened to the gradient since the last one."""
+        if self._parameter is None or self._gradient is None:
+            return
+        gradient = self._parameter.grad
+        if gradient is not self._gradient:
+            self._end()
+            return
+        changes = gradient._version - self._version
+        is_one_pass = self._num_forwards == 1
+        if is_one_pass and changes == 2 + self._num_clips:
+            self._end()  # it was set to zero in place
+        elif is_one_pass and changes == 1 + self._num_clips:
+            self._num_kept += 1
+            if self._num_kept >= ENOUGH:
+                self.are_kept = True
+                self._end()
+        else:
+            self._num_kept = 0
+
+    def after_step(self) -> None:
+        """The step has ended: what the gradient is now is all that was used."""
+        self._gradient = None if self._parameter is None else self._parameter.grad
+        self._version = 0 if self._gradient is None else self._gradient._version
+        self._num_forwards = self._num_clips = 0
+
+    def _end(self) -> None:
+        self.is_watching, self._gradient, self._parameter = False, None, None

@@ -1,0 +1,49 @@
+"""Which tensor is looked at once a step's loss is known to be bad."""
+
+import gc
+
+import torch
+
+from caboose.observe.batches import RECENT, SMALL, BatchCounter, after_an_incident
+from caboose_wire import Batch
+
+
+def num_bad(batches: BatchCounter) -> int | None:
+    return after_an_incident(Batch(index=0, epoch=0, shape=(2,)), batches.reachable()).num_bad
+
+
+def test_the_input_that_the_loop_made_of_the_batch_is_looked_at() -> None:
+    batches = BatchCounter()
+    loaded = torch.zeros(4, 3)
+    batches.see((loaded, torch.zeros(4)))
+    assert num_bad(batches) == 0
+
+    spoiled = loaded.clone()
+    spoiled[1, 2] = float("nan")
+    batches.see_input((spoiled,))
+    del spoiled
+    gc.collect()
+
+    assert num_bad(batches) == 1, "a small one is kept until its report is made"
+
+
+def test_large_inputs_and_old_ones_are_not_kept_alive() -> None:
+    batches = BatchCounter()
+    batches.see_input((torch.zeros(SMALL + 1),))
+    assert num_bad(batches) is None
+
+    batches.see_input((torch.zeros(3),))
+    first = batches.reachable()
+    for _ in range(RECENT):
+        batches.see_input((torch.zeros(3),))
+    assert first is not None
+    assert first() is None
+
+
+def test_indices_are_never_bad_and_the_batch_counts() -> None:
+    batches = BatchCounter()
+    loaded = torch.full((2,), float("inf"))
+    batches.see(loaded)
+    batches.see_input((torch.zeros(2, dtype=torch.long),))
+
+    assert num_bad(batches) == 2
