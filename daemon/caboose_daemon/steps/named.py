@@ -53,17 +53,17 @@ class NamedNumbers:
         return numbers
 
     def admit(self, numbers: Iterable[NamedNumber]) -> tuple[NamedNumber, ...]:
-        """Those whose name has a place, or gets one."""
+        """Those whose name has a place, or gets one, by source and name."""
         wanted = tuple(numbers)
-        kept = tuple(number for number in wanted if self._has_place(number.source, number.name))
+        kept = in_order(number for number in wanted if self._has_place(number.source, number.name))
         self.num_left_out = len(wanted) - len(kept)
         self.metrics |= {number.name: number.value for number in kept if number.source == "metric"}
         return kept
 
-    def restore(self, names: Iterable[tuple[Source, str]]) -> None:
-        """Gives places to the names that a journal has."""
-        for source, name in names:
-            self._has_place(source, name)
+    def restore(self, numbers: Iterable[NamedNumber]) -> None:
+        """Gives places to the names that a journal has; `numbers` are in the order of their steps."""
+        for number in numbers:
+            self.admit((number,))
 
     def _has_place(self, source: Source, name: str) -> bool:
         known = self._known[source]
@@ -73,6 +73,11 @@ class NamedNumbers:
             return False
         known.add(name)
         return True
+
+
+def in_order(numbers: Iterable[NamedNumber]) -> tuple[NamedNumber, ...]:
+    """By source and name: the same order live and from a journal."""
+    return tuple(sorted(numbers, key=lambda number: (number.source, number.name)))
 
 
 @dataclass(frozen=True)

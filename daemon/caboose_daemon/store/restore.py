@@ -26,6 +26,7 @@ from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
 from caboose_daemon.steps.columns import PartNumbers, StepSummary
+from caboose_daemon.steps.named import NamedNumber, in_order
 from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_daemon.store.quarantine import BadRow, noted_jobs
 from caboose_daemon.store.rows import KEYS, ROWS, AttemptRow, JobRow, MemberRow, RowError, read_row
@@ -184,11 +185,8 @@ class _JobReader:
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
-        steps = self._with_parts(job, steps)
+        steps = self._with_named(job, self._with_parts(job, steps))
         job.recent.extend(reversed(steps))
-        if steps:
-            known = self._rows("named_steps", "AND (attempt, step) >= (?2, ?3)", steps[-1].attempt, steps[-1].step)
-            job.named.restore(known)
         if steps and steps[0].attempt == attempt.number:
             attempt.aligner.last_closed = steps[0].step
 
@@ -205,6 +203,22 @@ class _JobReader:
             replace(step, parts=tuple(of_step[name] for name in names if name in of_step))
             if (of_step := found.get((step.attempt, step.step)))
             else step
+            for step in steps
+        ]
+
+    def _with_named(self, job: Job, steps: list[StepSummary]) -> list[StepSummary]:
+        """The steps with their named numbers, whose names get their places."""
+        if not steps:
+            return steps
+        first = (steps[-1].attempt, steps[-1].step)
+        found: defaultdict[tuple[int, int], list[NamedNumber]] = defaultdict(list)
+        rows = list(self._rows("named_steps", "AND (attempt, step) >= (?2, ?3)", *first))
+        job.named.restore(number for _, _, number in rows)
+        for attempt, step, number in rows:
+            if number.source != "validation":  # a validation is an event beside the step
+                found[attempt, step].append(number)
+        return [
+            replace(step, named=in_order(of_step)) if (of_step := found.get((step.attempt, step.step))) else step
             for step in steps
         ]
 

@@ -9,6 +9,7 @@ written can be read again, and a row that cannot be is known as such by the same
 A column with the type of a wire field has its bounds. True and False are no numbers.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.columns import PART_COLUMNS, STEP_COLUMNS, PartNumbers, StepSummary
-from caboose_daemon.steps.named import Source
+from caboose_daemon.steps.named import NamedNumber, Source
 from caboose_daemon.steps.samples.sample import unpack
 from caboose_daemon.steps.view import RankState
 from caboose_daemon.store.step_table import NAMES, PART_NAMES, part_with_nan, with_nan
@@ -191,8 +192,12 @@ class NamedStepRow(Row, frozen=True):
     name: Name
     value: float | None
 
-    def read(self) -> tuple[Source, str]:
-        return self.source, self.name
+    def read(self) -> tuple[int, int, NamedNumber]:
+        return (
+            self.attempt,
+            self.step,
+            NamedNumber(self.source, self.name, math.nan if self.value is None else self.value),
+        )
 
     def check(self) -> None:
         """Nothing: the types of the columns are all there is to check."""

@@ -76,6 +76,8 @@ def test_on_a_thin_step_six_functions_of_the_agent_are_called_and_backward_is_to
         if event == "call" and "/caboose/" in frame.f_code.co_filename:
             calls.append(frame.f_code.co_qualname)
 
+    # Hooks of no-code mode stay in torch's lists for the life of a process, which other tests share.
+    hooks_of_others = "AutoAttach.install."
     a_step(network, optimizer, monitor)
     assert monitor._reporter is not None
     assert monitor._reporter.thin.is_open
@@ -84,7 +86,8 @@ def test_on_a_thin_step_six_functions_of_the_agent_are_called_and_backward_is_to
     a_step(network, optimizer, monitor)
     sys.setprofile(None)
 
-    assert len(calls) <= 6, calls
+    own_calls = [name for name in calls if not name.startswith(hooks_of_others)]
+    assert len(own_calls) <= 6, own_calls
 
 
 def test_after_thin_steps_the_backward_of_a_measured_step_is_seen_again(
