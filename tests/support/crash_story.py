@@ -88,6 +88,7 @@ class Bursts(Obedient):
                     time=shown,
                     loss=loss,
                     part_losses=(loss, 1.0),
+                    metrics={"accuracy": 0.5},
                     is_sampled=is_sampled,
                 )
             )

@@ -34,6 +34,7 @@ from caboose_daemon.app.shutdown import has_unscraped_incidents
 from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.config import SAFE_INCIDENT_SECONDS, Config, ConfigError, changed_keys
 from caboose_daemon.ingest.receiver import Receiver
+from caboose_daemon.jobs.alert_wording import impacts
 from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.jobs.thresholds import Thresholds
@@ -236,6 +237,7 @@ class Daemon:
         """Binds both ports and starts receiving."""
         daemon = self._config.daemon
         raise_descriptor_limit()
+        impacts()  # read while there are descriptors
         try:
             self.endpoint = self._loop.bind(daemon.listen)
         except zmq.ZMQError as error:

@@ -9,8 +9,9 @@ because the first command often needs them. All lengths are bounded: the words a
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from caboose_daemon.incidents.alert_catalogue import CATALOGUE
 from caboose_daemon.incidents.alert_text import AlertText
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job, Member
+from caboose_daemon.rules import RULES
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_daemon.rules.parts.endings import rank_place
 from caboose_daemon.rules.parts.finding import Severity
@@ -134,11 +136,19 @@ def _where(job: Job, incident: Incident) -> str:
     return "; ".join((", ".join(parts) or "no single rank", since))
 
 
-@cache
 def impact(rule: str) -> str:
     """The first paragraph of *Impact* in the runbook of the rule's alert."""
-    file = folder("runbooks") / f"{alert_name(rule)}.md"
-    found = _IMPACT.search(file.read_text(encoding="utf-8")) if file.exists() else None
+    return impacts().get(rule, "")
+
+
+@cache
+def impacts() -> Mapping[str, str]:
+    """That paragraph of every rule. A daemon reads them when it starts: later there may be no descriptor left."""
+    return {rule.name: _first_paragraph(folder("runbooks") / f"{alert_name(rule.name)}.md") for rule in RULES}
+
+
+def _first_paragraph(runbook: Path) -> str:
+    found = _IMPACT.search(runbook.read_text(encoding="utf-8")) if runbook.is_file() else None
     return "" if found is None else " ".join(found[1].split())
 
 
