@@ -127,9 +127,9 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         return [*before, ("softmax_twice", Severity.WARNING, text)]
 
     def resume(self, finding: Finding) -> None:
-        """It was reported; how the run started is no longer visible."""
+        """It was reported; how the run started is no longer visible, what shows later still is."""
         super().resume(finding)
-        self._is_done = True
+        self._first_step, self._is_from_start = finding.onset_step, False
 
     def _follow(self, view: JobView, step: AlignedStep) -> None:
         lr = max(step.lr, default=0.0)
@@ -191,7 +191,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         advice = []
         is_adam = any(_is_adam(group) for group in view.groups)
         is_transformer = view.facts.get("attention") is True
-        if is_adam and 0 < self._highest_lr < self.config.lowest_lr:
+        if is_adam and self._is_from_start and 0 < self._highest_lr < self.config.lowest_lr:
             text = f"learning rate at most {self._highest_lr:g} in {self._num_steps:,} steps"
             advice.append(("low_lr", Severity.WARNING, text))
         if is_transformer and "clipping" in view.visible and not self._was_clipped:

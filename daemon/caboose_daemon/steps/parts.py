@@ -109,6 +109,7 @@ def view_of(view: JobView, part: JobPart, step: PartStep | None) -> JobView:
         modules=part.modules_of(view.modules),
         step=step,
         previous_lr=view.previous_lr if part.number == 0 else None,
+        previous_scheduler_steps=view.previous_scheduler_steps if part.number == 0 else None,
     )
 
 

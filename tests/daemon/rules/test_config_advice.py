@@ -76,6 +76,7 @@ def test_what_hello_tells_is_told_at_the_first_step(story: Scenario, name: str, 
         a_run("DistMuonAdamW", lr=0.2),
         a_run("SGD", momentum=0.99),
         a_run(facts={"dropout": "0.5", "init_he_min": 0.02, "init_he_max": 1.6, "init_recurrent": 1.0}),
+        a_run(facts={"dropout": "1e-05, .1"}),
         a_run(facts={"norms": "LayerNorm", "batch_size": 2}),
         a_run(facts={"num_parameters": 1000, "num_trainable": 100}),
         a_run(facts={"norms": "BatchNorm2d", "batch_size": 8}),
@@ -142,6 +143,17 @@ def test_a_restarted_daemon_does_not_tell_it_again(tmp_path: Path) -> None:
     assert (episode.rule, episode.num_findings, episode.is_open) == ("config_advice", 1, True)
     assert isinstance(story.core, JournaledCore)
     story.core.close()
+
+
+def test_what_shows_after_a_while_is_advised_though_the_daemon_was_restarted(tmp_path: Path) -> None:
+    groups = (Group("0", "Adam", {"lr": 1e-3, "weight_decay": 0.01}),)
+    core = JournaledCore(tmp_path / "journal.db")
+    story = scenario(ranks=1, visible=EVERYTHING, groups=groups, facts=TRANSFORMER, core=core).healthy(10)
+    story.daemon_restarts().healthy(300)
+
+    (episode,) = (episode for episode in story.job.episodes if episode.rule == "config_advice")
+    assert set(episode.last.values) == {"adam_l2", "no_clipping"}
+    core.close()
 
 
 def test_abstains_when_nothing_is_known() -> None:

@@ -36,7 +36,7 @@ Facts = Mapping[str, Scalar]
 
 def dropout(facts: Facts) -> str | None:
     """Dropout that leaves a fifth of the units, or fewer."""
-    values = [float(p) for p in re.findall(r"[0-9.]+", as_text(facts.get("dropout")))]
+    values = [float(p) for p in re.findall(r"\d*\.?\d+(?:e-?\d+)?", as_text(facts.get("dropout")))]
     highest = max(values, default=0.0)
     return f"dropout {highest:g} removes nearly all units at each step" if highest >= HIGH_DROPOUT else None
 
