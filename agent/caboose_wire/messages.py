@@ -216,9 +216,10 @@ class Clipping(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """The batch of a step, from the watched loader."""
+    """The batch of a step: from the watched loader, or what the model was called with."""
 
-    index: Count
+    index: Count | None
+    """None where no loader is watched."""
     epoch: Count = 0
     shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=16)] = ()
     num_bad: Count | None = None

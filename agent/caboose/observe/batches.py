@@ -81,16 +81,17 @@ class BatchCounter:
                 vector.add_scalar(name, value)
 
 
-def after_an_incident(batch: Batch, held: "weakref.ref[torch.Tensor] | None") -> Batch:
+def after_an_incident(batch: Batch | None, held: "weakref.ref[torch.Tensor] | None") -> Batch | None:
     """The batch with its range and bad elements, if it still exists; on the sender's thread, so it may wait."""
     tensor = held() if held is not None else None
-    if batch.num_bad is not None or tensor is None:
+    if tensor is None or (batch is not None and batch.num_bad is not None):
         return batch
     found = extent(tensor)
     if found is None:
         return batch
     low, high, bad = found
-    return msgspec.structs.replace(batch, num_bad=int(bad), lowest=float(low), highest=float(high))
+    known = Batch(index=None, shape=tuple(tensor.shape[:16])) if batch is None else batch
+    return msgspec.structs.replace(known, num_bad=int(bad), lowest=float(low), highest=float(high))
 
 
 def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:

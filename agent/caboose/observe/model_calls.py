@@ -42,13 +42,16 @@ class CallWatch:
         self.before = before
         self.after = after
         self.is_on = True
+        self.last_call = LastCall()
+        """Of the calls while it is turned off."""
         self._calls = _CallsOfClass.of(type(module))
         self._calls.add(self)
 
     def turn(self, *, on: bool) -> None:
-        """Whether calls are seen from now on."""
+        """Whether calls are seen from now on; while they are not, the last one is kept."""
         if on is not self.is_on:
             self.is_on = on
+            self.last_call.args = ()
             self._calls.note_turned(self.module)
 
     def remove(self) -> None:
@@ -99,7 +102,22 @@ class _WatchedCalls:
                 watch.after(module)
 
 
-class _Watched(dict[int, _WatchedCalls]):
+class LastCall:
+    """The arguments of a module's last call, while its watches are turned off: all that is done then."""
+
+    __slots__ = ("args",)
+
+    def __init__(self) -> None:
+        self.args: tuple[Any, ...] = ()
+
+    def call(
+        self, _module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.args = args
+        return pass_on(*args, **kwargs)
+
+
+class _Watched(dict[int, _WatchedCalls | LastCall]):
     """By the identity of their modules, which their watches keep alive. Pickled, it is an empty dictionary."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,7 +134,7 @@ class _CallsOfClass:
         self._watches: dict[int, Sequence[CallWatch]] = {}
         """Of each module, by its identity."""
         self._watched = _Watched()
-        """Those that have watches that are turned on: a call of any other is passed on at once."""
+        """Modules with watches. Of those that are turned off the last call is kept; other calls are passed on."""
         self._replacement = _passing_on(owner, self._watched, self._own)
         setattr(owner, "__call__", self._replacement)  # noqa: B010 - to mypy a method, which cannot be assigned
 
@@ -147,11 +165,13 @@ class _CallsOfClass:
     def _place(self, module: torch.nn.Module, watches: Sequence[CallWatch]) -> None:
         active = [watch for watch in watches if watch.is_on]
         self._watches[id(module)] = watches
-        self._watched[id(module)] = _WatchedCalls(active)
-        if not watches:
+        if active:
+            self._watched[id(module)] = _WatchedCalls(active)
+        elif watches:
+            self._watched[id(module)] = watches[0].last_call
+        else:
+            self._watched.pop(id(module), None)
             del self._watches[id(module)]
-        if not active:
-            del self._watched[id(module)]
 
     def _restore(self) -> None:
         del _replaced[self._owner]

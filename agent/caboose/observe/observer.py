@@ -15,6 +15,7 @@ iterates over these hooks while it calls them, and raises into the program if on
 guard trips, which may be inside one of them, `retire` leaves them, and the next step boundary removes them (`close`).
 """
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -427,6 +428,13 @@ class Observer:
         """So many thin steps have ended, of which their rates and losses were all there was."""
         self._num_steps_taken = 0
         self._step += num_steps
+
+    def step_input(self) -> "weakref.ref[torch.Tensor] | None":
+        """What the step's model was called with, or its batch, while it exists; also of a thin step."""
+        kept = next((watch.last_call.args for watch in self._watches if watch.last_call.args), None)
+        if kept is not None:
+            self.batches.see_input(kept)
+        return self.batches.reachable()
 
     def take(self, loss: Any) -> ObservedStep:
         """The values of the step that ends now."""

@@ -184,7 +184,7 @@ class StepReporter:
             num_modules=len(observer.modules) if seen.is_sampled else 0,
             part=observer.part,
             batch=observer.batches.place(),
-            held=observer.batches.reachable(),
+            held=observer.step_input(),
             device_phases=self._clock.device_phases.take() if self._clock.device_phases is not None else None,
             seen=seen,
             on_bad_number=self._on_bad_number,
@@ -243,7 +243,7 @@ class StepReporter:
                 (governor.sample_every, governor.norm_every, governor.phase_every),
                 scheduler_steps(self._scheduler),
                 batches.place(),
-                batches.reachable(),
+                self._observer.step_input(),
                 None if num_samples is None else kept_count(num_samples),
                 None if num_tokens is None else kept_count(num_tokens),
                 self._on_bad_number,
@@ -288,8 +288,6 @@ class StepReporter:
 
         self._had_bad_number = True
         self.thin.is_interrupted = True
-        if report.batch is None:
-            return report
         return msgspec.structs.replace(report, batch=after_an_incident(report.batch, held))
 
     def heartbeat(self) -> Heartbeat:

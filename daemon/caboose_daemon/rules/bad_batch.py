@@ -148,9 +148,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         widths: dict[str, float] = {}
         if self._is_out_of_range(batch) and batch.lowest is not None and batch.highest is not None:
             widths = {"width": batch.highest - batch.lowest, "usual_width": self._highest - self._lowest}
-        earlier = before[rank].batch if rank in before else None
-        first = earlier.index + 1 if earlier is not None and earlier.index < batch.index else batch.index
-        which = f"batch {batch.index}" if first == batch.index else f"one of batches {first} to {batch.index}"
+        which, places = _which(batch, before[rank].batch if rank in before else None)
         at = f"at step {step.step:,}"
         loss = f"no loss reported {at}" if step.mean_loss is None else f"loss {step.mean_loss:.4g} {at}"
         if step.finite_loss is not None and self._loss.is_ready:
@@ -158,13 +156,20 @@ class BadBatch(LastingRule[BadBatchConfig]):
         return self._found(
             Severity.WARNING,
             step.step,
-            f"{which} of rank {rank} (epoch {batch.epoch}): {why}; {loss}",
+            f"{which.format(rank=rank)}: {why}; {loss}",
             ranks=(rank,),
             phase="input",
-            values={
-                "first_batch": float(first),
-                "last_batch": float(batch.index),
-                "epoch": float(batch.epoch),
-                **widths,
-            },
+            values={**places, **widths},
         )
+
+
+def _which(batch: Batch, earlier: Batch | None) -> tuple[str, dict[str, float]]:
+    """Which batch of a rank it is, in words and as values; nothing is known of its place without a watched loader."""
+    last = batch.index
+    if last is None:
+        return "the model's input on rank {rank}", {}
+    known = None if earlier is None else earlier.index
+    first = last if known is None or known >= last else known + 1
+    which = f"batch {last}" if first == last else f"one of batches {first} to {last}"
+    places = {"first_batch": float(first), "last_batch": float(last), "epoch": float(batch.epoch)}
+    return f"{which} of rank {{rank}} (epoch {batch.epoch})", places

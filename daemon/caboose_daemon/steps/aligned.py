@@ -229,7 +229,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     def epoch(self) -> int | None:
         """The epoch of the watched loader on the first rank; None if no loader is watched."""
         batch = self.reports[min(self.reports)].batch if self.reports else None
-        return None if batch is None else batch.epoch
+        return None if batch is None or batch.index is None else batch.epoch
 
     @cached_property
     def mean_phases(self) -> tuple[float | None, ...]:

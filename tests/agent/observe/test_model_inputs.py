@@ -9,7 +9,9 @@ from caboose_wire import Batch
 
 
 def num_bad(batches: BatchCounter) -> int | None:
-    return after_an_incident(Batch(index=0, epoch=0, shape=(2,)), batches.reachable()).num_bad
+    batch = after_an_incident(Batch(index=0, epoch=0, shape=(2,)), batches.reachable())
+    assert batch is not None
+    return batch.num_bad
 
 
 def test_the_input_that_the_loop_made_of_the_batch_is_looked_at() -> None:
@@ -47,3 +49,13 @@ def test_indices_are_never_bad_and_the_batch_counts() -> None:
     batches.see_input((torch.zeros(2, dtype=torch.long),))
 
     assert num_bad(batches) == 2
+
+
+def test_without_a_watched_loader_the_input_has_no_index() -> None:
+    batches = BatchCounter()
+    batches.see_input((torch.tensor([[1.0, float("nan"), 3.0]]),))
+
+    batch = after_an_incident(None, batches.reachable())
+
+    assert batch is not None
+    assert (batch.index, batch.shape, batch.num_bad) == (None, (1, 3), 1)

@@ -65,7 +65,7 @@ def a_step(model: torch.nn.Module, optimizer: Any, monitor: caboose.Monitor) -> 
     monitor.step(loss)
 
 
-def test_on_a_thin_step_six_functions_of_the_agent_are_called_and_backward_is_torchs_own(
+def test_on_a_thin_step_seven_functions_of_the_agent_are_called_and_backward_is_torchs_own(
     attach: Attach, network: torch.nn.Module
 ) -> None:
     own = torch.autograd.backward
@@ -87,7 +87,7 @@ def test_on_a_thin_step_six_functions_of_the_agent_are_called_and_backward_is_to
     sys.setprofile(None)
 
     own_calls = [name for name in calls if not name.startswith(hooks_of_others)]
-    assert len(own_calls) <= 6, own_calls
+    assert len(own_calls) <= 7, own_calls
 
 
 def test_after_thin_steps_the_backward_of_a_measured_step_is_seen_again(
@@ -214,3 +214,17 @@ def test_a_long_step_among_short_ones_makes_no_row_wait_for_more_than_a_tenth_of
     assert wait_until(lambda: len(all_reports(listening)) == monitor.current_step, 5)
 
     assert the_sender(monitor)._poll_seconds == sender_module.SHORT_POLL_SECONDS
+
+
+def test_the_input_of_a_thin_step_whose_loss_is_bad_is_looked_at_though_no_loader_is_watched(
+    attach: Attach, network: torch.nn.Module, listening: Collector
+) -> None:
+    monitor, optimizer = in_runs(attach, network, listening.endpoint)
+    a_step(network, optimizer, monitor)
+    spoiled = torch.ones(2, 4)
+    spoiled[1, 3] = math.nan
+    monitor.step(network(spoiled).square().mean())
+
+    assert wait_until(lambda: any(report.batch is not None for report in all_reports(listening)), 5)
+    (batch,) = (report.batch for report in all_reports(listening) if report.batch is not None)
+    assert (batch.index, batch.shape, batch.num_bad) == (None, (2, 4), 1)

@@ -123,7 +123,8 @@ def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_ba
     if step.bad_inputs:
         ranks = tuple(sorted(step.bad_inputs))
         batch = step.bad_inputs[ranks[0]]
-        note = f", batch {batch.index} with {batch.num_bad:,} NaN or infinite elements"
+        name = "the model's input" if batch.index is None else f"batch {batch.index}"
+        note = f", {name} with {batch.num_bad:,} NaN or infinite elements"
         return Origin(step.step, ranks, (), "input", note)
     if module is not None:
         return Origin(step.step, module.ranks, module_name(view, module.row), "forward")
