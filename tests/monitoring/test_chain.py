@@ -65,18 +65,18 @@ def test_a_nan_on_one_rank_is_one_page_and_a_resolve_once_it_is_acknowledged(
     (page,) = pager.alerts("firing", severity="critical")
     labels = page["labels"]
     assert (labels["alertname"], labels["training_job"], labels["rule"]) == (
-        "CabooseNonFinite",
+        "CabooseBadBatch",
         "chain-0",
-        "non_finite",
+        "bad_batch",
     )
     assert not {"rank", "host", "layer", "incident"} & set(labels), "a culprit that changes would make a new alert"
     first = page["annotations"]
     assert "rank 1" in first["culprit"]
     assert first["cause"] == "input_not_finite"
-    assert first["runbook_url"] == f"{stack.daemon_url}/runbooks/CabooseNonFinite?job=chain-0&incident=1"
-    others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseNonFinite"}
+    assert first["runbook_url"] == f"{stack.daemon_url}/runbooks/CabooseBadBatch?job=chain-0&incident=1"
+    others = {alert["labels"]["alertname"] for alert in pager.alerts("firing")} - {"CabooseBadBatch"}
     assert not others, "one cause, one page"
-    assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="non_finite"}')
+    assert ask(stack, 'caboose_incidents_total{training_job="chain-0",rule="bad_batch"}')
 
 
 def stack_command(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -10,7 +10,7 @@ minute and a picture of three.
                seconds (NaN, skipped steps), one layer's units die, one rank becomes slow. Early on, somebody has it
                rolled back.
 `resnet-50`    four ranks and two parts, nothing wrong
-`bert-large`   ended with an error; `mnist` ended well
+`bert-large`   ended with an error; `mnist` ended well; `vit-base` ended with a loss of NaN
 `transformer`  the real one: two ranks of `caboose_drills.demo`, with its spike
 """
 
@@ -45,7 +45,7 @@ from caboose_wire import (
 from support.processes import DaemonProcess, clean_environment, end, torchrun
 from support.ranks import EVERYTHING, SimulatedRank, simulated_ranks
 
-BIG, QUIET, REAL, CRASHED, DONE = "gpt-124m", "resnet-50", "transformer", "bert-large", "mnist"
+BIG, QUIET, REAL, CRASHED, DONE, BROKEN = "gpt-124m", "resnet-50", "transformer", "bert-large", "mnist", "vit-base"
 STEP_SECONDS = 0.2
 SAMPLE_EVERY = 4
 SNAPSHOT_EVERY = 10
@@ -126,6 +126,11 @@ def play(daemon: DaemonProcess, seconds: float, is_over: Callable[[], bool]) -> 
             (simulated,) = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": job}))
             simulated.send(StepReport(attempt=0, seq=1, step=1, model_step=1, time=time.time(), loss=0.7))
             simulated.send(Bye(step=1, error=error))
+        (broken,) = stack.enter_context(simulated_ranks(daemon.endpoint, 1, {"job": BROKEN}))
+        for step in range(1, 61):
+            loss = 0.7 if step <= 40 else math.nan
+            broken.send(StepReport(attempt=0, seq=step, step=step, model_step=step, time=time.time(), loss=loss))
+        broken.send(Bye(step=60))
         began = time.monotonic()
         while story.share < 1.0 or not is_over():
             story.step += 1
