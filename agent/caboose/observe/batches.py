@@ -73,8 +73,9 @@ class BatchCounter:
         return None if self.index < 0 else (self.index, self.epoch, self._shape)
 
     def add_to(self, vector: StepVector) -> None:
-        """Adds the range of the last batch and the number of its bad elements."""
-        tensor = self.held() if self.held is not None else None
+        """Adds the range of the last batch, or of the model's input, and the number of its bad elements."""
+        held = self.held if self.index >= 0 else self._input
+        tensor = held() if held is not None else None
         found = extent(tensor) if tensor is not None else None
         if found is not None:
             for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):

@@ -214,8 +214,10 @@ class StepRecord:
 
     def _batch(self, values: Values) -> Batch | None:
         batch = None if self.batch is None else wire_batch(self.batch)
-        if batch is None or "batch_bad" not in values:
+        if "batch_bad" not in values:
             return batch
+        if batch is None:
+            batch = Batch(index=None)
         low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))
         return msgspec.structs.replace(batch, num_bad=int(bad), lowest=low, highest=high)
 

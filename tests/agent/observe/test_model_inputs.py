@@ -1,11 +1,14 @@
 """Which tensor is looked at once a step's loss is known to be bad."""
 
 import gc
+from collections.abc import Callable
 
 import torch
 
+import caboose
 from caboose.observe.batches import RECENT, SMALL, BatchCounter, after_an_incident
-from caboose_wire import Batch
+from caboose_wire import Batch, StepReport
+from support.collector import Collector
 
 
 def num_bad(batches: BatchCounter) -> int | None:
@@ -59,3 +62,15 @@ def test_without_a_watched_loader_the_input_has_no_index() -> None:
 
     assert batch is not None
     assert (batch.index, batch.shape, batch.num_bad) == (None, (1, 3), 1)
+
+
+def test_a_sampled_step_has_the_range_of_its_input_without_a_watched_loader(
+    attach: Callable[..., caboose.Monitor], network: torch.nn.Module, listening: Collector
+) -> None:
+    monitor = attach(network, torch.optim.SGD(network.parameters(), lr=0.1), endpoint=listening.endpoint, sampling=1)
+    given = torch.tensor([[-2.0, 0.0, 1.0, 300.0]])
+    monitor.step(network(given).mean())
+
+    batch = listening.wait_for(StepReport)[0].batch
+    assert batch is not None
+    assert (batch.index, batch.lowest, batch.highest, batch.num_bad) == (None, -2.0, 300.0, 0)
