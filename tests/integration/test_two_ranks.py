@@ -48,10 +48,10 @@ def test_the_rank_whose_batch_is_nan_is_named_though_the_all_reduce_spreads_it(
     assert math.isfinite(float.fromhex(ranks[0]["losses"][16])), "rank 0's own loss was fine on that step"
     assert np.isnan(ranks[0]["norms"][16]).all(), "but its gradients were not, after the all-reduce"
     findings = wait_until(lambda: daemon.get("/api/v1/jobs/train/findings")["findings"], 10)
-    assert [f["rule"] for f in findings] == ["non_finite"]
-    finding = findings[0]
+    assert [f["rule"] for f in findings] == ["bad_batch", "non_finite"]
+    finding = findings[1]
     assert finding["severity"] == "critical"
-    assert (finding["onset_step"], finding["first"]["ranks"], finding["first"]["phase"]) == (17, [1], "forward")
+    assert (finding["onset_step"], finding["first"]["ranks"], finding["first"]["phase"]) == (17, [1], "input")
     assert 'caboose_non_finite_steps_total{training_job="train"} 14.0' in daemon.text("/metrics")
 
 

@@ -79,6 +79,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the incident that this one became a part of; None where it did not."""
     is_cut: bool = False
     """Whether it ended with its attempt, and not because a rule saw it end."""
+    has_recovered: bool = False
+    """Whether a check after a rollback found the run well again: the rules could not see it end."""
     num_reopened: int = 0
     diagnosis: Diagnosis | None = None
     alert: AlertText | None = None
@@ -101,7 +103,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unresolved(self) -> bool:
         """Whether it is over because its run ended, and no rule saw it end."""
-        if self.is_open or self.is_merged or not self.reportable:
+        if self.is_open or self.is_merged or self.has_recovered or not self.reportable:
             return False
         return max(self.reportable, key=lambda episode: (episode.last.step, episode.last_time)).last.state != "resolved"
 

@@ -130,10 +130,10 @@ class IncidentLog:
         self._incident_of, self._waiting = dict(self._incident_of), dict(self._waiting)
 
     def end_for_good(self, number: int, reason: str) -> Incident | None:
-        """Marks an incident that was cut off with its attempt as over; None where it was not cut off."""
+        """Marks an incident that was cut off with its attempt as recovered; None where it was not cut off."""
         for place, incident in enumerate(self._closed):
             if incident.number == number and incident.is_cut:
-                self._closed[place] = replace(incident, is_cut=False, reason=reason)
+                self._closed[place] = replace(incident, is_cut=False, has_recovered=True, reason=reason)
                 return self._closed[place]
         return None
 
@@ -284,6 +284,7 @@ class IncidentLog:
             closed_time=None,
             reason="",
             is_cut=False,
+            has_recovered=False,
             num_reopened=incident.num_reopened + 1,
         )
         self._incident_of.update((known.id, incident.number) for known in incident.episodes)

@@ -150,7 +150,7 @@ def test_the_new_attempt_says_why_and_the_incident_closes_when_the_loss_goes_on(
 
     (incident,) = run.job.incidents
     assert incident.reason.startswith("rolled back to step 90: loss continues from there, ")
-    assert not incident.is_cut
+    assert (incident.is_cut, incident.is_unresolved) == (False, False)
     (decision,) = run.decisions
     assert decision.continuity == incident.reason
     assert run.job.rollback.standing == "ready"
