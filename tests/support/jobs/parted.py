@@ -6,6 +6,7 @@ Each rank writes OUT/rank<N>.json: of each part and step the loss (the mean over
 gradient and the learning rate, and at the end a checksum of the whole weights.
 """
 
+import gc
 import json
 import sys
 import zlib
@@ -105,6 +106,11 @@ def main() -> None:
     Path(out, f"rank{rank}.json").write_text(json.dumps(seen))
     if monitor is not None:
         monitor.close()
+    # The reducers of DDP wait for ever now and then if they are freed after their process group.
+    models.clear()
+    optimizers.clear()
+    del critic, maker, critic_loss, maker_loss, schedule, monitor
+    gc.collect()
     dist.destroy_process_group()
 
 
