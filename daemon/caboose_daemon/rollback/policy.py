@@ -181,7 +181,7 @@ class Policy:
         incident, onset = wanted
         target, line = hunting.snapshot_for(job, attempt, onset)
         step = job.recent[-1].step if job.recent else 0
-        boundary = self._boundary(job, attempt, 0)
+        boundary = self._boundary(job, attempt, 1)  # as a second try: a hunt has only one
         draft = Decision(
             job=job.name,
             number=job.rollback.next_number,
