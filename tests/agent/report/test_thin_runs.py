@@ -225,6 +225,10 @@ def test_the_input_of_a_thin_step_whose_loss_is_bad_is_looked_at_though_no_loade
     spoiled[1, 3] = math.nan
     monitor.step(network(spoiled).square().mean())
 
-    assert wait_until(lambda: any(report.batch is not None for report in all_reports(listening)), 5)
-    (batch,) = (report.batch for report in all_reports(listening) if report.batch is not None)
+    def bad() -> list[StepReport]:
+        return [report for report in all_reports(listening) if report.batch is not None and report.batch.num_bad]
+
+    assert wait_until(bad, 5)
+    batch = bad()[0].batch
+    assert batch is not None
     assert (batch.index, batch.shape, batch.num_bad) == (None, (2, 4), 1)
