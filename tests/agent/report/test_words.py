@@ -83,7 +83,7 @@ def test_a_run_prints_where_its_page_is_and_how_it_stood(tmp_path: Path, daemon:
     first, last = run(tmp_path, 50, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="nan")
 
     assert f"{daemon.url}?job=nan" in first
-    assert "critical, non_finite since step 6" in last
+    assert "critical, bad_batch since step 6" in last
 
 
 @pytest.mark.slow
