@@ -23,7 +23,7 @@ from caboose.hunting.bad_numbers import BadTensor, Weights, at_inputs, at_weight
 from caboose.hunting.capturing import Call, Capture, tensors
 from caboose.hunting.model_guard import RestoredModel, restored
 from caboose.hunting.result import HuntResult
-from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward
+from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward, settled
 from caboose.hunting.samples import part_of, search
 from caboose.hunting.tracing import Alone, Trace
 from caboose.tensors.shards import is_fsdp
@@ -181,6 +181,11 @@ def _run(
     if again.call.was_changed:
         found = _noted(found, "the inputs were changed in place after the forward: this is not quite what was run")
     with restored(model) as kept:
+        try:
+            again = settled(model, again, device)
+        except TypeError as error:
+            return replace(at_rest, declined=str(error))
+        kept.put_back()
         trace = Trace(model, found.num_samples)
         try:
             with trace:
