@@ -20,7 +20,7 @@ from caboose.report.record import Note
 from caboose.report.sender import Sender
 from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
-from caboose.report.words import Words
+from caboose.report.words import Advice, Words
 from caboose.tensors.scalars import plain, plain_item
 from caboose.version import __version__
 from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms, Verdict
@@ -111,6 +111,10 @@ class Session:
         if callbacks is None or callbacks.with_heartbeat is None:
             return None
         return callbacks.with_heartbeat(is_fresh)
+
+    def advice(self) -> tuple[Advice, ...]:
+        """What the daemon reported last, on rank 0."""
+        return () if self._words is None else self._words.advice()
 
     def put(self, item: Outgoing) -> None:
         if self.sender is not None:

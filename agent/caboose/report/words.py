@@ -8,6 +8,7 @@ warning is logged.
 import contextlib
 import logging
 import sys
+from dataclasses import dataclass
 
 from caboose.report.daemon_log import printable
 from caboose_wire import Verdict
@@ -15,6 +16,20 @@ from caboose_wire import Verdict
 logger = logging.getLogger("caboose")
 
 MAX_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The daemon's judgement of a run, as it was last reported."""
+
+    severity: str
+    """Of the worst open incident."""
+    summary: str
+    url: str
+    """The run's live page."""
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.summary} ({self.url})"
 
 
 class Words:
@@ -32,6 +47,13 @@ class Words:
         if self._verdict is None:
             self._print(f"watching job {verdict.job!r}, rollback is {self._mode} here: {verdict.url}")
         self._verdict = verdict
+
+    def advice(self) -> tuple[Advice, ...]:
+        """Of the worst open incident, if there is one; on any thread."""
+        verdict = self._verdict
+        if verdict is None or verdict.health == "ok":
+            return ()
+        return (Advice(verdict.health, printable(verdict.summary), printable(verdict.url)),)
 
     def warn_unanswered(self) -> None:
         """No daemon has answered yet."""
