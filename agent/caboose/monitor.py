@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from caboose.hunting.result import HuntResult
     from caboose.observe.parts import Outline
     from caboose.report.past_steps import PastStep
+    from caboose.report.run_summary import RunSummary
     from caboose.report.words import Advice
 
 logger = logging.getLogger("caboose")
@@ -262,7 +263,19 @@ class Monitor:
         fields = metrics if loss is None else {"loss": loss, **metrics}
         self.event("validation", **fields)
         if self._stopper is not None:
-            self.guard.protect("early stopping", self._stopper.note)(fields)
+            self.guard.protect("early stopping", self._note_validation)(fields)
+
+    def _note_validation(self, fields: Mapping[str, Any]) -> None:
+        if self._stopper is None:
+            return
+        self._stopper.note(fields)
+        if self._session is not None and fields.get("loss") is not None:
+            known, value = self._session.best_validation, float(fields["loss"])
+            self._session.best_validation = value if known is None or value < known else known
+
+    def summary(self) -> "RunSummary | None":
+        """What the run adds up to: losses, gradient norm, clipping, validation; as `close` returns it."""
+        return None if self._session is None else self._session.summary()
 
     def early_stopping(
         self,
@@ -343,8 +356,10 @@ class Monitor:
         if self._session is not None:
             self._session.event(kind, fields)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Removes every hook and sends the last reports; calling it again does nothing.
+    def close(self, error: BaseException | None = None) -> "RunSummary | None":
+        """Removes every hook, sends the last reports, and returns the summary, which rank 0 also prints.
+
+        Calling it again does nothing more. None where Caboose is disabled.
 
         Takes under a second, unless a checkpoint is still being written in the background: then it waits for that.
 
@@ -353,7 +368,7 @@ class Monitor:
         """
         self._build_later = None
         if self._is_closed:
-            return
+            return self.summary()
         if self._checkpointer is not None:
             is_broken = bool(error or live_monitors.exit_error() or sys.exc_info()[1])
             self._checkpointer.wait(BROKEN_SECONDS if is_broken else None)
@@ -369,6 +384,7 @@ class Monitor:
             if session is not None:
                 live_monitors.close_session(session.close, error)
             self.on_close(self)
+        return self.summary()
 
     def _let_go(self) -> None:
         """Nothing here keeps the model alive any more, also while the last message waits."""

@@ -146,12 +146,12 @@ _num_opened = 0
 
 def _default_store() -> Store:
     """The store of the process group, under a prefix of this run's own; called in the same order on all ranks."""
-    from torch import distributed as dist
-    from torch.distributed.distributed_c10d import _get_default_store
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     global _num_opened
     if not dist.is_initialized():
         raise RuntimeError("init_process_group was not called")
     _num_opened += 1
-    store: Any = dist.PrefixStore(f"caboose/early-stopping/{_num_opened}", _get_default_store())
+    store: Store = PrefixStore(f"caboose/early-stopping/{_num_opened}", _get_default_store())
     return store

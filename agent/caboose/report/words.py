@@ -72,6 +72,11 @@ class Words:
             "optimizer step, on every rank"
         )
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether the daemon has ever answered."""
+        return self._verdict is not None
+
     def say_last(self, step: int, end: str = "") -> None:
         """The line at the end of the run, if the daemon ever answered; `end` is why this rank did not end well."""
         verdict = self._verdict
@@ -79,6 +84,11 @@ class Words:
             found = f"{verdict.health}, {verdict.summary}" if verdict.summary else verdict.health
             found = f"{end}; before that {found}" if end else found
             self._print(f"job {verdict.job!r} at step {step:,}: {found}: {verdict.url}")
+
+    def say_summary(self, summary: object) -> None:
+        """A second line at the end: what the run's steps add up to."""
+        if summary is not None and self._verdict is not None:
+            self._print(str(summary))
 
     def _print(self, text: str) -> None:
         if not self._is_quiet:

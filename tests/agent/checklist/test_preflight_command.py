@@ -178,7 +178,7 @@ def test_the_checks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_has_an_example_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--help") == 0
     out = capsys.readouterr().out
-    assert "caboose-preflight train:parts" in out
+    assert "caboose preflight train:parts" in out
     assert "exit codes" in out
 
 
