@@ -21,10 +21,11 @@ from caboose_daemon.incidents.episodes import MAX_KEPT as MAX_EPISODES
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import MAX_KEPT
-from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
+from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_SAMPLES, RECENT_STEPS, Attempt, Job, Member
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
+from caboose_daemon.steps.aligned import combine
 from caboose_daemon.steps.columns import PartNumbers, StepSummary
 from caboose_daemon.steps.named import NamedNumber, in_order
 from caboose_daemon.steps.regimes import RegimeTracker
@@ -108,6 +109,7 @@ class _JobReader:
         self._restore_members(job, job.attempt)
         job.attempt.is_over = job.has_ended
         self._restore_steps(job, job.attempt)
+        self._restore_samples(job, job.attempt)
         kept = list(self._incidents())
         episodes = list(self._episodes({id_ for ids, _ in kept for id_ in ids}))
         job.episodes.restore(episodes)
@@ -189,6 +191,22 @@ class _JobReader:
         job.recent.extend(reversed(steps))
         if steps and steps[0].attempt == attempt.number:
             attempt.aligner.last_closed = steps[0].step
+
+    def _restore_samples(self, job: Job, attempt: Attempt) -> None:
+        """What sampled steps showed; the last of them stands for the newest step until a rank reports again."""
+        facts = list(self._rows("sample_facts", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_SAMPLES))
+        job.samples.extend(reversed(facts))
+        for number, reports in self._rows("last_reports"):
+            if number == attempt.number and reports:
+                step = min(report.step for report in reports.values())
+                job.last = job.last_sampled = combine(
+                    reports,
+                    attempt=number,
+                    step=step,
+                    world=attempt.world,
+                    layers=job.layers,
+                    main_group=job.main_group,
+                )
 
     def _with_parts(self, job: Job, steps: list[StepSummary]) -> list[StepSummary]:
         """The steps with the numbers of the job's parts."""

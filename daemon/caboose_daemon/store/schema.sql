@@ -63,6 +63,20 @@ CREATE TABLE IF NOT EXISTS samples (
     PRIMARY KEY (job, number)
 );
 
+CREATE TABLE IF NOT EXISTS sample_facts (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    attempt INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    body BLOB NOT NULL, -- SampleFacts as msgpack: what diagnoses read of a sampled step
+    PRIMARY KEY (job, attempt, step)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS last_reports (
+    job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    attempt INTEGER NOT NULL,
+    body BLOB NOT NULL -- the ranks' reports of the last sampled step without their arrays, as msgpack
+);
+
 -- The table `steps` is made from steps/columns.py (see step_table.py).
 
 CREATE TABLE IF NOT EXISTS episodes (

@@ -87,6 +87,8 @@ POISON = {
     "descriptions": ("UPDATE descriptions SET body = ?", b"\x81\xa3job\x07"),
     "steps": ("UPDATE steps SET loss = ? WHERE step = 7", "x"),
     "part_steps": ("UPDATE part_steps SET loss = ? WHERE step = 7", "x"),
+    "sample_facts": ("UPDATE sample_facts SET body = ?", b"\xc1"),
+    "last_reports": ("UPDATE last_reports SET body = ?", msgspec.msgpack.encode({0: 1})),
     "named_steps": ("UPDATE named_steps SET value = ? WHERE step = 7", "x"),
     "episodes": ("UPDATE episodes SET first = ?", b"\xc1"),
     "episodes.severity": ("UPDATE episodes SET severity = ?", "dreadful"),
