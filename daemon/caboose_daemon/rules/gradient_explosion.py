@@ -125,7 +125,8 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         onset = self._lasting.onset if self._lasting.onset is not None else step.step
         how = f", doubled {self._num_doubled} times in a row" if is_doubling else ""
         loss = "; the loss is high too" if is_loss_high else ""
-        summary = f"gradient norm {amount(norm)} against {amount(level)} before step {onset:,} ({amount(norm / level)}x){how}{loss}"
+        times = f"{amount(norm)} against {amount(level)} before step {onset:,} ({amount(norm / level)}x)"
+        summary = f"gradient norm {times}{how}{loss}"
         return self._finding(step.step, norm, self._worst, "open", summary)
 
     def resume(self, finding: Finding) -> None:

@@ -38,6 +38,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.steps.samples.sample import Sample, pack
+from caboose_daemon.steps.view import GONE
 from caboose_daemon.store import step_table
 from caboose_daemon.store.database import Database, JournalError
 from caboose_daemon.store.marker import Marker
@@ -134,7 +135,16 @@ class Journal(Sink):
             reason=attempt.reason,
             start_step=attempt.start_step,
             proof=attempt.proof,
+            is_over=int(attempt.is_over),
         )
+
+    def attempt_changed(self, job: Job) -> None:
+        """Writes whether it is over, and how far the ranks had come that sent no Bye."""
+        self.attempt_began(job)
+        members = job.attempt.members.values() if job.attempt is not None else ()
+        for member in members:
+            if member.state not in GONE:
+                self.member_changed(job, member)
 
     def member_changed(self, job: Job, member: Member) -> None:
         """Writes the rank, so that a restarted daemon knows its ranks."""

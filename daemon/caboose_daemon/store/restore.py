@@ -106,8 +106,8 @@ class _JobReader:
         for hello in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
             job.describe(hello)
         job.attempt.engine.part = job.parts[0].name if job.parts else ""
-        self._restore_members(job, job.attempt)
-        job.attempt.is_over = job.has_ended
+        self._restore_members(job, job.attempt, is_over=bool(last.is_over))
+        job.attempt.is_over = bool(last.is_over) or job.has_ended
         self._restore_steps(job, job.attempt)
         self._restore_samples(job, job.attempt)
         kept = list(self._incidents())
@@ -163,7 +163,8 @@ class _JobReader:
         world = top + 1 if isinstance(top, int) and top >= 0 else known.world if known is not None else 1
         return AttemptRow(number=number, began=0.0, world=world, launch="", agent_attempt=0, reason="", start_step=0)
 
-    def _restore_members(self, job: Job, attempt: Attempt) -> None:
+    def _restore_members(self, job: Job, attempt: Attempt, *, is_over: bool) -> None:
+        """The ranks; those without a Bye had vanished, if the attempt was over."""
         rows: Iterator[MemberRow] = self._rows("members", "AND attempt = ?2", attempt.number)
         for row in rows:
             hello = Hello(
@@ -176,13 +177,14 @@ class _JobReader:
                 launch=attempt.launch,
                 attempt=attempt.agent_attempt,
             )
-            was_live = row.state == "live"  # it is live again once it reports
+            was_live = row.state in ("live", "expected")  # it is live again once it reports
             attempt.members[row.rank] = Member(
                 hello=hello,
                 last_seen=row.last_seen,
                 state="expected" if was_live else row.state,
                 step=row.step,
                 error=row.error,
+                is_gone=was_live and is_over,
             )
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:

@@ -82,6 +82,7 @@ class AttemptRow(Row, frozen=True):
     reason: Literal["", "rollback"]
     start_step: Count
     proof: Name | None = None
+    is_over: Flag = 0
 
 
 class MemberRow(Row, frozen=True):

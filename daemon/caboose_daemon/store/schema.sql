@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     reason TEXT NOT NULL DEFAULT '', -- rollback, or empty for a launch
     start_step INTEGER NOT NULL DEFAULT 0,
     proof TEXT, -- digest of what its ranks prove their launch with; empty: they have no secret, NULL: not known
+    is_over INTEGER NOT NULL DEFAULT 0, -- whether it had ended when this was written
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 

@@ -185,7 +185,7 @@ def _columns(table: str) -> tuple[str, ...]:
 def test_a_job_whose_name_cannot_be_is_left_out_and_noted_once(data: Path) -> None:
     execute(data, "INSERT INTO jobs (id, name, created) VALUES (7, 'no / name', 1.0)")
     execute(
-        data, "INSERT INTO attempts SELECT 7, number, began, world, launch, agent_attempt, '', 0, NULL FROM attempts"
+        data, "INSERT INTO attempts SELECT 7, number, began, world, launch, agent_attempt, '', 0, NULL, 0 FROM attempts"
     )
 
     for _ in range(2):
