@@ -1,6 +1,6 @@
 """Draws each dashboard from a real Prometheus on one picture: a contact sheet, to see whether it tells the story.
 
-    make pictures        # or: python tests/support/contact_sheet.py docs/images/dashboards [NAME...]
+    make pictures        # or: PYTHONPATH=tests python -m support.contact_sheet docs/images/dashboards [NAME...]
 
 Ranks and Layers show a real run of four ranks (`support.real_ranks`), the others the fleet of `support.fleet`.
 
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.browser import Watched, running_browser
 from support.dashboards import chosen, dashboards, filled

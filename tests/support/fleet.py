@@ -286,7 +286,11 @@ def _running(
     """A launch that reports to the daemon until the block ends."""
     directory.mkdir(parents=True, exist_ok=True)
     environment = clean_environment(
-        CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_JOB=job, CABOOSE_SAMPLE_EVERY="10", CABOOSE_OVERHEAD_BUDGET="1.0"
+        CABOOSE_ENDPOINT=daemon.endpoint,
+        CABOOSE_JOB=job,
+        CABOOSE_SAMPLE_EVERY="10",
+        CABOOSE_OVERHEAD_BUDGET="1.0",
+        PYTHONPATH=str(Path(__file__).resolve().parents[1]),
     )
     with (directory / "job.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -300,8 +304,8 @@ def real_ranks(
     daemon: DaemonProcess, directory: Path, *, steps: int, step_seconds: float
 ) -> contextlib.AbstractContextManager["subprocess.Popen[bytes]"]:
     """Four gloo ranks of which one becomes slow, and a block whose units die."""
-    script = Path(__file__).with_name("real_ranks.py")
-    return _running(daemon, directory, FOUR, torchrun(script, str(steps), str(step_seconds), ranks=4))
+    command = torchrun("support.real_ranks", str(steps), str(step_seconds), ranks=4)
+    return _running(daemon, directory, FOUR, command)
 
 
 def real_job(

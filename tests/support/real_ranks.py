@@ -1,4 +1,4 @@
-"""A real run of four ranks for the pictures of Ranks and Layers: `torchrun ... real_ranks.py STEPS SECONDS`.
+"""A real run of four ranks for the pictures of Ranks and Layers: `torchrun ... -m support.real_ranks`.
 
 The blocks of a small net have ReLUs, the last ones tanh. From a third of the steps on, the biases of one block fall, so
 that its units die; after a good half, one rank takes longer for its own work, and the others wait for it.

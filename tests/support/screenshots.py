@@ -1,6 +1,6 @@
 """Takes the pictures of the live page and of the report that README and docs show.
 
-    python tests/support/screenshots.py docs/images
+    PYTHONPATH=tests python -m support.screenshots docs/images
 
 Real daemons, simulated ranks on real sockets (`support.picture_story`), a real run that is rolled back, a real browser.
 """
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.browser import running_browser
 from support.picture_story import (

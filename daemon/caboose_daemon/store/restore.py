@@ -103,10 +103,11 @@ class _JobReader:
         job = Job(name=row.name, created=row.created, num_attempts=last.number)
         job.attempt = make_attempt(job, last.world, last.launch, last.agent_attempt, now)
         job.attempt.reason, job.attempt.start_step, job.attempt.proof = last.reason, last.start_step, last.proof
-        for hello in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
-            job.describe(hello)
+        described = Hello(job=job.name, rank=0, world=last.world, host="", pid=0, incarnation="")
+        for described in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
+            job.describe(described)
         job.attempt.engine.part = job.parts[0].name if job.parts else ""
-        self._restore_members(job, job.attempt, is_over=bool(last.is_over))
+        self._restore_members(job, job.attempt, described, is_over=bool(last.is_over))
         job.attempt.is_over = bool(last.is_over) or job.has_ended
         self._restore_steps(job, job.attempt)
         self._restore_samples(job, job.attempt)
@@ -163,11 +164,12 @@ class _JobReader:
         world = top + 1 if isinstance(top, int) and top >= 0 else known.world if known is not None else 1
         return AttemptRow(number=number, began=0.0, world=world, launch="", agent_attempt=0, reason="", start_step=0)
 
-    def _restore_members(self, job: Job, attempt: Attempt, *, is_over: bool) -> None:
-        """The ranks; those without a Bye had vanished, if the attempt was over."""
+    def _restore_members(self, job: Job, attempt: Attempt, described: Hello, *, is_over: bool) -> None:
+        """The ranks, with what one of them said for all; those without a Bye had vanished, if the attempt was over."""
         rows: Iterator[MemberRow] = self._rows("members", "AND attempt = ?2", attempt.number)
         for row in rows:
-            hello = Hello(
+            hello = msgspec.structs.replace(
+                described,
                 job=job.name,
                 rank=row.rank,
                 world=attempt.world,
@@ -176,6 +178,7 @@ class _JobReader:
                 incarnation=row.incarnation,
                 launch=attempt.launch,
                 attempt=attempt.agent_attempt,
+                proof="",
             )
             was_live = row.state in ("live", "expected")  # it is live again once it reports
             attempt.members[row.rank] = Member(

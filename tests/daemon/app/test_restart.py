@@ -11,6 +11,7 @@ import pytest
 from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api import json_shapes
+from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.store import retention
 from caboose_wire import Batch, Layer
 from support.old_journals import make_old
@@ -140,6 +141,23 @@ def test_the_last_sampled_reports_are_kept_for_the_page_and_for_diagnoses(journa
     assert job.last_sampled is not None
     assert job.last_sampled.num_present == 2
     assert job.scheduler_steps_at(11) == 11
+
+
+def test_what_the_ranks_said_of_themselves_is_kept(journaled: Make) -> None:
+    """The mode of rollback and the versions, also of a run that is over, whose ranks say it no more."""
+    story = scenario(ranks=2, core=journaled(), rollback="advise", agent_version="1.2.3", torch_version="2.13.0")
+    story.healthy(10).leaves(0, 1).wait(2.0)
+    before, mode = json_shapes.agent_facts(story.job), owners_mode(story.job)
+    assert before is not None
+
+    job = story.daemon_restarts().wait(2.0).job
+
+    after = json_shapes.agent_facts(job)
+    assert after is not None
+    assert (owners_mode(job), mode) == ("advise", "advise")
+    assert [after[key] for key in ("version", "torch_version")] == ["1.2.3", "2.13.0"]
+    assert [member.hello.rank for member in story.members.values()] == [0, 1]
+    assert {member.hello.proof for member in story.members.values()} == {""}
 
 
 def counted(job: Job) -> tuple[object, ...]:
