@@ -174,8 +174,8 @@ class Pipeline:
         if known is not None and known.hello.incarnation == hello.incarnation:
             member.step, member.last_seq = known.step, known.last_seq
             member.num_missed, member.num_dropped = known.num_missed, known.num_dropped
-        job.attempt.members[hello.rank] = member
-        if hello.rank == min(job.attempt.members) or not job.layers:
+        job.attempt.put(member)
+        if hello.rank == job.attempt.first_rank or not job.layers:
             job.describe(hello)
         self._sink.member_changed(job, member)
         return member
@@ -184,6 +184,8 @@ class Pipeline:
         """A rank sent its Bye."""
         member.state = "terminated" if bye.signal else "failed" if bye.error else "left"
         member.error = bye.signal or bye.error
+        if job.attempt is not None:
+            job.attempt.note_state(member)
         self._sink.member_changed(job, member)
 
     def declare(self, job: Job, event: Event) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.arrivals import Arrivals
 from caboose_daemon.steps.reduce_ranks import are_apart
 from caboose_wire import Layer, StepReport
 
@@ -44,7 +45,7 @@ class Aligner:
         self._min_deadline = min_deadline
         self._deadline_steps = deadline_steps
         self._open: dict[int, _OpenStep] = {}
-        self._reached: dict[int, int] = {}
+        self._arrivals = Arrivals()
         self._durations: deque[float] = deque(maxlen=31)
         self.last_closed = -1
         self.num_late = 0
@@ -54,7 +55,7 @@ class Aligner:
         self._is_local = False
 
     def add(self, rank: int, report: StepReport, now: float) -> None:
-        self._reached[rank] = max(report.step, self._reached.get(rank, -1))
+        self._arrivals.add(rank, report.step)
         if report.step <= self.last_closed:
             self.num_late += 1
             return
@@ -87,7 +88,7 @@ class Aligner:
         if not self._open:
             return
         num_expected = 0 if is_final else world - len(gone)
-        watermark = self._watermark(gone, num_expected)
+        watermark = self._arrivals.watermark(gone, num_expected)
         deadline = self.deadline_seconds
         for number in sorted(self._open)[: max(1, MAX_CLOSED_RANKS // world)]:
             step = self._open[number]
@@ -129,15 +130,6 @@ class Aligner:
             self._num_apart = 0 if is_settled else self._num_apart
         self._is_local = self._num_apart >= (SETTLED_STEPS if is_settled else DECIDING_STEPS)
         return self._is_local or (is_apart and not is_settled)
-
-    def _watermark(self, gone: Set[int], num_expected: int) -> int:
-        """The last step that every expected rank has reached; the last one of all if no rank is expected."""
-        if not num_expected:
-            return max(self._reached.values(), default=-1)
-        if len(self._reached) < num_expected:
-            return -1
-        reached = [step for rank, step in self._reached.items() if rank not in gone]
-        return min(reached) if len(reached) == num_expected else -1
 
     @property
     def deadline_seconds(self) -> float:
