@@ -20,6 +20,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,18 @@ JOB = "swarm"
 PER_PROCESS = 1024
 SWARM = Path(__file__).with_name("ingest_swarm.py")
 TICK = os.sysconf("SC_CLK_TCK")
+HEADINGS = (
+    "ranks",
+    "us per report",
+    "x floor",
+    "floor, us",
+    "ZeroMQ's threads, us (floor)",
+    "busy, one core",
+    "lag p50 / max, ms",
+    "Hellos: s of CPU / s",
+    "KiB per rank",
+    "lost, incomplete",
+)
 FLOOR = """
 import sys, zmq
 context = zmq.Context()
@@ -94,7 +107,7 @@ def swarm(endpoint: str, num_ranks: int, plan: dict[str, Any]) -> Iterator[list[
         for first in range(0, num_ranks, PER_PROCESS):
             count = min(PER_PROCESS, num_ranks - first)
             command = [sys.executable, str(SWARM), endpoint, str(first), str(count), json.dumps(plan)]
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 - our own script
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment()
             )
             processes.append(process)
@@ -124,7 +137,8 @@ def play(processes: Sequence["subprocess.Popen[str]"], start: float) -> int:
 
 def floor(num_ranks: int, plan: dict[str, Any]) -> Cpu:
     """What a ROUTER costs that receives the same and drops it."""
-    process = subprocess.Popen([sys.executable, "-c", FLOOR], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", FLOOR]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own script
     try:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
@@ -207,8 +221,6 @@ def _play_and_watch(
     daemon: DaemonProcess, processes: Sequence["subprocess.Popen[str]"], start: float, options: argparse.Namespace
 ) -> list[float]:
     """Plays, and asks for the lag once after each step."""
-    import threading
-
     watching, is_over = Watching(daemon, []), threading.Event()
 
     def watch() -> None:
@@ -242,10 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.ranks, options.steps, options.sample_every = "64,512", 15, 10
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(
-        "| ranks | us per report | x floor | floor, us | ZeroMQ's threads, us (floor) | busy, one core | lag p50 / max, ms "
-        "| Hellos: s of CPU / s | KiB per rank | lost, incomplete |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    )
+    print(f"| {' | '.join(HEADINGS)} |\n|{'---:|' * len(HEADINGS)}")
     for num_ranks in map(int, options.ranks.split(",")):
         row = measure(num_ranks, options)
         lag = row["lag"] or [0.0]

@@ -18,8 +18,20 @@ from typing import Any
 import numpy as np
 import zmq
 
-from caboose_wire import Batch, Group, Heartbeat, Hello, HelloRequest, Layer, Mode, Module, Phases, StepReport
-from caboose_wire import decode, encode
+from caboose_wire import (
+    Batch,
+    Group,
+    Heartbeat,
+    Hello,
+    HelloRequest,
+    Layer,
+    Mode,
+    Module,
+    Phases,
+    StepReport,
+    decode,
+    encode,
+)
 from caboose_wire.messages import HISTOGRAM_BINS
 
 VISIBLE = ("loss", "lr", "phases", "weights", "modes", "gradients", "local_gradients", "fingerprint", "activations")
@@ -78,7 +90,7 @@ class Swarm:
 
     def run(self) -> None:
         """Every step at its time, the ranks spread over `spread` seconds."""
-        plan, draw = self.plan, random.Random(self.first)
+        plan, draw = self.plan, random.Random(self.first)  # noqa: S311 - an order
         order = list(self.ranks.items())
         next_heartbeat = time.time() + HEARTBEAT_SECONDS
         for step in range(1, plan["steps"] + 1):

@@ -10,6 +10,9 @@ and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes ea
 Waiting costs as much as ranks have reported, not as many as the claimed world has. Closing a step costs as much as
 its world: so one call closes at most `MAX_CLOSED_RANKS` / world steps, and the others wait for the next. Reports for
 more than twice `MAX_OPEN` open steps are dropped and counted as late.
+
+A deadline passes only while the daemon reads: one that cannot keep up calls no step incomplete whose reports wait in
+its own mailbox.
 """
 
 from collections import deque
@@ -54,6 +57,11 @@ class Aligner:
         self._num_equal = self._num_apart = 0
         self._is_local = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a step waits for ranks."""
+        return bool(self._open)
+
     def add(self, rank: int, report: StepReport, now: float) -> None:
         self._arrivals.add(rank, report.step)
         if report.step <= self.last_closed:
@@ -83,7 +91,7 @@ class Aligner:
     ) -> Iterator[AlignedStep]:
         """The steps that are complete or overdue, in order; no step waits for ranks that are gone, or if it is final.
 
-        One whose reports cannot be combined is lost.
+        `now`: the time until which all messages have been read. One whose reports cannot be combined is lost.
         """
         if not self._open:
             return
