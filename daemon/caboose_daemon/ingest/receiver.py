@@ -65,6 +65,8 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
+DECIDE_SECONDS = 0.05
+"""Between two looks at the peers that wait, unless something has changed for them: there may be thousands."""
 SPEAKS_SECONDS = 6.0
 """Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""
 RENAME_SECONDS = 10.0
@@ -117,6 +119,8 @@ class Receiver:
         self._held_bytes = 0
         self._next_sweep = 0.0
         self._next_probe = 0.0
+        self._next_decision = 0.0
+        """For the peers that wait; 0 after a change that may admit one."""
         self.num_applied = 0
         """Messages so far, each report of a message counted."""
 
@@ -216,6 +220,7 @@ class Receiver:
                 self._peers.pop(peer, None)  # its next messages belong to the next attempt
                 self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
                 stranger.has_rolled_back = True
+            self._next_decision = 0.0
             stranger.hello, stranger.since, stranger.key = hello, now, key
             stranger.last_seen = now
             return []
@@ -270,6 +275,7 @@ class Receiver:
         known = self._peers.get(peer)
         if known is not None:
             known.member.is_gone = True
+            self._next_decision = 0.0
 
     def peer_of(self, member: Member) -> bytes | None:
         """The connection of a rank, if it has one."""
@@ -359,6 +365,7 @@ class Receiver:
         elif isinstance(message, Bye):
             member.step = max(member.step, message.step)
             self._pipeline.leave(known.job, member, message)
+            self._next_decision = 0.0
         elif isinstance(message, Holdings):
             self._policy.held(known.job, member.hello.rank, message)
         elif isinstance(message, Ack):
@@ -401,6 +408,13 @@ class Receiver:
         if now >= self._next_probe and self._strangers:
             self._next_probe = now + PROBE_SECONDS
             replies += self._probes()
+        if now >= self._next_decision:
+            self._next_decision = now + DECIDE_SECONDS
+            replies += self._decide_on_strangers(now)
+        return replies
+
+    def _decide_on_strangers(self, now: float) -> list[Reply]:
+        replies: list[Reply] = []
         for peer, stranger in list(self._strangers.items()):
             if stranger.has_rolled_back:
                 continue
