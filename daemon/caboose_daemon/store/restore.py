@@ -181,7 +181,7 @@ class _JobReader:
                 proof="",
             )
             was_live = row.state in ("live", "expected")  # it is live again once it reports
-            attempt.members[row.rank] = Member(
+            member = Member(
                 hello=hello,
                 last_seen=row.last_seen,
                 state="expected" if was_live else row.state,
@@ -189,6 +189,7 @@ class _JobReader:
                 error=row.error,
                 is_gone=was_live and is_over,
             )
+            attempt.put(member)
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
