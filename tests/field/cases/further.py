@@ -53,6 +53,7 @@ CASES = (
             ranks=2,
             paths=(".",),
             env=_ON_CPU,
+            watched=(1,),  # the first one only steps the other
             note=note,
             edits=_BY_RECORDER,
         )
@@ -89,6 +90,7 @@ CASES = (
         words("recipes/full_finetune_single_device.py --config {data}/config.yaml"),
         paths=(".",),
         data=lambda directory: made.torchtune(directory, is_in_backward=False),
+        logged=("data/log_*.txt", r"loss:([\d.]+)"),
         note="a recipe, accumulation, clipping",
     ),
     Case(
