@@ -6,6 +6,7 @@ The last operations of a loss are read from its graph, on the host alone: divisi
 From what the micro-batches of a step have in common it is known what the number means:
 
 * divided by the number of micro-batches: that is undone, also in a later, shorter step;
+* multiplied by weights that add up to 1, the micro-batches' parts of the step: the losses are added;
 * multiplied by a whole number (its tokens, the ranks), whose effect the loop takes out of the gradients or of their
   mean later: the products are added and divided by the sum of these numbers;
 * all divided by one number that is more than each of them adds up, or that was computed for this step: the number of
@@ -134,7 +135,7 @@ class StepLoss:
         if losses and len(counts) == len(losses):
             return _sum(losses) / _sum(counts)
         number = len(losses)
-        are_shares = number > 1 and self._are_shares(scales)
+        are_shares = number > 1 and (self._are_shares(scales) or _add_up_to_one(scales))
         if number > 1 and all(scale.is_divided_by(number) for scale in scales):
             self._usual_count = number
         elif are_shares:
@@ -158,6 +159,12 @@ class StepLoss:
                 return True
             return before is not None and _key(before) != _key(total)
         return before is None or _key(before) != _key(total)
+
+
+def _add_up_to_one(scales: Sequence[Scale]) -> bool:
+    """Whether each was weighted by its part of the step."""
+    depth = min(len(scale.divisors) for scale in scales)
+    return any(abs(sum(1.0 / scale.divisors[place] for scale in scales) - 1.0) < 1e-4 for place in range(depth))
 
 
 def mean(losses: Sequence[torch.Tensor]) -> torch.Tensor | None:

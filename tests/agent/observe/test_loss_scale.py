@@ -93,6 +93,20 @@ def test_shares_of_a_step_are_added(
         assert taken(losses) == pytest.approx(expected, rel=1e-5)
 
 
+def test_micro_batches_of_unequal_sizes_that_are_weighted_by_them_are_added(
+    losses: BackwardLosses, model: torch.nn.Module
+) -> None:
+    """As Composer does: the last micro-batch is shorter."""
+    for sizes in ((8, 8, 4), (8, 8, 8), (8, 3)):
+        expected = 0.0
+        for size in sizes:
+            inputs, targets = batch(size)
+            loss = F.cross_entropy(model(inputs), targets).mul(size / sum(sizes))
+            expected += loss.item()
+            loss.backward()
+        assert taken(losses) == pytest.approx(expected, rel=1e-5)
+
+
 def test_shares_of_few_valid_tokens_are_known_once_their_number_changes(
     losses: BackwardLosses, model: torch.nn.Module
 ) -> None:
