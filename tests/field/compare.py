@@ -120,8 +120,8 @@ def _merged(rows: Rows, watched: tuple[int, ...]) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     parts: dict[int, dict[str, Any]] = {}
     for row in rows:
-        if row["optimizer"] not in watched:
-            continue
+        if row["optimizer"] not in watched or (not row["losses"] and row["norm"] == 0.0):
+            continue  # the second: a step without gradients that only makes the optimizer's state
         if row["optimizer"] in parts:
             steps.append(_joined(parts))
             parts = {}

@@ -29,6 +29,10 @@ MAX_OPERATIONS = 4
 MAX_BELOW = 8
 """Operations that are looked at between a division and the sum below it."""
 DIVISION, PRODUCT = "DivBackward0", "MulBackward0"
+SAME_VALUE = frozenset({"AddBackward0", "AliasBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"})
+"""Operations on a sum that leave it one: of types and shapes, of its sign, and with a term added."""
+SUM = 2
+"""torch's number for `reduction="sum"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def scale_of(loss: torch.Tensor) -> Scale:
         return UNSCALED
     divisors: list[float] = []
     product = 1.0
-    count = total = None
+    count = total = num_items = None
     for place in range(MAX_OPERATIONS):
         kind = node.name() if node is not None else ""
         factor, below = _factor(node) if kind in (DIVISION, PRODUCT) else (None, None)
@@ -67,7 +71,7 @@ def scale_of(loss: torch.Tensor) -> Scale:
             break
         node = below
         if place == 0 and kind == DIVISION:
-            total = factor
+            total, num_items = factor, _num_added(below)
         elif place == 0 and factor.dtype in (torch.int64, torch.int32):
             count = factor
         if factor.device.type != "cpu":
@@ -77,7 +81,7 @@ def scale_of(loss: torch.Tensor) -> Scale:
             break
         product *= number if kind == DIVISION else 1.0 / number
         divisors.append(product)
-    return Scale(tuple(divisors), count, total, None if total is None else _num_items(node))
+    return Scale(tuple(divisors), count, total, num_items)
 
 
 def _factor(node: Any) -> tuple[torch.Tensor | None, Any]:
@@ -103,16 +107,17 @@ def _field(node: Any, name: str) -> Any:
     return getattr(node, f"_saved_{name}")
 
 
-def _num_items(node: Any) -> int | None:
+def _num_added(node: Any) -> int | None:
+    """The elements whose sum this is; None if it is another value than a sum."""
     for _ in range(MAX_BELOW):
-        if node is None:
-            return None
-        kind = node.name()
+        kind = node.name() if node is not None else ""
         if kind == "SumBackward0":
             return int(math.prod(_field(node, "self_sym_sizes")))
-        if kind == "NllLossBackward0":
-            target = _saved(node, "target")
+        if kind in ("NllLossBackward0", "NllLoss2DBackward0"):
+            target = _saved(node, "target") if _field(node, "reduction") == SUM else None
             return None if target is None else target.numel()
+        if kind not in SAME_VALUE:
+            return None
         node = next((below for below, _ in node.next_functions if below is not None), None)
     return None
 

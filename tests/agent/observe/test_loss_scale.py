@@ -159,6 +159,22 @@ def test_a_mean_that_the_script_makes_itself_is_divided_by_the_micro_batches_too
         assert taken(losses) == pytest.approx(sum(own) / count, rel=1e-5)
 
 
+@pytest.mark.parametrize("how", ["mean", "the script's own mean"])
+def test_a_division_by_micro_batches_is_none_by_tokens_where_batches_are_small(
+    losses: BackwardLosses, model: torch.nn.Module, how: str
+) -> None:
+    """Two samples in each, four micro-batches: four is more than the elements of one, and counts no elements."""
+    for count in (4, 4, 3):
+        own = []
+        for _ in range(count):
+            inputs, targets = batch(2)
+            loss = F.cross_entropy(model(inputs), targets, reduction="mean" if how == "mean" else "sum")
+            loss = loss if how == "mean" else loss / 2
+            own.append(loss.item())
+            (loss / 4).backward()
+        assert taken(losses) == pytest.approx(sum(own) / count, rel=1e-5)
+
+
 def test_what_hooks_keep_is_left_to_the_backward_pass(losses: BackwardLosses, model: torch.nn.Module) -> None:
     """Offloading gives a saved tensor back only once."""
     kept: dict[int, torch.Tensor] = {}

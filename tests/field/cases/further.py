@@ -33,6 +33,7 @@ CASES = (
         "NVIDIA/Megatron-LM",
         "examples/run_simple_mcore_train_loop.py",
         words("examples/run_simple_mcore_train_loop.py"),
+        prepare=made.megatron,
         ranks=2,
         paths=(".",),
         env=_ON_CPU,
@@ -75,7 +76,9 @@ CASES = (
                 " --trainer.callbacks.downstream_evaluator.enabled=false"
             ),
             "--trainer.max_duration={{value: 30, unit: steps}}",
+            "--trainer.metrics_collect_interval=1",
         ),
+        logged=("output.txt", r"train/CE loss=([\d.]+)"),
         ranks=2,
         paths=("src",),
         data=made.olmo,
