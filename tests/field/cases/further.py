@@ -113,7 +113,7 @@ CASES = (
             words(f"{name}_example.py"),
             directory=_PARALLEL,
             ranks=2,
-            env={**_ON_CPU, "FIELD_ACCELERATOR": "1"},
+            env={**_ON_CPU, "FIELD_ACCELERATOR": "1", "FIELD_ATTENTION": "1"},
             note=note,
             edits=_BY_RECORDER,
         )
