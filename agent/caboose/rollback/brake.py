@@ -26,6 +26,7 @@ from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
+from caboose.rollback.moments import TRACE
 from caboose.rollback.ring import Ring
 from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
@@ -147,6 +148,16 @@ class Brake:
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
         return ""
 
+    def caveat(self, command: Command) -> str:
+        """What may go wrong again afterwards, for the daemon and the log before the boundary; or nothing."""
+        if command.kind != "rollback":
+            return ""
+        found = self._ring.caveat(command.target, self._lr_policy)
+        if found and command.lr_scale == 1.0:
+            logger.warning("caboose: before the rollback at step %d: %s", command.boundary, found)
+            return found
+        return ""
+
     def release(self, command: Command) -> None:
         """The command was aborted."""
         if command.kind in ("rollback", "hunt"):
@@ -182,9 +193,21 @@ class Brake:
             # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
             caveat += f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
+        caveat += self._judge_moments()
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
         self._session.start_attempt(model_step)
         return f"went back from step {step} to the snapshot of step {command.target}{dropped}{caveat}"
+
+    def _judge_moments(self) -> str:
+        """Whether the restored moments of the optimizer carry the trace of a spike, as far as that is known by now."""
+        ratio = self._ring.moments_growth
+        if ratio is None:
+            return ""
+        if ratio < TRACE:
+            return f", optimizer moments {ratio:.2g}x those of the snapshot before"
+        text = f", optimizer moments {ratio:.2g}x those of the snapshot before: they may carry the spike's trace"
+        logger.warning("caboose: the run went back%s", text)
+        return text
 
     def _drop_batches(self, num_steps: int, batches_per_step: int, *, crosses_epochs: bool) -> str:
         if not num_steps:
@@ -277,6 +300,7 @@ class Brake:
             cool_until=coordinator.cool_until,
             can_skip=self._skip.source is not None,
             can_checkpoint=self._checkpointer is not None,
+            is_off_schedule=self._ring.is_off_schedule(),
             can_hunt=self._hunter is not None and self._hunter.num_left > 0,
         )
         if not is_asked and found == self._sent:

@@ -22,7 +22,8 @@ class RollbackConfig:
     margin_steps: int = 5
     """Steps before the onset by which a snapshot must have been taken; raise it if problems are detected late."""
     patience_steps: int = 10
-    """Steps to wait after the onset before acting, unless even the least cost of waiting is higher."""
+    """Steps that a rollback which proves needless counts for, beside those it loses: the more, the longer it waits
+    while a disturbance may still pass."""
     caution: float = 1.25
     """The likely cost of waiting must be this many times that of a rollback."""
     horizon_steps: int = 1000
