@@ -13,7 +13,7 @@ All this is read from what the rules found and the diagnosis weighed; nothing is
 from collections.abc import Iterator
 
 from caboose_daemon.incidents.episodes import Episode
-from caboose_daemon.incidents.incident import Incident, Witness
+from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.rollback_state.attribution import Attribution, Cordon, cordon_of
 
@@ -23,7 +23,7 @@ STILL = 1.5
 """Rate over that before the jump from which the jump still lasts."""
 LEAST_SCALE = 1e-3
 TIMES = 2
-"""Incidents that began at one rank after which its machine is at fault."""
+"""Times that numbers broke at one rank first after which its machine is at fault."""
 BATCH_CAUSES = frozenset({"outlier_batch", "input_not_finite", "bad_shard"})
 LIKELY = 0.3
 """Confidence from which a diagnosis counts."""
@@ -37,13 +37,13 @@ def attribute(job: Job, incident: Incident | None, began: int) -> Attribution | 
 
 
 def cordons(job: Job) -> list[Cordon]:
-    """Machines that should be taken out, by the incidents that are open or unresolved."""
-    found: dict[tuple[str, int], Cordon] = {}
+    """Machines that should be taken out, as long as they are a part of the job."""
+    hosts = set() if job.attempt is None else {member.hello.host for member in job.attempt.members.values()}
+    found = {}
     for incident in job.incidents:
-        if incident.is_open or incident.is_unresolved or incident.is_cut:
-            cordon = cordon_of(_bad_rank(job, incident))
-            if cordon is not None:
-                found[cordon.host, cordon.rank] = cordon
+        cordon = cordon_of(_bad_rank(job, incident))
+        if cordon is not None and (not cordon.host or cordon.host in hosts):
+            found[cordon.host or cordon.rank] = cordon
     return list(found.values())
 
 
@@ -66,16 +66,18 @@ def _schedule_jump(job: Job, incident: Incident, began: int) -> Attribution | No
 
 
 def _bad_rank(job: Job, incident: Incident) -> Attribution | None:
-    witness = incident.witness
-    if witness is None or not _names_a_machine(job, witness, incident.episodes):
+    place = next(
+        (found for episode in reversed(incident.episodes) if (found := _machine(job, incident, episode))), None
+    )
+    if place is None:
         return None
-    rank, host = witness.ranks[0], witness.host
-    num_times = sum(_is_same(rank, host, other) for other in _culprits(job))
+    rank, host = place
+    num_times = sum(_is_same(place, other) for other in _culprits(job))
     best = None if incident.diagnosis is None else incident.diagnosis.best
     is_hardware = best is not None and best.id == "hardware_fault" and best.confidence >= LIKELY
     if num_times < TIMES and not is_hardware:
         return None
-    why = f"rank {rank} was the first with wrong numbers in {num_times} incidents"
+    why = f"rank {rank} was the first with wrong numbers {num_times} times"
     if num_times < TIMES and best is not None:
         why = f"the likeliest cause is a hardware fault ({100 * best.confidence:.0f} %)"
     return Attribution(to="bad_rank", text=why, rank=rank, host=host, num_times=num_times)
@@ -91,18 +93,25 @@ def _bad_batch(incident: Incident) -> Attribution | None:
     return None
 
 
-def _culprits(job: Job) -> Iterator[Witness]:
+def _culprits(job: Job) -> Iterator[tuple[int, str]]:
     for incident in job.incidents:
-        if incident.witness is not None and _names_a_machine(job, incident.witness, incident.episodes):
-            yield incident.witness
+        for episode in incident.episodes:
+            if (place := _machine(job, incident, episode)) is not None:
+                yield place
 
 
-def _names_a_machine(job: Job, witness: Witness, episodes: tuple[Episode, ...]) -> bool:
-    """Whether wrong numbers began on one rank of several, and not in its data."""
-    world = 1 if job.attempt is None else job.attempt.world
-    is_numbers = witness.rule in ("non_finite", "replica_desync") and witness.phase != "input"
-    return world > 1 and len(witness.ranks) == 1 and is_numbers and all(e.rule != "bad_batch" for e in episodes)
+def _machine(job: Job, incident: Incident, episode: Episode) -> tuple[int, str] | None:
+    """The rank and host at which wrong numbers began, of several ranks and not in the data; None where not."""
+    world, ranks = 1 if job.attempt is None else job.attempt.world, episode.first.ranks
+    is_numbers = episode.rule in ("non_finite", "replica_desync") and episode.first.phase != "input"
+    has_batch = any(e.rule == "bad_batch" and e.attempt == episode.attempt for e in incident.episodes)
+    if world < 2 or len(ranks) != 1 or not is_numbers or has_batch:
+        return None
+    witness = incident.witness
+    if witness is not None and witness.ranks == ranks and witness.host:
+        return ranks[0], witness.host
+    return ranks[0], "" if job.attempt is None else job.attempt.host_of(ranks[0])
 
 
-def _is_same(rank: int, host: str, other: Witness) -> bool:
-    return host == other.host if host and other.host else rank == other.ranks[0]
+def _is_same(one: tuple[int, str], other: tuple[int, str]) -> bool:
+    return one[1] == other[1] if one[1] and other[1] else one[0] == other[0]

@@ -20,7 +20,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     host: str = ""
     num_times: int = 1
-    """Incidents in which this rank or host was the first to break."""
+    """How often this rank or host was the first with wrong numbers."""
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,10 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """In one line."""
         where = f"host {self.host} (rank {self.rank})" if self.host else f"the host of rank {self.rank}"
-        return f"cordon {where}: {self.why}; a rollback does not repair it, restart the run without it"
+        return (
+            f"cordon {where}: {self.why}; a rollback does not repair it, restart the run without it "
+            "(and check its shard of the data if the machine passes a test)"
+        )
 
 
 def cordon_of(attribution: Attribution | None) -> Cordon | None:
