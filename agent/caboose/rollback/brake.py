@@ -14,7 +14,6 @@ session starts a new attempt.
 
 import logging
 import time
-from typing import Any, Protocol
 
 import torch
 from torch import distributed as dist
@@ -24,60 +23,21 @@ from caboose.observe.loader import BatchSkip
 from caboose.report.daemon_log import daemon_log, printable
 from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
+from caboose.rollback.collaborators import Hunts, Saves
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
 from caboose.rollback.moments import TRACE
 from caboose.rollback.ring import Ring
 from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
+from caboose_wire.expectation import steps_lost
 
 logger = logging.getLogger("caboose")
 
+SETTLED_AFTER = 20
+"""Boundaries after which a step's time is the usual one."""
 MAX_LR_SCALE = 100.0
 """A larger scale is refused as a mistake."""
-
-
-class Saved(Protocol):
-    """The result of a save; see `checkpoints.checkpointer`."""
-
-    @property
-    def path(self) -> Any:
-        """Where it is."""
-
-    @property
-    def state(self) -> str:
-        """ "saved", "writing" or "failed"."""
-
-    @property
-    def error(self) -> str:
-        """Why it failed."""
-
-
-class Saves(Protocol):
-    """Saves checkpoints; see `checkpoints.checkpointer`."""
-
-    def save(self, step: int, model_step: int) -> Saved:
-        """Saves the state after this step. A collective."""
-
-
-class Summarised(Protocol):
-    """The result of a hunt; see `hunting.result`."""
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-
-
-class Hunts(Protocol):
-    """Hunts for the origin of a number that is not finite; see `hunting.hunter`."""
-
-    num_left: int
-
-    def objection(self) -> str:
-        """Why no hunt can be made, or nothing."""
-
-    def hunt(self, step: int, *, lender: Ring, snapshot: int | None) -> Summarised:
-        """Runs the batch of this step again, on the weights of a snapshot if one is given."""
 
 
 class Brake:
@@ -107,6 +67,7 @@ class Brake:
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
         self._boundary_time = time.perf_counter()
+        self._num_boundaries = 0
         self.guard = Guard(on_trip=ring.close)
         """For snapshots, which have their own budget."""
         self._guarded_snapshot = self.guard.protect("snapshot", self._take_if_due)
@@ -127,9 +88,26 @@ class Brake:
         now = time.perf_counter()
         seconds, self._boundary_time = now - self._boundary_time, now
         self._ring.passed(step, seconds)
+        self._num_boundaries += 1
+        if self._num_boundaries == SETTLED_AFTER:
+            self._state_expectation(seconds)
         if self._ring.is_due(step):
             self._ring.take(step, self._session.count.model_step)
             self._boundary_time = time.perf_counter()
+
+    def _state_expectation(self, step_seconds: float) -> None:
+        """Logs once, on rank 0, what a rollback is expected to lose, and what it cannot do."""
+        if self._session.identity.rank or self._ring.why_off:
+            return
+        num = steps_lost(self._ring.every, step_seconds)
+        no_loader = "; no loader is watched (monitor.watch), so no batches can be skipped"
+        logger.info(
+            "caboose: snapshots every %d steps: a rollback after a sudden fault loses about %d steps, and those until "
+            "it is decided%s",
+            self._ring.every,
+            num,
+            "" if self._skip.source is not None else no_loader,
+        )
 
     def refuses(self, command: Command, step: int) -> str:
         """Why this rank could not carry it out; pins the snapshot it would go back to."""

@@ -1,5 +1,6 @@
 """What a rank checks around a rollback: its schedule before, the optimizer's moments after."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,22 @@ def test_a_rate_that_left_its_schedule_is_reported_and_one_that_follows_it_is_no
 
     assert run[3].is_off_schedule()
     run[3].close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_rollback_is_expected_to_lose_is_logged_once(
+    guarded: Callable[..., Braked], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="caboose")
+    run = guarded()
+    run.train(45)
+
+    lines = [
+        record.getMessage() for record in caplog.records if "a rollback after a sudden fault" in record.getMessage()
+    ]
+    assert len(lines) == 1
+    assert re.search(r"snapshots every 5 steps: a rollback after a sudden fault loses about \d+ steps", lines[0])
+    assert "no loader is watched" not in lines[0]
 
 
 @pytest.mark.usefixtures("impatient")
