@@ -42,7 +42,7 @@ class LiveMonitor(Protocol):
     def paused(self) -> "contextlib.AbstractContextManager[None]":
         """Nothing that is run within the block is observed."""
 
-    def close(self) -> None:
+    def close(self) -> object:
         """Removes its hooks and sends the Bye."""
 
     def say_goodbye(self, signal_name: str) -> None:
