@@ -27,7 +27,7 @@ from caboose.governor import Governor
 from caboose.guard import is_from_signal_handler
 from caboose.observe.loader import FetchWatch, WatchedLoader
 from caboose.report import live_monitors, resources
-from caboose.report.endings import Ending
+from caboose.report.exits import Exit
 from caboose.report.identity import Identity
 from caboose.report.signals import GOODBYE_SECONDS
 
@@ -444,10 +444,10 @@ class Monitor:
         if not self._is_closed and self._session is not None:
             self._session.say_goodbye(signal_name)
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, reason: Exit) -> None:
         """Sends the Bye of a process that ends at once, and prints the last line; on any thread."""
         if not self._is_closed and self._session is not None:
-            self._session.close(ending, GOODBYE_SECONDS)
+            self._session.close(reason, GOODBYE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""

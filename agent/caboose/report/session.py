@@ -14,7 +14,7 @@ import msgspec
 
 from caboose.report.batching import Outgoing
 from caboose.report.connection import CurveKeys
-from caboose.report.endings import Ending
+from caboose.report.exits import Exit
 from caboose.report.identity import Identity
 from caboose.report.record import Note
 from caboose.report.run_summary import RunSummary, RunTotals
@@ -185,15 +185,15 @@ class Session:
         self.count.went_back(model_step)
         self.replace_hello(attempt=self.attempt, start_step=self.count.step)
 
-    def close(self, ending: Ending, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, reason: Exit, timeout: float = CLOSE_SECONDS) -> None:
         """Sends what is queued and the Bye, for at most so long, and prints the last line."""
         if self.sender is not None:
-            self.sender.close(Bye(step=self.count.step, error=ending.error, signal=ending.signal), timeout)
+            self.sender.close(Bye(step=self.count.step, error=reason.error, signal=reason.signal), timeout)
             if self._words is not None:
-                if not (self.count.num_ended or any(ending)):
+                if not (self.count.num_ended or any(reason)):
                     self._words.warn_no_step()
-                failed = f"this rank failed: {ending.error[:80]}" if ending.error else ""
-                end = f"terminated by {ending.signal}" if ending.signal else failed
+                failed = f"this rank failed: {reason.error[:80]}" if reason.error else ""
+                end = f"terminated by {reason.signal}" if reason.signal else failed
                 self._words.say_last(self.count.step, end)
                 self._words.say_summary(self.summary())
 
