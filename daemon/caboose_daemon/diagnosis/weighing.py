@@ -6,7 +6,8 @@ Naive Bayes with few, round weights. Every cause starts with the same odds, less
 multiplies them. Each reported member that it does not explain divides them, and so does having no evidence for it;
 otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like the others that
 explains everything and has no evidence: so a confidence can be high only where specific evidence supports a cause, and
-all confidences add up to 1 with the unknown. Causes below 2 % are not shown.
+all confidences add up to 1 with the unknown. Causes below 2 % are not shown, nor are those that nothing speaks for: a
+list of what is merely possible is an invitation to trial and error, and their share belongs to the unknown.
 
 What a cause explains is a list of its usual symptoms, not of all. A cause none of whose symptoms was reported competes
 too, if one strong piece of evidence supports it and the incident is about numbers, as the cause is: a learning rate
@@ -76,6 +77,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
     odds = [math.exp(min(score, 30.0)) for _, _, score in weighed]
     total = 1.0 + sum(odds)
     ranked = sorted(zip(odds, weighed, strict=True), key=lambda pair: -pair[0])
+    supported = [(odd, found) for odd, found in ranked if any(e.weight > 0 for e in found[1])]
     shown = [
         RankedCause(
             id=cause.id,
@@ -85,7 +87,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
             evidence_against=tuple(e.text for e in sorted(evidence, key=lambda e: e.weight) if e.weight < 0),
             advice=cause.advise(case),
         )
-        for odd, (cause, evidence, _) in ranked[:MAX_CAUSES]
+        for odd, (cause, evidence, _) in supported[:MAX_CAUSES]
         if odd / total >= MIN_CONFIDENCE
     ]
     remaining, refusals = refuse(case, shown)
