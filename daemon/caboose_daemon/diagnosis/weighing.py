@@ -71,13 +71,16 @@ def _is_due(incident: Incident, step: int) -> bool:
     return step - incident.opened_step >= 2 * max(FIRST_REPEAT, age)
 
 
-def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
-    """The likely causes of the case's incident, with confidences."""
+def diagnose(case: Case, causes: Iterable[Cause] = CAUSES, *, with_possible: bool = False) -> Diagnosis:
+    """The likely causes of the case's incident, with confidences.
+
+    `with_possible` lists those that nothing speaks for as well: hypotheses, for somebody who is asked about them.
+    """
     weighed = [(cause, evidence, score) for cause in causes for evidence, score in _weigh(cause, case)]
     odds = [math.exp(min(score, 30.0)) for _, _, score in weighed]
     total = 1.0 + sum(odds)
     ranked = sorted(zip(odds, weighed, strict=True), key=lambda pair: -pair[0])
-    supported = [(odd, found) for odd, found in ranked if any(e.weight > 0 for e in found[1])]
+    supported = [(odd, found) for odd, found in ranked if with_possible or any(e.weight > 0 for e in found[1])]
     shown = [
         RankedCause(
             id=cause.id,
