@@ -40,9 +40,9 @@ def run(flight: Flight) -> CheckResult:
             "shuffle: the data seem to be sorted by class",
         )
     if are_sorted(parts):
-        return warned(
-            measured, "batches hold one class, or few of them", "shuffle: the data seem to be sorted by class"
-        )
+        is_pure = all(len(part.unique()) == 1 for part in parts)
+        says = "every batch holds one class only" if is_pure else "most batches hold one class, or few of them"
+        return warned(measured, says, "shuffle: the data seem to be sorted by class")
     if top > 0.95 and num_seen > 1:
         return warned(
             measured, f"{top:.0%} of the targets are one class", "weigh the classes, and do not judge by accuracy"
