@@ -5,7 +5,7 @@
  * script, as the page's content policy asks for.
  */
 
-import { frameOf, paint } from "./chart_paint.js";
+import { frameOf, paint, roomy } from "./chart_paint.js";
 import { startPointer } from "./chart_pointer.js";
 import { make } from "./dom.js";
 
@@ -38,8 +38,8 @@ function repaint(element) {
   const chart = charts.get(element);
   const { clientWidth: width, clientHeight: height } = element;
   if (!width || !height) return; // not on the screen; the observer calls again
-  chart.frame = frameOf(element.layout, width, height);
   const pen = penOf(chart.canvas, width, height, Math.max(1, window.devicePixelRatio));
+  chart.frame = frameOf(roomy(pen, element.layout), width, height);
   paint(pen, element.data, element.layout, chart.frame);
 }
 
@@ -54,7 +54,7 @@ function penOf(canvas, width, height, scale) {
 /** The chart as a PNG picture; see `pictureWith`. */
 export function pictureOf(element, words) {
   const { clientWidth: width, clientHeight: height, data, layout } = element;
-  return pictureWith(words, width, height, (pen) => paint(pen, data, layout, frameOf(layout, width, height)));
+  return pictureWith(words, width, height, (pen) => paint(pen, data, layout, frameOf(roomy(pen, layout), width, height)));
 }
 
 /** The address of a PNG picture with a title, on paper of this colour; `fill` paints below the title. */
