@@ -7,7 +7,7 @@
 
 import { frameOf, paint, roomy } from "./chart_paint.js";
 import { startPointer } from "./chart_pointer.js";
-import { make } from "./dom.js";
+import { make, setText } from "./dom.js";
 
 const charts = new WeakMap();
 const sizes = new ResizeObserver((changes) => changes.forEach(({ target }) => repaint(target)));
@@ -20,13 +20,20 @@ export function showChart(element, traces, layout, actions = {}) {
   if (!charts.has(element)) {
     const canvas = make("canvas");
     canvas.setAttribute("aria-hidden", "true"); // the element has a label
-    element.prepend(canvas);
+    const words = make("p", "unseen");
+    element.prepend(canvas, words);
     element.classList.add("drawn");
-    charts.set(element, { canvas, frame: null });
+    charts.set(element, { canvas, words, frame: null });
     charts.get(element).forget = startPointer(element, () => shown(element), actions);
     sizes.observe(element);
   }
+  setText(charts.get(element).words, wordsOf(traces, layout));
   repaint(element);
+}
+
+/** What is written on the chart, for a screen reader: the numbers of incidents, attempts, phases. */
+function wordsOf(traces, { annotations = [] }) {
+  return [...traces.flatMap(({ text = [] }) => text), ...annotations.map(({ text }) => text)].map((text) => text.trim()).filter(Boolean).join(", ");
 }
 
 function shown(element) {
