@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
     browser = statistics.median(opening.browser_seconds for opening in openings)
     print(
-        f"\nan opening: {len(openings[-1].transfers)} requests; {browser:.2f} s of processor time in the browser's first"
+        f"\nan opening: {len(openings[-1].transfers)} requests; processor time {browser:.2f} s in the browser's first"
     )
     print(f"seconds, and {served / asked.times:.2f} s in the daemon, reports of {asked.ranks} ranks included")
     for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:
