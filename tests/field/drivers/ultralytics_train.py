@@ -4,6 +4,8 @@ import sys
 
 from ultralytics import YOLO
 
+for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+    del sys.modules[name]  # beside torch's CPU build its wheel has no operators; without it ultralytics uses its own
 directory = sys.argv[1]
 YOLO("yolov8n.yaml").train(
     data=f"{directory}/boxes.yaml",
