@@ -2,10 +2,11 @@
 
 import sys
 
+import torchvision
 from ultralytics import YOLO
+from ultralytics.utils.nms import TorchNMS
 
-for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-    del sys.modules[name]  # beside torch's CPU build its wheel has no operators; without it ultralytics uses its own
+torchvision.ops.nms = TorchNMS.nms  # beside torch's CPU build torchvision's wheel has no operators
 directory = sys.argv[1]
 YOLO("yolov8n.yaml").train(
     data=f"{directory}/boxes.yaml",
