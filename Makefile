@@ -80,11 +80,11 @@ deploy: setup ## write the generated files of deploy/ anew
 dashboards: setup ## write dashboards/grafana/*.json anew from the code
 	@$(BIN)/python -m dashboards.source
 
-pictures: setup tools ## draw every dashboard from a real Prometheus into docs/images/dashboards (about four minutes)
-	@$(BIN)/python tests/support/contact_sheet.py docs/images/dashboards
+pictures: setup tools ## draw every dashboard from a real Prometheus into docs/images/dashboards (about seven minutes; ARGS="ranks layers" for some)
+	@PYTHONPATH=tests $(BIN)/python -m support.contact_sheet docs/images/dashboards $(ARGS)
 
 screenshots: setup tools ## take the pictures of the live page and the report into docs/images (about three minutes)
-	@$(BIN)/python tests/support/screenshots.py docs/images
+	@PYTHONPATH=tests $(BIN)/python -m support.screenshots docs/images
 
 # What would break if a file were missing from the wheel, or found only because the source tree is there.
 PACKAGED := $(addprefix tests/,daemon/app/test_start.py daemon/store/test_journal.py daemon/app/test_restart.py daemon/out/test_http_api.py \
