@@ -33,6 +33,7 @@ NAMES = (
     "hunt",
     "jobs",
     "keys",
+    "mcp",
     "note",
     "replay",
     "report",
@@ -102,6 +103,7 @@ def caboose(context: click.Context) -> None:
         caboose history     past incidents, their causes, what resolved them
         caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
+        caboose mcp         let an assistant ask about your runs
     """
     if context.invoked_subcommand is None:
         import_module(f"{__name__}.overview").overview(context)
