@@ -19,6 +19,7 @@ from caboose_daemon.config import (
     GrafanaConfig,
     JournalConfig,
     MetricsConfig,
+    OtlpConfig,
     RollbackConfig,
 )
 from caboose_daemon.rules import RULES
@@ -48,6 +49,7 @@ def test_every_key_of_the_configuration_is_in_the_daemons_page(section: type) ->
     [
         (GrafanaConfig, "docs/grafana.md"),
         (ExportConfig, "docs/mirrors.md"),
+        (OtlpConfig, "docs/opentelemetry.md"),
         (RollbackConfig, "docs/rollback.md"),
     ],
 )
