@@ -9,60 +9,15 @@ import argparse
 import json
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from caboose_daemon import assets
-from caboose_daemon.config import SECTIONS, Config
-from caboose_daemon.rules import RULES
-from caboose_daemon.rules.parts.describe import describe, field_docs
+from caboose_daemon.ops.config_reference import reference
 
 DEPLOY = Path(__file__).parent
-HEAD = """\
-# Every key of caboose.toml with its default value and its meaning. Used unchanged, this file has no effect.
-# Generated from the code by `make deploy`. The daemon refuses unknown keys, so a misspelt key is an error.
-"""
-
-
-def example() -> str:
-    """The complete default configuration."""
-    lines = [HEAD]
-    config = Config()
-    for name in SECTIONS:
-        section = getattr(config, name)
-        about = str(type(section).__doc__).partition(": ")[2] or str(type(section).__doc__)
-        lines += [f"# {about[:1].upper()}{about[1:]}", f"[{name}]"]
-        docs = field_docs(type(section))
-        for field in fields(section):
-            lines += [*comment(docs[field.name]), f"{field.name} = {toml(getattr(section, field.name))}"]
-        lines.append("")
-    for rule in map(describe, RULES):
-        lines += [*comment(f"{rule.name}: {rule.sees}"), f"[rules.{rule.name}]"]
-        for threshold in rule.thresholds:
-            lines += [*comment(threshold.doc), f"{threshold.key} = {toml(threshold.default)}"]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def comment(text: str) -> Iterator[str]:
-    """Text as comment lines."""
-    return (f"# {line}" for line in textwrap.wrap(text, 116))
-
-
-def toml(value: Any) -> str:
-    """A default value in TOML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return repr(value)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml ships no types
@@ -113,7 +68,7 @@ def dashboard_maps() -> str:
 
 
 MADE: Mapping[str, Callable[[], str]] = {
-    "caboose.example.toml": example,
+    "caboose.example.toml": reference,
     "kubernetes/operator/prometheusrules.yaml": prometheus_rules,
     "kubernetes/dashboards/dashboards.yaml": dashboard_maps,
 }

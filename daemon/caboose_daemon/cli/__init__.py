@@ -23,6 +23,7 @@ NAMES = (
     "apply",
     "checkpoint",
     "compare",
+    "config",
     "daemon",
     "demo",
     "diagnose",
