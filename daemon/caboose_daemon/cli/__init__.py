@@ -25,6 +25,7 @@ NAMES = (
     "apply",
     "checkpoint",
     "compare",
+    "config",
     "daemon",
     "demo",
     "diagnose",
@@ -36,6 +37,7 @@ NAMES = (
     "inspect",
     "jobs",
     "keys",
+    "mcp",
     "note",
     "plot",
     "preflight",
@@ -110,6 +112,7 @@ def caboose(context: click.Context) -> None:
         caboose history     past incidents, their causes, what resolved them
         caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
+        caboose mcp         let an assistant ask about your runs
     """
     if context.invoked_subcommand is None:
         import_module(f"{__name__}.overview").overview(context)
