@@ -13,10 +13,11 @@ With rollback `auto` there is also a brake (`rollback.brake`). It is outside the
 must act, even if observing has failed, and its two exceptions are meant to end the run.
 """
 
+import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
@@ -268,6 +269,24 @@ class Monitor:
             return None
         hunter = self._hunter or self._make_hunter()
         return hunter.hunt_now(self._count.step, loss_fn, batch, self._observer.batches)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is run within the block is not of the training: nothing of it is observed, its time is left out.
+
+        For an evaluation that trains something, or a trial of your own; the tools of `caboose` do it themselves.
+        """
+        began = time.perf_counter()
+        try:
+            with self.guard.paused(), contextlib.ExitStack() as stack:
+                if self._observer is not None:
+                    from caboose.observe import model_calls
+
+                    for module in self._observer.called:
+                        stack.enter_context(model_calls.paused(module))
+                yield
+        finally:
+            self.clock.leave_out(time.perf_counter() - began)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Reports an event to the daemon: a data switch, the end of warm-up, a saved checkpoint."""

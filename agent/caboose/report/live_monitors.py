@@ -1,4 +1,4 @@
-"""The monitors of this process and their models: closed when the process ends, abandoned in a forked child.
+"""The monitors of this process: closed when the process ends, abandoned in a forked child.
 
 A signal that ends the process sends their Byes first (`signals`), and so does `os._exit` (`endings`).
 
@@ -7,11 +7,13 @@ run. Its Bye waits until the process ends, or until the next monitor is made.
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
 import weakref
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 from caboose.report.endings import Ending, EndingWatch, ending_with, failure
 from caboose.report.signals import GOODBYE_SECONDS, SignalWatch
@@ -37,6 +39,9 @@ class LiveMonitor(Protocol):
     def current_step(self) -> int:
         """The last step that has ended."""
 
+    def paused(self) -> "contextlib.AbstractContextManager[None]":
+        """Nothing that is run within the block is observed."""
+
     def close(self) -> None:
         """Removes its hooks and sends the Bye."""
 
@@ -50,8 +55,7 @@ class LiveMonitor(Protocol):
         """In a forked child: the socket and the reports belong to the parent."""
 
 
-_live: "weakref.WeakKeyDictionary[LiveMonitor, weakref.ref[Any]]" = weakref.WeakKeyDictionary()
-"""Each monitor, with the model that it watches."""
+_live: "weakref.WeakSet[LiveMonitor]" = weakref.WeakSet()
 
 
 _unsettled: list[tuple[Ending, Farewell]] = []
@@ -83,7 +87,7 @@ _endings = EndingWatch(_count_steps, _leave)
 _is_registered = False
 
 
-def register(monitor: LiveMonitor, model: Any) -> None:
+def register(monitor: LiveMonitor) -> None:
     """Closes the monitor when the process ends, however it ends."""
     global _is_registered
     if not _is_registered:
@@ -94,7 +98,7 @@ def register(monitor: LiveMonitor, model: Any) -> None:
             _signals.start()
         except Exception as error:  # noqa: BLE001 - the run matters more than the name of its end
             logger.debug("caboose: signals are not watched: %r", error)
-    _live[monitor] = weakref.ref(model)
+    _live.add(monitor)
 
 
 def note_exit(error: BaseException | None) -> None:
@@ -128,9 +132,13 @@ def noted_signal() -> str:
     return _signals.noted(_endings.error)
 
 
-def is_watched(model: Any) -> bool:
-    """Whether an active monitor watches this very model."""
-    return any(watched() is model and monitor.is_active for monitor, watched in list(_live.items()))
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """What is run within the block is not of the training: no monitor of this process observes it."""
+    with contextlib.ExitStack() as stack:
+        for monitor in list(_live):
+            stack.enter_context(monitor.paused())
+        yield
 
 
 def close_all() -> None:
