@@ -1,4 +1,4 @@
-"""`caboose diagnose JOB --now` tests five hypotheses on a real run: while it is known to a daemon, and in its journal."""
+"""`caboose diagnose JOB --now` tests five hypotheses on real runs, of a daemon and of its journal."""
 
 import json
 import subprocess
