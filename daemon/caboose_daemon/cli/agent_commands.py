@@ -28,7 +28,7 @@ def preflight(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def inspect(arguments: tuple[str, ...]) -> None:
     """Run one tool on your model: gradients, activations, lr, one-batch, sharpness or nan, with a plot."""
-    _run("caboose.checklist.tool_command", arguments)
+    _run("caboose.inspect_command", arguments)
 
 
 def _run(module: str, arguments: tuple[str, ...]) -> None:

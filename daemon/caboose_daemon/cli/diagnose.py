@@ -36,7 +36,7 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.client import Client, job_path
 
 WHICH = "Which run? A job, FILE.sqlite:JOB or a log; Enter for none"
-INSPECT = "caboose.checklist.tool_command"
+INSPECT = "caboose.inspect_command"
 Json = dict[str, Any]
 
 

@@ -20,7 +20,7 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
-from caboose_daemon.offline.runs.past import between_incidents, remember
+from caboose_daemon.offline.runs.past import between_incidents, remember, rollback_totals
 from caboose_daemon.offline.runs.source import MAX_NAMES
 from caboose_daemon.offline.trying.knowledge import similar, tried
 
@@ -70,8 +70,9 @@ def history(
     The cause is the likeliest one of the diagnosis. An incident is resolved by how it ended, and by the changes that
     were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. Changes that were
     declared while none was open, and kept verdicts (`caboose try --job`, `caboose verify --keep`), are listed below.
-    With --like, only those for incidents of the same cause or rule, what helped first. Up to 200 incidents of
-    each job are kept; of a journal, the 200 newest jobs are read.
+    With --like, only those for incidents of the same cause or rule, what helped first. The last lines sum up what
+    rollback did over the life of these jobs, and what it would have saved where it only advised. Up to 200 incidents
+    of each job are kept; of a journal, the 200 newest jobs are read.
 
     Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon answers.
     """
@@ -79,7 +80,7 @@ def history(
     with one_line_errors():
         where = source(address, journal)
         jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
-        found = remember(where, jobs)
+        found, totals = remember(where, jobs), rollback_totals(where, jobs)
         known = tried(where, jobs)
         between = between_incidents(where, jobs, found) if like is None else []
     if like is not None:
@@ -91,7 +92,13 @@ def history(
         known = similar(known, rule=about["rule"], cause=cause or "")
     kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
     known = [row for row in known if row["time"] >= oldest]
-    answer = {"num_found": len(kept), "incidents": kept[:num], "tried": known[:num], "changes": between[:num]}
+    answer = {
+        "num_found": len(kept),
+        "incidents": kept[:num],
+        "tried": known[:num],
+        "changes": between[:num],
+        "rollback": totals,
+    }
     if as_json:
         print_json(answer)
     else:

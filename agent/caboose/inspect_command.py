@@ -97,31 +97,31 @@ def _run(given: argparse.Namespace) -> tuple[Any, bool]:
 
 
 def _gradients(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.trials.diagnosing import diagnose_gradients
 
-    found = caboose.diagnose_gradients(*_of(parts), num_batches=given.num_batches, split=parts.get("split"))
+    found = diagnose_gradients(*_of(parts), num_batches=given.num_batches, split=parts.get("split"))
     return found, found.is_healthy
 
 
 def _activations(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.trials.diagnosing import analyze_activations
 
     model, loss, loader = _of(parts)
-    found = caboose.analyze_activations(model, loader, loss=loss, split=parts.get("split"))
+    found = analyze_activations(model, loader, loss=loss, split=parts.get("split"))
     return found, found.is_healthy
 
 
 def _lr(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.trials.find_lr import find_lr
 
-    found = caboose.find_lr(*_of(parts), _optimizer(parts), num_steps=given.num_steps, split=parts.get("split"))
+    found = find_lr(*_of(parts), _optimizer(parts), num_steps=given.num_steps, split=parts.get("split"))
     return found, found.suggestion is not None
 
 
 def _one_batch(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.trials.overfit import overfit_one_batch
 
-    found = caboose.overfit_one_batch(
+    found = overfit_one_batch(
         *_of(parts),
         _optimizer(parts),
         num_steps=given.num_steps,
@@ -132,17 +132,17 @@ def _one_batch(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
 
 
 def _sharpness(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.trials.sharpness import sharpness
 
     lr = max((float(group["lr"]) for group in _groups(parts)), default=None)
-    found = caboose.sharpness(*_of(parts), num_batches=given.num_batches, lr=lr, split=parts.get("split"))
+    found = sharpness(*_of(parts), num_batches=given.num_batches, lr=lr, split=parts.get("split"))
     return found, found.verdict != "sharp"
 
 
 def _nan(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
-    import caboose
+    from caboose.hunting.direct import hunt_nan
 
-    found = caboose.hunt_nan(*_of(parts), optimizer=parts.get("optimizer") or ())
+    found = hunt_nan(*_of(parts), optimizer=parts.get("optimizer") or ())
     return found, not found.is_found
 
 
