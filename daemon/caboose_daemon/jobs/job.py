@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from caboose_daemon.diagnosis.case import Case, MemoryUse
-from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
+from caboose_daemon.diagnosis.sample_history import InputRange, TargetSample, UpdateRatio
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
@@ -185,6 +185,7 @@ class Job:
     memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
     """Memory use in the last sampled steps."""
     input_ranges: deque[InputRange] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    targets: deque[TargetSample] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
     """The range of the inputs in the last sampled steps."""
     update_ratios: dict[str, deque[UpdateRatio]] = field(default_factory=dict)
     """The typical update in the last sampled steps, by part; the name of a whole model is empty."""
@@ -317,6 +318,7 @@ class Job:
             is_on=attempt.engine.is_on,
             memory_use=[use for use in self.memory if use.attempt == number],
             input_ranges=[one for one in self.input_ranges if one.attempt == number],
+            targets=[one for one in self.targets if one.attempt == number],
             update_ratios=[one for one in self.update_ratios.get(incident.part, ()) if one.attempt == number],
         )
 
@@ -326,6 +328,8 @@ class Job:
         self.memory.append(MemoryUse.of(step))
         if (seen := InputRange.of(step)) is not None:
             self.input_ranges.append(seen)
+        if (targets := TargetSample.of(step)) is not None:
+            self.targets.append(targets)
         wholes: list[tuple[str, AlignedStep, Sequence[Layer]]] = [("", self.last_sampled, self.layers)]
         wholes += [(part.name, narrowed(self.last_sampled, part), layers_of(self.layers, part)) for part in self.parts]
         for name, sampled, layers in wholes:

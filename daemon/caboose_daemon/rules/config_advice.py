@@ -12,6 +12,7 @@ run has had its warm-up.
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,6 +25,7 @@ from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Group
+from caboose_wire.fields import Scalar
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
 """Their `weight_decay` is added to the gradient, and so divided by its size, unless it is decoupled."""
@@ -32,7 +34,7 @@ ADAM_FAMILY = frozenset(
     | {"adam8bit", "pagedadam", "pagedadamw", "pagedadam8bit", "pagedadamw8bit", "adamwschedulefree", "lamb", "adan"}
 )
 """Whose usual rates are known. Others that have Adam in their names mix methods, with rates of their own (Muon)."""
-OF_THE_LOOP = ("keeps_gradients", "never_steps")
+OF_THE_LOOP = ("keeps_gradients", "never_steps", "loss_mistake")
 """Facts that the agent finds in the first steps, and not at attach."""
 LAST_LOSSES = 50
 """Training losses whose median must fit a second softmax, as the validation loss does."""
@@ -76,7 +78,14 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._is_twice = False
         self._num_fits = 0
         self._losses: deque[float] = deque(maxlen=LAST_LOSSES)
-        self._knows_loop = False
+        self._loop_facts: list[Scalar] = [None] * len(OF_THE_LOOP)
+        self._shares: list[float] = []
+        """Of the commonest class among the targets, in the sampled steps."""
+        self._largest_inputs: list[float] = []
+        """The largest magnitude of the inputs, in the sampled steps."""
+        self._best_accuracy: float | None = None
+        self._num_inputs: float | None = None
+        """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
 
     def observe(self, view: JobView) -> Finding | None:
         """The advice, at the first step and when there is more."""
@@ -88,14 +97,16 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             return self._advise(step.step, self._softmax_too(view)) if is_twice else None
         self._num_steps += 1
         self._follow(view, step)
-        is_new = self._knows_loop != any(name in view.facts for name in OF_THE_LOOP)
-        self._knows_loop |= is_new
+        of_the_loop = [view.facts.get(name) for name in OF_THE_LOOP]
+        is_new, self._loop_facts = of_the_loop != self._loop_facts, of_the_loop
         if is_new or (self._num_steps == 1 and not self.is_open):
             return self._advise(step.step, self._at_attach(view))
         if self._num_steps < self.config.look_steps:
             return None
         self._is_done = True
-        advice = [*self._at_attach(view), *self._after_look_steps(view)]
+        advice = self._at_attach(view)
+        known = {name for name, _, _ in advice}
+        advice += [one for one in self._after_look_steps(view) if one[0] not in known]
         if self._is_twice and all(name != "softmax_twice" for name, _, _ in advice):
             advice += self._softmax_too(view)[-1:]
         return self._advise(step.step, advice)
@@ -142,6 +153,15 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         ratio = self._updates.typical(view)
         if ratio is not None:
             self._ratios.append(ratio)
+        if step.is_sampled:
+            self._num_inputs = max((*_num_inputs(step), self._num_inputs or 0.0)) or None
+            batches = [report.batch for report in step.reports.values() if report.batch is not None]
+            lows = [-b.lowest for b in batches if b.lowest is not None and math.isfinite(b.lowest)]
+            highs = [b.highest for b in batches if b.highest is not None and math.isfinite(b.highest)]
+            self._largest_inputs += [max(*lows, *highs)] if lows and highs else []
+            self._shares += [b.commonest_share for b in batches if b.commonest_share is not None]
+        for found in of_events(view.events) if view.events else ():
+            self._best_accuracy = max((a for a in (self._best_accuracy, found.accuracy) if a is not None), default=None)
         if not self._was_clipped and step.reports:  # all ranks clip alike
             clipping = next(iter(step.reports.values())).clipping
             self._was_clipped = clipping is not None and clipping.max_norm is not None
@@ -184,7 +204,11 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             "kept_gradients": risky_model.kept_gradients(view.facts),
             "no_steps": risky_model.no_steps(view.facts),
             "frozen_at_random": risky_model.frozen_at_random(view.facts),
+            "linear": risky_model.linear_pairs(view.facts),
         }
+        loss = None if view.step is None else view.step.mean_loss
+        mistake = risky_model.loss_mistake(view.facts, loss)
+        extreme |= {} if mistake is None else dict([mistake])
         return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]
 
     def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
@@ -204,8 +228,18 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         seen = {
             "lost_updates": risky_model.rounding(view.facts, self._ratios),
             "softmax_twice": risky_model.softmax(view.modules, view.setting("num_classes"), self._lowest_loss),
+            "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
+            "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
+            "one_class": risky_model.one_class(self._shares, self._best_accuracy),
         }
         return advice + [(name, Severity.WARNING, found) for name, found in seen.items() if found]
+
+
+def _num_inputs(step: AlignedStep) -> Iterator[float]:
+    """Samples that each rank's model was called with, where no loader is watched."""
+    for report in step.reports.values():
+        if report.batch is not None and report.batch.index is None and report.batch.shape:
+            yield float(report.batch.shape[0])
 
 
 def _is_adam(group: Group) -> bool:

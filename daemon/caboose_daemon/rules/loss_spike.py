@@ -9,7 +9,8 @@ divergence is never learned as normal. An outlier of one step that was no spike 
 for this run. A declared change (a data switch, a new batch size) starts a new baseline instead. A run that recovered
 from several such rises is reported only when a rise is higher or longer than those (see `past_spikes`).
 
-One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level. It is a warning at a
+One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level, and in a live run, of
+which every batch is seen, has undone `undone_at_once` of what the run gained. It is a warning at a
 second high step, or when the gradient norm jumped with it or just before. It is critical with that jump and a second
 high step, at a second row of a log that is above the run's start, or after `persist_steps` high steps, if it undoes
 more than `critical_share` of the run's improvement. The state compares the excess with its peak: recovering, lingering,
@@ -63,6 +64,9 @@ class LossSpikeConfig(RuleConfig):
     """High steps after which it is critical even if the gradient norm did not jump."""
     critical_share: float = 0.02
     """Share of the run's improvement that a spike must undo to be critical; guards losses near zero."""
+    undone_at_once: float = 0.75
+    """Share of the improvement that a single step of a live run must undo to be a warning, unless the gradient norm
+    jumped with it: where most samples are right, one that is wrong makes a batch's loss many times the usual one."""
     calm_steps: int = 3
     """Steps near the old level before it is resolved."""
     warning_share: float = 0.003
@@ -86,6 +90,8 @@ class _Episode:
     num_high: int = 0
     num_calm: int = 0
     has_norm_jump: bool = False
+    is_live: bool = False
+    """Whether every step of the run is seen, with the noise of its batch."""
     is_lost: bool = False
     """Whether a row of a log, which stands for many steps, is above the run's start: all that was learned is lost."""
     worst: Severity = Severity.INFO
@@ -136,6 +142,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             peak=loss,
             peak_step=step.step,
             began_at=self._progress.num,
+            is_live=bool(step.reports) or step.is_from_journal,
         )
         return self._follow(self._episode, step.step, loss)
 
@@ -207,6 +214,8 @@ class LossSpike(Rule[LossSpikeConfig]):
         if height < self.config.warning_share * self._progress.gained(episode.level):
             return Severity.INFO
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
+        if episode.is_live:
+            is_tall &= height > self.config.undone_at_once * self._progress.gained(episode.level)
         return Severity.WARNING if num >= 2 or episode.has_norm_jump or is_tall else Severity.INFO
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:

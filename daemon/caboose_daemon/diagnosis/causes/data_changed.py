@@ -7,6 +7,7 @@ import numpy as np
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 SUDDEN, GRADUAL = 0.5, 0.15
@@ -25,7 +26,7 @@ class DataChanged(Cause):
     id = "data_changed"
     title = "undeclared change of the data"
     rarity = 0.5
-    explains = frozenset({"loss_spike", "divergence", "gradient_explosion", "bad_batch"})
+    explains = (BREAKS - {"non_finite"}) | {"bad_batch", "metric_divergence", "oscillation", "lr_too_high"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         if case.jump is None:
@@ -55,6 +56,8 @@ class DataChanged(Cause):
             chance = case.chance
             if chance is not None and share > SUDDEN and before < 0.8 * chance and abs(ends / chance - 1) < 0.05:
                 yield supports(FAIR, f"new level is chance ({chance:.3g}): labels no longer match the inputs")
+        if case.value("metric_divergence", "noisy"):
+            yield supports(STRONG, "evaluations are answered as before: their data is still the old one")
         if case.found("dead_units", "activation_collapse", "saturation"):
             yield opposes(FAIR, "layers died or saturated: data alone seldom causes that")
         spike = case.episode("loss_spike")
@@ -62,7 +65,7 @@ class DataChanged(Cause):
             yield opposes(FAIR, "the loss recovered without a change")
         if case.found("lr_schedule"):
             yield opposes(FAIR, "the learning rate changed at that time")
-        if case.found("lr_too_high", "oscillation"):
+        if case.came_first("lr_too_high", 0) or case.came_first("oscillation"):
             yield opposes(FAIR, "steps are too large for any data")
         jump = curves.early_jump(case)
         if jump is not None:

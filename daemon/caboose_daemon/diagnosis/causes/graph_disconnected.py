@@ -33,6 +33,9 @@ class GraphDisconnected(Cause):
         known = norms[np.isfinite(norms)]
         without = case.value("frozen_parameters", "without_gradient") or 0.0
         total = sum(layer.trainable and layer.held for layer in case.layers)
+        if case.layers and not total:
+            yield opposes(DECISIVE, "no trained parameter is in an optimizer, so no gradient was read")
+            return
         has_none = len(norms) >= 20 and (not len(known) or not known.any())
         fell = _fell(case) if has_none else None
         if fell is not None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
+from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 LEARNED = 0.9
@@ -25,6 +27,11 @@ class LabelsShuffled(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         level, chance = case.level, case.chance
+        if case.value("metric_divergence", "noisy") and not case.found(*BREAKS):
+            yield supports(DECISIVE, "training is answered far worse than validation: its labels are wrong, or noise")
+            if not case.dropout:
+                yield supports(FAIR, "nothing makes training samples harder: there is no dropout")
+            return
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
                 yield supports(FAIR, f"loss {level:.4g} is at chance ({chance:.4g})")
@@ -36,6 +43,15 @@ class LabelsShuffled(Cause):
                 )
             elif level < LEARNED * chance:
                 yield opposes(STRONG, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
+        unexplained = case.unexplained
+        if unexplained is not None and unexplained > 1.0 - NEAR_CHANCE:
+            text = f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs"
+            yield supports(STRONG, f"{text}: nothing in them tells the targets")
+        elif unexplained is not None and chance is None and case.found("overfitting") and case.is_guessing:
+            text = f"validation was never better than an answer without a look at the inputs ({case.guess:.4g})"
+            yield supports(STRONG, text)
+        elif unexplained is not None and unexplained < LEARNED and chance is None:
+            yield opposes(STRONG, f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs")
         classes, scores = case.setting("num_classes"), case.accuracies()
         if classes and scores and max(scores) < 1.0 / classes + LUCKY:
             yield supports(SLIGHT, f"validation accuracy {scores[-1]:.2g} is at chance for {classes:.0f} classes")
@@ -65,7 +81,10 @@ class LabelsShuffled(Cause):
 
 
 def _was_learned_while_new(case: Case, chance: float) -> bool:
-    """Whether the training loss fell before samples could be memorised: then the labels match the inputs."""
+    """Whether the training loss fell before samples could be memorised, or at once where epochs are unknown."""
+    if case.epochs_seen is None:
+        share = curves.half_fall(case)
+        return share is not None and share < curves.QUICK
     new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
     train = case.train_at(new[-1]) if new else None
     return train is not None and train < LEARNED * chance

@@ -16,6 +16,7 @@ class TooLittleCapacity(Cause):
 
     id = "too_little_capacity"
     title = "model too small"
+    is_plain = True
     explains = frozenset({"underfitting", "plateau", "config_advice"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
@@ -30,7 +31,9 @@ class TooLittleCapacity(Cause):
         if level is not None and validation is not None and abs(validation / level - 1) < 0.05:
             text = f"training loss {level:.3g} and validation loss {validation:.3g} are equal: nothing is memorised"
             yield supports(SLIGHT, text)
-        if case.modules and not case.fact("activations") and all(_is_linear(module.kind) for module in case.modules):
+        if (pairs := case.setting("linear_pairs")) is not None and pairs > 0:
+            yield supports(DECISIVE, f"{pairs:.0f} linear layers follow another one directly: together they are linear")
+        elif case.modules and not case.fact("activations") and all(_is_linear(module.kind) for module in case.modules):
             yield supports(STRONG, "no activation in the model: it is linear")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio > FEW_PARAMETERS:
@@ -52,6 +55,13 @@ class TooLittleCapacity(Cause):
                 yield opposes(DECISIVE, f"validation loss {last.loss:.3g} is far above training loss {train:.3g}")
 
     def advise(self, case: Case) -> Advice:
+        if case.setting("linear_pairs"):
+            return Advice(
+                first_fix="put an activation between the linear layers",
+                code="nn.Sequential(nn.Linear(i, h), nn.ReLU(), nn.Linear(h, o))",
+                avoid="do not add layers or units first: without an activation they are still one linear layer",
+                verify="the training loss falls below its present level",
+            )
         size = case.setting("num_trainable")
         was = f"  # {size:,.0f} trained parameters now" if size else ""
         return Advice(
