@@ -40,6 +40,8 @@ LAST_LOSSES = 50
 """Training losses whose median must fit a second softmax, as the validation loss does."""
 FITS = 3
 """Evaluations in a row that must."""
+LAST_SAMPLE = 12
+"""Sampled steps up to which inputs and targets are looked at."""
 MIN_CLASSES = 3
 WARM_SHARE = 0.9
 """A run whose first rate is above this share of its highest rate was not warmed up."""
@@ -84,6 +86,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._largest_inputs: list[float] = []
         """The largest magnitude of the inputs, in the sampled steps."""
         self._best_accuracy: float | None = None
+        self._num_sampled = 0
         self._num_inputs: float | None = None
         """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
 
@@ -94,9 +97,10 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             return None
         is_twice = self._is_softmax_twice(view, step)
         if self._is_done:
-            return self._advise(step.step, self._softmax_too(view)) if is_twice else None
+            return self._advise_late(view, step, is_twice=is_twice)
         self._num_steps += 1
         self._follow(view, step)
+        self._follow_samples(view, step)
         of_the_loop = [view.facts.get(name) for name in OF_THE_LOOP]
         is_new, self._loop_facts = of_the_loop != self._loop_facts, of_the_loop
         if is_new or (self._num_steps == 1 and not self.is_open):
@@ -108,7 +112,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         known = {name for name, _, _ in advice}
         advice += [one for one in self._after_look_steps(view) if one[0] not in known]
         if self._is_twice and all(name != "softmax_twice" for name, _, _ in advice):
-            advice += self._softmax_too(view)[-1:]
+            advice += self._softmax_too(view)
         return self._advise(step.step, advice)
 
     def _is_softmax_twice(self, view: JobView, step: AlignedStep) -> bool:
@@ -129,13 +133,30 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._is_twice = self._num_fits >= FITS
         return self._is_twice
 
+    def _advise_late(self, view: JobView, step: AlignedStep, *, is_twice: bool) -> Finding | None:
+        """What evaluations show at any time, and samples until there were enough."""
+        if is_twice:
+            return self._advise(step.step, [*self._told_before("softmax_twice"), *self._softmax_too(view)])
+        if self._num_sampled >= LAST_SAMPLE:
+            return None
+        self._follow_samples(view, step)
+        if not step.is_sampled:
+            return None
+        known = {} if self._last is None else self._last.values
+        found = [(name, text) for name, text in self._in_samples(view).items() if text and name not in known]
+        new = [(name, Severity.WARNING, text) for name, text in found]
+        return self._advise(step.step, [*self._told_before(), *new]) if new else None
+
+    def _told_before(self, but: str = "") -> list[tuple[str, Severity, str]]:
+        """The advice that was given, without its words."""
+        known = self._last
+        return [] if known is None else [(name, known.severity, "") for name in known.values if name != but]
+
     def _softmax_too(self, view: JobView) -> list[tuple[str, Severity, str]]:
-        """What is known already, and the second softmax."""
+        """The second softmax."""
         floor = risky_model.softmax_floor(view.setting("num_classes") or MIN_CLASSES)
         text = f"the loss is that of a softmax applied twice, which is at least {floor:.3g}: cross entropy takes logits"
-        known = [] if self._last is None else [n for n in self._last.values if n != "softmax_twice"]
-        before = [] if self._last is None else [(name, self._last.severity, "") for name in known]
-        return [*before, ("softmax_twice", Severity.WARNING, text)]
+        return [("softmax_twice", Severity.WARNING, text)]
 
     def resume(self, finding: Finding) -> None:
         """It was reported; how the run started is no longer visible, what shows later still is."""
@@ -153,7 +174,13 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         ratio = self._updates.typical(view)
         if ratio is not None:
             self._ratios.append(ratio)
+        if not self._was_clipped and step.reports:  # all ranks clip alike
+            clipping = next(iter(step.reports.values())).clipping
+            self._was_clipped = clipping is not None and clipping.max_norm is not None
+
+    def _follow_samples(self, view: JobView, step: AlignedStep) -> None:
         if step.is_sampled:
+            self._num_sampled += 1
             self._num_inputs = max((*_num_inputs(step), self._num_inputs or 0.0)) or None
             batches = [report.batch for report in step.reports.values() if report.batch is not None]
             lows = [-b.lowest for b in batches if b.lowest is not None and math.isfinite(b.lowest)]
@@ -162,9 +189,14 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             self._shares += [b.commonest_share for b in batches if b.commonest_share is not None]
         for found in of_events(view.events) if view.events else ():
             self._best_accuracy = max((a for a in (self._best_accuracy, found.accuracy) if a is not None), default=None)
-        if not self._was_clipped and step.reports:  # all ranks clip alike
-            clipping = next(iter(step.reports.values())).clipping
-            self._was_clipped = clipping is not None and clipping.max_norm is not None
+
+    def _in_samples(self, view: JobView) -> dict[str, str | None]:
+        """What the sampled inputs and targets show."""
+        return {
+            "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
+            "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
+            "one_class": risky_model.one_class(self._shares, self._best_accuracy),
+        }
 
     def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
         known = self._last.values if self._last is not None else {}
@@ -228,9 +260,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         seen = {
             "lost_updates": risky_model.rounding(view.facts, self._ratios),
             "softmax_twice": risky_model.softmax(view.modules, view.setting("num_classes"), self._lowest_loss),
-            "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
-            "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
-            "one_class": risky_model.one_class(self._shares, self._best_accuracy),
+            **self._in_samples(view),
         }
         return advice + [(name, Severity.WARNING, found) for name, found in seen.items() if found]
 

@@ -9,6 +9,7 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 FEW_PARAMETERS = 20.0
 """Samples per parameter above which a model is small for its data."""
 AT_CHANCE = 0.97
+LINEAR_AT_CHANCE = 0.9
 
 
 class TooLittleCapacity(Cause):
@@ -20,21 +21,25 @@ class TooLittleCapacity(Cause):
     explains = frozenset({"underfitting", "plateau", "config_advice"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
+        is_linear = bool(case.modules) and not case.fact("activations")
+        is_linear = is_linear and all(_is_linear(module.kind) for module in case.modules)
         level, validation = case.value("underfitting", "level"), case.value("underfitting", "validation")
         reference = case.value("underfitting", "reference")
         if level is not None and reference is not None and reference > 0:
             if level < AT_CHANCE * reference:
                 text = f"loss fell to {level:.3g} and stopped; {reference:.3g} without learning"
                 yield supports(SLIGHT, text)
-            else:
+            elif not is_linear:
                 yield opposes(STRONG, f"loss {level:.3g} is that of a model that learned nothing")
         if level is not None and validation is not None and abs(validation / level - 1) < 0.05:
             text = f"training loss {level:.3g} and validation loss {validation:.3g} are equal: nothing is memorised"
             yield supports(SLIGHT, text)
         if (pairs := case.setting("linear_pairs")) is not None and pairs > 0:
             yield supports(DECISIVE, f"{pairs:.0f} linear layers follow another one directly: together they are linear")
-        elif case.modules and not case.fact("activations") and all(_is_linear(module.kind) for module in case.modules):
+        elif is_linear:
             yield supports(STRONG, "no activation in the model: it is linear")
+            if case.chance is not None and case.level is not None and case.level > LINEAR_AT_CHANCE * case.chance:
+                yield supports(FAIR, "its loss is near chance, as where no line parts the classes")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio > FEW_PARAMETERS:
             yield supports(FAIR, f"{ratio:.3g} samples per parameter ({case.setting('num_trainable'):,.0f} parameters)")
