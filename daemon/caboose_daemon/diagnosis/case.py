@@ -40,7 +40,7 @@ NEAR_CHANCE = 0.03
 LUCKY = 0.05
 """By how much the accuracy of a guess may exceed 1 / classes."""
 FIRST_STEPS = 5
-FEW_TARGETS = 4
+FEW_TARGETS = 2
 FEW_SAMPLES = 5
 """Samples before the onset that show how it came to it."""
 
@@ -370,14 +370,14 @@ class Case:
     def guess(self) -> float | None:
         """The loss of the best answer without looking at the inputs: by the targets that were seen, else chance."""
         blind = [one.blind for one in self.targets if one.blind is not None]
-        return sum(blind) / len(blind) if len(blind) >= FEW_SAMPLES else self.chance
+        return sum(blind) / len(blind) if len(blind) >= FEW_TARGETS else self.chance
 
     @property
     def unexplained(self) -> float | None:
         """The loss as a share of that without a look at the inputs, in the later half of the samples."""
         pairs = [(one.loss, one.blind) for one in self.targets if one.loss is not None and one.blind]
         last = pairs[-len(pairs) // 2 :]
-        return sum(loss for loss, _ in last) / sum(var for _, var in last) if len(last) >= FEW_SAMPLES else None
+        return sum(loss for loss, _ in last) / sum(blind for _, blind in last) if len(pairs) >= FEW_TARGETS else None
 
     @property
     def commonest_share(self) -> float | None:
@@ -435,6 +435,19 @@ class Case:
             return None
         top = float(later[: ONSET_POINTS // 2].max()) - self.jump[0]
         return 1.0 - (float(np.median(later[-3:])) - self.jump[0]) / top
+
+    @cached_property
+    def sustained(self) -> float | None:
+        """How much of the first height of a jump was left a few steps later; None without a jump, or too soon.
+
+        Other data raises every step's loss. One bad batch raises its own, and what it did to the weights.
+        """
+        later = self.since("loss")
+        if self.jump is None or len(later) < ONSET_POINTS:
+            return None
+        before = self.jump[0]
+        top = float(later[:FIRST_STEPS].max()) - before
+        return (float(np.median(later[FIRST_STEPS:ONSET_POINTS])) - before) / top if top > 0 else None
 
     @property
     def has_validation(self) -> bool:

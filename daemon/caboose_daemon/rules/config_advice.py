@@ -85,7 +85,10 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         """Of the commonest class among the targets, in the sampled steps."""
         self._largest_inputs: list[float] = []
         """The largest magnitude of the inputs, in the sampled steps."""
+        self._num_targets = 0.0
+        """Samples of the batches that these are of."""
         self._best_accuracy: float | None = None
+        self._frozen: tuple[str, ...] = ()
         self._num_sampled = 0
         self._num_inputs: float | None = None
         """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
@@ -99,6 +102,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if self._is_done:
             return self._advise_late(view, step, is_twice=is_twice)
         self._num_steps += 1
+        self._frozen = tuple(layer.name for layer in view.layers if not layer.trainable)
         self._follow(view, step)
         self._follow_samples(view, step)
         of_the_loop = [view.facts.get(name) for name in OF_THE_LOOP]
@@ -187,6 +191,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             highs = [b.highest for b in batches if b.highest is not None and math.isfinite(b.highest)]
             self._largest_inputs += [max(*lows, *highs)] if lows and highs else []
             self._shares += [b.commonest_share for b in batches if b.commonest_share is not None]
+            self._num_targets += sum(b.shape[0] for b in batches if b.commonest_share is not None and b.shape)
         for found in of_events(view.events) if view.events else ():
             self._best_accuracy = max((a for a in (self._best_accuracy, found.accuracy) if a is not None), default=None)
 
@@ -195,7 +200,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         return {
             "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
             "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
-            "one_class": risky_model.one_class(self._shares, self._best_accuracy),
+            "one_class": risky_model.one_class(self._shares, self._num_targets, self._best_accuracy),
         }
 
     def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
@@ -208,6 +213,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             step,
             "; ".join(text for _, _, text in advice if text),
             onset=self._first_step,
+            layers=self._frozen if any(name == "frozen_at_random" for name, _, _ in advice) else (),
             values={name: 1.0 for name, _, _ in advice},
         )
 

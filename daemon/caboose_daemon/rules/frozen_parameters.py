@@ -223,7 +223,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             parts, names = [], []
             for what, rows in (
                 ("in no optimizer", self._table.unheld if is_unheld else self._table.unheld[:0]),
-                ("without gradient while others have one", np.flatnonzero(idle)),
+                ("without gradient while others have one", np.flatnonzero(idle)[::-1]),  # a cut is next to the last one
                 ("never updated", np.flatnonzero(still)),
             ):
                 if len(rows):

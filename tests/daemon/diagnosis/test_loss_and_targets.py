@@ -101,7 +101,7 @@ def test_an_input_that_is_finite_leaves_the_real_targets() -> None:
 
 
 def test_a_jump_of_the_norm_in_one_step_that_heals_is_a_batch() -> None:
-    losses = np.concatenate([scattered(0.5, 150), 0.5 + 200.0 * np.exp(-np.arange(200) / 15)])
+    losses = np.concatenate([scattered(0.5, 150), [200.0] * 2, 0.5 + 6.0 * np.exp(-np.arange(198) / 50)])
     norms = np.concatenate([scattered(0.3, 150), 0.3 + 700.0 * np.exp(-np.arange(200) / 8)])
     explodes = a_finding("gradient_explosion", 150, step=180, values={"level": 0.3, "peak": 700.0})
     spike = a_finding("loss_spike", 150, step=220, severity=Severity.CRITICAL)

@@ -22,7 +22,7 @@ class ConstantInput(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         seen = case.input_ranges
-        if len(seen) < model_facts.MIN_SAMPLES or model_facts.has_embedding(case):
+        if len(seen) < model_facts.min_samples(case) or model_facts.has_embedding(case):
             return
         ranges = {(one.lowest, one.highest, one.mean) for one in seen}
         if all(low == high for low, high, _ in ranges):

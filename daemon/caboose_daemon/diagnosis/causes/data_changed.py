@@ -16,6 +16,8 @@ SUNK = 0.3
 """Share of its level below which the gradient norm shows a dead model, and not other data."""
 LONG = 40
 """Points after which a new level counts as lasting."""
+KEPT, LEFT = 0.5, 0.2
+"""Shares of a jump that are left a few steps later: more of other data, less of one batch."""
 RECOVERS = 0.3
 """Share of a rise that is gone before that in a recovering run."""
 
@@ -39,13 +41,18 @@ class DataChanged(Cause):
             yield supports(weight, f"loss rose from {before:.3g} to {after:.3g}, {100 * share:.0f} % of it in one step")
         elif share < GRADUAL:
             yield opposes(FAIR, f"loss rose gradually: at most {100 * share:.0f} % of the rise in one step")
+        kept = case.sustained
+        if kept is not None and share > SUDDEN and kept > KEPT:
+            yield supports(SLIGHT, f"{100 * kept:.0f} % of the rise was left a few steps later: every batch was odd")
+        elif kept is not None and kept < LEFT:
+            yield opposes(FAIR, f"only {100 * kept:.0f} % of the rise was left a few steps later: one batch was odd")
         gone = case.regained
         if gone is not None and gone > RECOVERS and len(later) < LONG:
             yield opposes(FAIR, f"loss recovers: {100 * gone:.0f} % of the rise gone after {len(later)} points")
         if len(later) >= LONG:
             ends = float(np.median(later[-20:]))
             stays = (ends - before) / (after - before)
-            if stays < 0.2:
+            if stays < 0.2 and (kept is None or kept < KEPT):
                 yield opposes(FAIR, f"loss recovered to {ends:.3g} on the same data")
             elif share > SUDDEN and stays < 2:
                 yield supports(

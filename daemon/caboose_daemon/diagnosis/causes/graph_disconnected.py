@@ -60,7 +60,7 @@ class GraphDisconnected(Cause):
 
     def advise(self, case: Case) -> Advice:
         layers = case.finding("frozen_parameters").layers if case.found("frozen_parameters") else ()  # type: ignore[union-attr]  # found
-        where = f" after {layers[-1]}" if layers else " between the model's output and the loss"
+        where = f" after {layers[0]}" if layers else " between the model's output and the loss"
         return Advice(
             first_fix=f"search for .detach(), .data, .item(), .numpy(), argmax or torch.no_grad(){where}",
             code="assert loss.grad_fn is not None and next(model.parameters()).grad is not None  # after backward",

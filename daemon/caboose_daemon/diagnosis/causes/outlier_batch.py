@@ -13,6 +13,8 @@ SHORT = 30
 MANY = 3
 LARGE_UPDATE = 1e-2
 """Update-to-weight ratio above which any batch may break the run."""
+KEPT = 0.5
+"""Share of a jump that is left a few steps later where every batch raises the loss."""
 SUDDEN = 0.5
 """Share of a rise in a single step, above which that step made it: what it did to the weights may last for long."""
 RECOVERS = 0.3
@@ -32,6 +34,9 @@ class OutlierBatch(Cause):
         heals = (
             case.regained is not None and case.regained > RECOVERS and case.jump is not None and case.jump[2] > SUDDEN
         )
+        if (kept := case.sustained) is not None and kept > KEPT:
+            yield opposes(FAIR, f"{100 * kept:.0f} % of the rise was left a few steps later: not one batch alone")
+            heals = False
         if heals:
             yield supports(FAIR, f"the loss rose in one step and recovers: {100 * (case.regained or 0):.0f} % is gone")
         elif away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:

@@ -28,8 +28,10 @@ NEAR = 0.15
 """Share of the way from the least loss of a second softmax to chance within which a loss fits it."""
 SURE = 0.8
 """Accuracy above which a usual loss is far below that of a second softmax."""
-DOMINANT, MIN_SHARES = 0.9, 4
-"""Mean share of the commonest class, in so many samples or more, at which a model need not look at its inputs."""
+DOMINANT, MIN_TARGETS = 0.85, 64
+"""Share of the commonest class, among so many targets or more, at which a model need not look at its inputs."""
+MIN_SAMPLES = 2
+"""Batches that are alike by no chance; a run of short steps is sampled only a few times."""
 BETTER = 0.01
 VERY_LARGE = 300.0
 """Absolute value above which inputs are not the bytes of an image either."""
@@ -103,7 +105,7 @@ def norm_of_few(facts: Facts, config: Facts, seen: float | None = None) -> str |
 def large_inputs(layers: Sequence[Layer], modules: Sequence[Module], largest: Sequence[float]) -> str | None:
     """Inputs far beyond the bytes of an image, in each of several samples, with no norm before the first weights."""
     is_index = any("Embedding" in module.kind for module in modules)
-    if is_index or len(largest) < MIN_SHARES or min(largest) <= VERY_LARGE:
+    if is_index or len(largest) < MIN_SAMPLES or min(largest) <= VERY_LARGE:
         return None
     if not layers or any(layer.kind.startswith(NORMS) for layer in layers[:2]):
         return None
@@ -154,9 +156,9 @@ def linear_pairs(facts: Facts) -> str | None:
     return f"{num:.0f} linear layers follow another one without an activation between them: together they are linear"
 
 
-def one_class(shares: Sequence[float], accuracy: float | None) -> str | None:
+def one_class(shares: Sequence[float], num_samples: float, accuracy: float | None) -> str | None:
     """Targets nearly all of one class, where no evaluation shows that the others are told apart."""
-    if len(shares) < MIN_SHARES or (share := sum(shares) / len(shares)) < DOMINANT:
+    if len(shares) < MIN_SAMPLES or num_samples < MIN_TARGETS or (share := sum(shares) / len(shares)) < DOMINANT:
         return None
     if accuracy is not None and accuracy > share + BETTER:
         return None
