@@ -230,7 +230,7 @@ class Case:
 
     def epochs_at(self, step: int) -> float | None:
         """How often the data had been seen at a step."""
-        batch, size = self.setting("batch_size"), self.setting("dataset_length")
+        batch, size = self.samples_per_call, self.setting("dataset_length") or self.setting("dataset_size")
         return step * batch * self.world / size if batch and size else None
 
     # Curves

@@ -46,6 +46,16 @@ def kinds(case: Case) -> frozenset[str]:
     return frozenset(kind.lower() for kind in found if kind)
 
 
+def is_linear(case: Case) -> bool:
+    """Whether the model, as far as its modules show, is a linear function of its inputs."""
+    if case.setting("linear_pairs") and not case.fact("activations"):
+        return True
+    plain = ("Linear", "Embedding", "EmbeddingBag", "Identity", "Flatten")
+    known = [module.kind for module in case.modules]
+    are_plain = all(kind in plain or kind.startswith(("Conv", "BatchNorm", "AvgPool")) for kind in known)
+    return bool(known) and not case.fact("activations") and are_plain
+
+
 def has_norms(case: Case) -> bool:
     """Whether the model has norm layers."""
     return bool(case.fact("norms")) or any("norm" in kind for kind in kinds(case))

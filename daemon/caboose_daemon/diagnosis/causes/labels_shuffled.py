@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import curves
+from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
@@ -44,9 +44,14 @@ class LabelsShuffled(Cause):
             elif level < LEARNED * chance:
                 yield opposes(STRONG, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
         unexplained = case.unexplained
-        if unexplained is not None and unexplained > 1.0 - NEAR_CHANCE:
+        if model_facts.has_constant_inputs(case):
+            yield opposes(STRONG, "the inputs never change: they tell nothing about any labels")
+        if model_facts.is_linear(case):
+            yield opposes(FAIR, "the model is linear: it stays at chance wherever no line parts the labels")
+        is_at_chance = level is not None and chance is not None and abs(level / chance - 1.0) < NEAR_CHANCE
+        if unexplained is not None and unexplained > 1.0 - NEAR_CHANCE and not is_at_chance:
             text = f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs"
-            yield supports(STRONG, f"{text}: nothing in them tells the targets")
+            yield supports(STRONG if chance is None else FAIR, f"{text}: nothing in them tells the targets")
         elif unexplained is not None and chance is None and case.found("overfitting") and case.is_guessing:
             text = f"validation was never better than an answer without a look at the inputs ({case.guess:.4g})"
             yield supports(STRONG, text)

@@ -6,7 +6,18 @@ import numpy as np
 
 from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, line_to_scale_lr, opposes, supports
+from caboose_daemon.diagnosis.cause import (
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    STRONG,
+    Cause,
+    Evidence,
+    line_to_scale_lr,
+    opposes,
+    supports,
+)
+from caboose_daemon.diagnosis.causes.momentum_too_high import HIGH, momentum
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -44,9 +55,12 @@ class LrTooHigh(Cause):
             yield opposes(STRONG, f"{wrong}: any learning rate is too high for that")
         if case.facts.get("keeps_gradients") is True:
             yield opposes(STRONG, "gradients are never set to zero: they grow without limit at any learning rate")
+        high = momentum(case)
+        if high is not None and high >= HIGH:
+            yield opposes(FAIR, f"momentum {high:g} multiplies any learning rate")
         stretch = model_facts.stretch(case)
         if stretch is not None:
-            yield opposes(STRONG, f"recurrent weights stretch a state {stretch:.2g}x per step, at any learning rate")
+            yield opposes(DECISIVE, f"recurrent weights stretch a state {stretch:.2g}x per step, at any learning rate")
         correlation = case.value("oscillation", "correlation")
         if correlation is not None and case.came_first("oscillation"):
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)

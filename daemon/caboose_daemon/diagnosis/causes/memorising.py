@@ -74,7 +74,8 @@ class Memorising(Cause):
             yield opposes(STRONG, f"{epochs:.2g} epochs so far: too few to memorise")
         apart = when_learned(case) if epochs is None else while_new(case)
         if apart is not None and apart.is_apart:
-            yield opposes(STRONG, f"validation loss {apart.loss:.3g} was far above {apart.train:.3g} before that")
+            weight = STRONG if epochs is not None or case.is_guessing else SLIGHT
+            yield opposes(weight, f"validation loss {apart.loss:.3g} was far above {apart.train:.3g} before that")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio < 1:
             yield supports(FAIR, f"{1 / ratio:.3g} trained parameters per sample")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
@@ -21,8 +22,7 @@ class TooLittleCapacity(Cause):
     explains = frozenset({"underfitting", "plateau", "config_advice"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        is_linear = bool(case.modules) and not case.fact("activations")
-        is_linear = is_linear and all(_is_linear(module.kind) for module in case.modules)
+        is_linear = model_facts.is_linear(case)
         level, validation = case.value("underfitting", "level"), case.value("underfitting", "validation")
         reference = case.value("underfitting", "reference")
         if level is not None and reference is not None and reference > 0:
@@ -75,7 +75,3 @@ class TooLittleCapacity(Cause):
             avoid="do not train longer or change the optimizer: the loss is flat at the model's limit",
             verify="the training loss falls below its present level, and validation follows at first",
         )
-
-
-def _is_linear(kind: str) -> bool:
-    return kind in ("Linear", "Embedding", "EmbeddingBag") or kind.startswith(("Conv", "BatchNorm", "AvgPool"))

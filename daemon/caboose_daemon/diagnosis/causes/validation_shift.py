@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.memorising import APART, FEW_EPOCHS, MANY_EPOCHS, when_learned, while_new
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.risky_model import DOMINANT
 
+BY_HEART = 0.05
+"""Training loss over that of a guess, below which samples are known by heart, where others are only guessed."""
 TOGETHER = 1.1
 """Validation over training loss, below which the two agree."""
 
@@ -55,11 +57,14 @@ class ValidationShift(Cause):
         known = when_learned(case)
         if known is not None and known.is_apart:
             text = f"validation loss {known.loss:.3g}, training loss {known.train:.3g} at step {known.step:,}"
-            yield supports(STRONG, f"{text}: apart as soon as anything was learned")
+            weight = STRONG if case.is_guessing else SLIGHT  # few samples can be memorised before the first evaluation
+            yield supports(weight, f"{text}: apart as soon as anything was learned")
         elif known is not None and known.loss < TOGETHER * known.train:
             yield opposes(STRONG, f"both losses were near {known.train:.3g} at step {known.step:,}")
-        share = curves.half_fall(case)
-        if case.is_guessing and share is not None:
+        share, level, guess = curves.half_fall(case), case.level, case.guess
+        if level is not None and guess is not None and 0 < level < BY_HEART * guess:
+            yield opposes(STRONG, f"the training loss is down to {100 * level / guess:.2g} % of a guess: by heart")
+        elif case.is_guessing and share is not None:
             if share < curves.QUICK:
                 text = f"half of the training loss's fall was over after {100 * share:.0f} % of the run"
                 yield supports(STRONG, f"{text}: it learned a rule, and validation was never better than a guess")
