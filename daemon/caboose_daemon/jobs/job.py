@@ -36,7 +36,7 @@ from caboose_daemon.steps.parts import JobPart, job_parts, layers_of, narrowed
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
 from caboose_daemon.steps.view import GONE, MOVING_OBJECTIVE, AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
-from caboose_wire.fields import Scalar
+from caboose_wire.fields import MAX_RANKS, Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
@@ -108,6 +108,11 @@ class Attempt:
     part_engines: dict[str, Engine] = field(default_factory=dict)
     """The rules of the parts after the first, by their names."""
     members: dict[int, Member] = field(default_factory=dict)
+    """By rank; changed only by `put`."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose report no step waits for."""
+    first_rank: int = MAX_RANKS
+    """The lowest of the ranks."""
     is_over: bool = False
     """Whether it ended, or was silent for so long that it counts as ended."""
     reason: str = ""
@@ -120,8 +125,24 @@ class Attempt:
     def copy(self) -> "Attempt":
         """With a list of ranks of its own; see `Job.copy`."""
         attempt = shallow(self)
-        attempt.members = dict(self.members)
+        attempt.members, attempt.gone = dict(self.members), set(self.gone)
         return attempt
+
+    def put(self, member: Member) -> None:
+        """A rank joins, or takes the place of the process that had its number."""
+        rank = member.hello.rank
+        self.members[rank] = member
+        self.first_rank = min(self.first_rank, rank)
+        self.note_state(member)
+
+    def note_state(self, member: Member) -> None:
+        """Its state was set: steps wait for the rank's reports, or no longer."""
+        if self.members.get(member.hello.rank) is not member:
+            return
+        if member.state in GONE:
+            self.gone.add(member.hello.rank)
+        else:
+            self.gone.discard(member.hello.rank)
 
     def is_proved_by(self, hello: Hello) -> bool:
         """Whether the Hello's sender knows the secret of this launch; also if none is known of."""
@@ -145,11 +166,6 @@ class Attempt:
             num_missed=sum(member.num_missed for member in self.members.values()),
             num_dropped=sum(member.num_dropped for member in self.members.values()),
         )
-
-    @property
-    def gone(self) -> set[int]:
-        """Ranks whose report no step waits for."""
-        return {rank for rank, member in self.members.items() if member.state in GONE}
 
 
 @dataclass

@@ -175,13 +175,14 @@ class _JobReader:
                 attempt=attempt.agent_attempt,
             )
             was_live = row.state == "live"  # it is live again once it reports
-            attempt.members[row.rank] = Member(
+            member = Member(
                 hello=hello,
                 last_seen=row.last_seen,
                 state="expected" if was_live else row.state,
                 step=row.step,
                 error=row.error,
             )
+            attempt.put(member)
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
