@@ -9,8 +9,8 @@ logistic curve of two constants, fitted on runs with a known fault that no rule 
 
     python bench/randomised.py --half tune --report --fit     # on results as they were recorded, without calibration
 
-Of two causes that are alike at most one is right, so the first has no more than its share of the two. The other causes
-and the unknown share the rest as before. Where the unknown has more of the belief than any cause, no cause is named, and
+Of two causes that are alike at most one is right, so the first has no more than its share of the two. The others and
+the unknown share the rest as before. Where the unknown has more of the belief than any cause, no cause is named, and
 nothing is changed. Nor is it for faults of processes and replicas, which were not measured.
 """
 
