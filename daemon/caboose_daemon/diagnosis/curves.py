@@ -52,10 +52,10 @@ PARTED = 3.0
 STAYED = 1.5
 """... if the lowest is below this ratio."""
 PARTED_STEPS = 60
-"""Steps since the onset that show it: later the model may have learned the odd data too."""
+"""Steps since the onset that show it, of which the first few are enough: what the odd data does to the weights raises
+the loss of all ranks soon."""
 MOST = 0.7
 MIN_PARTED = 3
-MANY_PARTED = 10
 
 
 class Parted(NamedTuple):
@@ -222,6 +222,6 @@ def ranks_parted(case: Case) -> Parted | None:
         return None
     level = float(np.median(usual))
     is_parted = (high > PARTED * level) & (low < STAYED * level)
-    if not level > 0 or max(is_parted.mean(), is_parted[:MANY_PARTED].mean()) < MOST:
+    if not level > 0 or not (is_parted.mean() >= MOST or is_parted[: MIN_PARTED + 1].sum() >= MIN_PARTED):
         return None
     return Parted(level, float(np.median(low[is_parted])), float(np.median(high[is_parted])), int(is_parted.sum()))

@@ -107,3 +107,12 @@ def test_a_jump_of_the_norm_in_one_step_that_heals_is_a_batch() -> None:
     spike = a_finding("loss_spike", 150, step=220, severity=Severity.CRITICAL)
 
     assert best(explodes, spike, curves={"loss": losses, "grad_norm": norms}, visible=SEEN) == "outlier_batch"
+
+
+def test_one_rank_alone_that_jumps_for_several_steps_has_other_data_though_its_peers_soon_suffer() -> None:
+    calm, after = scattered(0.01, 150), 0.01 + 0.5 * np.exp(-np.arange(150) / 40)
+    low = np.concatenate([calm, [0.01] * 4, after])
+    high = np.concatenate([1.3 * calm, [5.0, 4.0, 3.0, 2.0], 1.3 * after])
+    given = {"curves": {"loss": (low + high) / 2, "loss_min": low, "loss_max": high}, "world": 2, "visible": SEEN}
+
+    assert best(a_finding("loss_spike", 151, step=300, severity=Severity.CRITICAL), **given) == "bad_shard"

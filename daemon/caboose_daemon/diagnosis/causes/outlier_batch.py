@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
@@ -41,6 +42,12 @@ class OutlierBatch(Cause):
             yield supports(FAIR, f"the loss rose in one step and recovers: {100 * (case.regained or 0):.0f} % is gone")
         elif away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
             yield opposes(STRONG, f"loss stayed high for {num:,} points: longer than one batch explains")
+        odd = case.episode("rank_outlier")
+        if odd is not None and (length := odd.last.step - odd.first.onset_step) > 2 * SHORT * case.gap:
+            yield opposes(STRONG, f"a rank stays apart for {length:,} steps: all of its batches are odd")
+        parted = curves.ranks_parted(case)
+        if parted is not None:
+            yield opposes(STRONG, f"a rank's loss stayed near {parted.low:.3g} for several steps: not one batch")
         if case.found("bad_batch"):
             yield supports(STRONG, "the batch itself is bad: see bad_batch")
         if spike is not None:
