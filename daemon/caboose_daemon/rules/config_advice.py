@@ -12,19 +12,21 @@ run has had its warm-up.
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from caboose_daemon.rules.parts import risky_model
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.unexplained import RANKS
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
-from caboose_wire import Group
+from caboose_wire import Group, Layer
 from caboose_wire.fields import Scalar
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
@@ -88,7 +90,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._num_targets = 0.0
         """Samples of the batches that these are of."""
         self._best_accuracy: float | None = None
-        self._frozen: tuple[str, ...] = ()
+        self._layers: Sequence[Layer] = ()
         self._num_sampled = 0
         self._num_inputs: float | None = None
         """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
@@ -102,7 +104,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if self._is_done:
             return self._advise_late(view, step, is_twice=is_twice)
         self._num_steps += 1
-        self._frozen = tuple(layer.name for layer in view.layers if not layer.trainable)
+        self._layers = view.layers
         self._follow(view, step)
         self._follow_samples(view, step)
         of_the_loop = [view.facts.get(name) for name in OF_THE_LOOP]
@@ -186,7 +188,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if step.is_sampled:
             self._num_sampled += 1
             self._num_inputs = max((*_num_inputs(step), self._num_inputs or 0.0)) or None
-            batches = [report.batch for report in step.reports.values() if report.batch is not None]
+            batches = [report.batch for report in islice(step.reports.values(), RANKS) if report.batch is not None]
             lows = [-b.lowest for b in batches if b.lowest is not None and math.isfinite(b.lowest)]
             highs = [b.highest for b in batches if b.highest is not None and math.isfinite(b.highest)]
             self._largest_inputs += [max(*lows, *highs)] if lows and highs else []
@@ -213,9 +215,12 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             step,
             "; ".join(text for _, _, text in advice if text),
             onset=self._first_step,
-            layers=self._frozen if any(name == "frozen_at_random" for name, _, _ in advice) else (),
+            layers=self._frozen() if any(name == "frozen_at_random" for name, _, _ in advice) else (),
             values={name: 1.0 for name, _, _ in advice},
         )
+
+    def _frozen(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self._layers if not layer.trainable)
 
     def _at_attach(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []
@@ -273,7 +278,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
 
 def _num_inputs(step: AlignedStep) -> Iterator[float]:
     """Samples that each rank's model was called with, where no loader is watched."""
-    for report in step.reports.values():
+    for report in islice(step.reports.values(), RANKS):
         if report.batch is not None and report.batch.index is None and report.batch.shape:
             yield float(report.batch.shape[0])
 

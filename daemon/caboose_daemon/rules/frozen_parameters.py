@@ -178,9 +178,11 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         if table.patience > 1 and not table.can_be_turns(self._num_without >= self.config.window_steps):
             window = self.config.window_steps
         limits = np.where(self._had, self.config.window_steps * BY_TURNS, window)
-        # Where norms are too dear for every step, a few of them over as many steps show the same.
-        spans = (step - self._last_with_gradient >= limits) & (self._num_without >= MIN_SEEN)
-        idle = table.is_watched & ((self._num_without >= limits) | spans)
+        idle = table.is_watched & (self._num_without >= limits)
+        if self._num_sampled <= step - self._first_step:
+            # Where norms are too dear for every step, a few of them over as many steps show the same.
+            spans = (step - self._last_with_gradient >= limits) & (self._num_without >= MIN_SEEN)
+            idle |= table.is_watched & spans
         still = table.is_watched & (self._num_still >= self.config.persist_samples) & ~idle
         is_seen = self._num_sampled >= self.config.window_steps or (
             self._num_sampled >= MIN_SEEN and step - self._first_step >= self.config.window_steps

@@ -8,10 +8,13 @@ run whose loss has stayed at that level has learned the frequencies of its targe
 """
 
 from collections import deque
+from itertools import islice
 from statistics import fmean
 
 from caboose_daemon.steps.aligned import AlignedStep
 
+RANKS = 8
+"""Ranks whose targets are looked at: those of others are like them."""
 MEMORY = 16
 ENOUGH = 2
 """Samples from which it is known; a run of short steps has only a few, and its curve shows that it does not fall."""
@@ -30,7 +33,7 @@ class Unexplained:
         """Takes a step; those without targets are left out."""
         if not step.is_sampled or (loss := step.finite_loss) is None:
             return
-        batches = [report.batch for report in step.reports.values() if report.batch is not None]
+        batches = [report.batch for report in islice(step.reports.values(), RANKS) if report.batch is not None]
         blind = [b.target_variance if b.target_variance is not None else b.target_entropy for b in batches]
         known = [value for value in blind if value is not None and value > 0]
         if known:
