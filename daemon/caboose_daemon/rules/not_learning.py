@@ -80,7 +80,8 @@ class NotLearningConfig(RuleConfig):
     min_steps: int = 500
     """Steps of a live run before the first judgement."""
     epoch_steps: int = 200
-    """Likewise where that is an epoch or more: a run that has seen all of its samples has had its chance."""
+    """Likewise where that is an epoch or more, since a run that has seen all of its samples has had its chance, or
+    where many samples show that the loss is that of an answer without a look at the inputs."""
     min_points: int = 20
     """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
@@ -161,7 +162,8 @@ class NotLearning(Rule[NotLearningConfig]):
 
     def _least_steps(self, view: JobView) -> int:
         epochs = _epochs(view, self._curve.num_points)
-        return min(self.config.epoch_steps, self.config.min_steps) if epochs >= 1 else self.config.min_steps
+        is_soon = epochs >= 1 or self._unexplained.is_well_known
+        return min(self.config.epoch_steps, self.config.min_steps) if is_soon else self.config.min_steps
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""
@@ -254,8 +256,10 @@ class NotLearning(Rule[NotLearningConfig]):
 
     def _explains_nothing(self, line: Trend) -> bool:
         """Whether the loss has always been that of an answer without a look at the inputs, and does not fall."""
-        share, least = self._unexplained.share, 1.0 - self.config.fallen
-        if share is None or line.relative < -self.config.fallen:
+        share, least, means = self._unexplained.share, 1.0 - self.config.fallen, self._curve.means
+        if share is None or (later := trend(means[len(means) // 2 :], remembers=True)).falls(2.5):
+            return False
+        if later.relative < -self.config.min_improvement or line.relative_error > 2 * self.config.fallen:
             return False
         return share > least and self._unexplained.lowest > least - self.config.fallen
 

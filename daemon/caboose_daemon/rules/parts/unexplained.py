@@ -15,6 +15,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 
 RANKS = 8
 """Ranks whose targets are looked at: those of others are like them."""
+MANY, HARDLY = 8, 0.98
 MEMORY = 16
 ENOUGH = 2
 """Samples from which it is known; a run of short steps has only a few, and its curve shows that it does not fall."""
@@ -39,6 +40,11 @@ class Unexplained:
         if known:
             self._last.append((loss, fmean(known)))
             self.lowest = min(self.lowest, self.share or 1.0)
+
+    @property
+    def is_well_known(self) -> bool:
+        """Whether many samples show that hardly anything is explained."""
+        return len(self._last) >= MANY and (self.share or 0.0) > HARDLY
 
     @property
     def share(self) -> float | None:
