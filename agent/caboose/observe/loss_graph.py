@@ -110,10 +110,11 @@ def _sign(node: Any, place: int) -> int:
     name = node.name()
     if name == "NegBackward0" or (name == "SubBackward0" and place == 1):
         return -1
+    if name == "MulBackward0" and place == 0 and node.next_functions[1][0] is None:
+        other = node._saved_other  # noqa: SLF001 - what a loss is multiplied by; torch has no other name for it
+        is_number = isinstance(other, torch.Tensor) and other.dim() == 0 and other.is_cpu
+        return (1 if bool(other > 0) else -1) if is_number else 0
     if name == "MulBackward0":
-        other = node._saved_other if place == 0 and node.next_functions[1][0] is None else None
-        if isinstance(other, torch.Tensor) and other.dim() == 0 and other.is_cpu:
-            return 1 if float(other) > 0 else -1
         return 0
     return 0 if name in ("DivBackward0", "RsubBackward1") else 1
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from caboose_daemon.diagnosis.case import Case, MemoryUse
-from caboose_daemon.diagnosis.sample_history import InputRange, TargetSample, UpdateRatio
+from caboose_daemon.diagnosis.case import Case
+from caboose_daemon.diagnosis.sample_history import MemoryUse, SampleFacts
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
@@ -198,13 +198,8 @@ class Job:
     last: AlignedStep | None = None
     last_sampled: AlignedStep | None = None
     """The last sampled step, for diagnoses."""
-    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    """Memory use in the last sampled steps."""
-    input_ranges: deque[InputRange] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    targets: deque[TargetSample] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    """The range of the inputs in the last sampled steps."""
-    update_ratios: dict[str, deque[UpdateRatio]] = field(default_factory=dict)
-    """The typical update in the last sampled steps, by part; the name of a whole model is empty."""
+    samples: deque[SampleFacts] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """What the last sampled steps showed, for diagnoses."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -317,6 +312,7 @@ class Job:
         if part is not None:
             recent = [found for summary in recent if (found := summary.of_part(part.name)) is not None]
             sampled = None if sampled is None else narrowed(sampled, part)
+        samples = [one for one in self.samples if one.attempt == number]
         return Case(
             incident=incident,
             recent=recent,
@@ -332,27 +328,24 @@ class Job:
             abstaining=attempt.engine.abstaining(self.visible),
             sampled=sampled,
             is_on=attempt.engine.is_on,
-            memory_use=[use for use in self.memory if use.attempt == number],
-            input_ranges=[one for one in self.input_ranges if one.attempt == number],
-            targets=[one for one in self.targets if one.attempt == number],
-            update_ratios=[one for one in self.update_ratios.get(incident.part, ()) if one.attempt == number],
+            memory_use=[one.memory for one in samples],
+            input_ranges=[seen for one in samples if (seen := one.input_range) is not None],
+            targets=[targets for one in samples if (targets := one.targets) is not None],
+            update_ratios=[ratio for one in samples if (ratio := one.update_of(incident.part)) is not None],
         )
 
     def keep_sample(self, step: AlignedStep) -> None:
         """Keeps what diagnoses read of a sampled step."""
         self.last_sampled = step.without_arrays()
-        self.memory.append(MemoryUse.of(step))
-        if (seen := InputRange.of(step)) is not None:
-            self.input_ranges.append(seen)
-        if (targets := TargetSample.of(step)) is not None:
-            self.targets.append(targets)
         wholes: list[tuple[str, AlignedStep, Sequence[Layer]]] = [("", self.last_sampled, self.layers)]
         wholes += [(part.name, narrowed(self.last_sampled, part), layers_of(self.layers, part)) for part in self.parts]
-        for name, sampled, layers in wholes:
-            ratio = Updates().of(sampled, layers)
-            if ratio is not None:
-                kept = self.update_ratios.setdefault(name, deque(maxlen=RECENT_SAMPLES))
-                kept.append(UpdateRatio(step.attempt, step.step, ratio))
+        found = ((name, Updates().of(sampled, layers)) for name, sampled, layers in wholes)
+        self.samples.append(SampleFacts.of(step, {name: ratio for name, ratio in found if ratio is not None}))
+
+    @property
+    def memory(self) -> list[MemoryUse]:
+        """Memory use in the last sampled steps, oldest first."""
+        return [one.memory for one in self.samples]
 
     def scheduler_steps_at(self, step: int) -> int | None:
         """What the scheduler had counted at a step, by the last report of the attempt so far and its pace."""

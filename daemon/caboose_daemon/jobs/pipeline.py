@@ -56,6 +56,9 @@ class Sink:
     def attempt_began(self, job: Job) -> None:
         """A launch was recognised."""
 
+    def attempt_changed(self, job: Job) -> None:
+        """The attempt is over, or goes on after all."""
+
     def member_changed(self, job: Job, member: Member) -> None:
         """A rank joined, left or failed."""
 
@@ -256,16 +259,23 @@ class Pipeline:
 
     def _tick(self, job: Job, attempt: Attempt, now: float, until: float) -> None:
         why = self._why_over(job, until)
+        if not why and attempt.is_over and job.last_seen < self._awake_since:
+            return  # the daemon has just come back: the run stays over until one of its ranks is heard
         if not why:
-            attempt.is_over = False
+            self._set_over(job, attempt, is_over=False)
             self._found(job, attempt.engine.run(job.view(until, job.declared()), "tick"), now)
         elif not attempt.is_over or job.incidents.open or job.episodes.open:
             is_lost = job.state not in OVER_STATES
             if not is_lost:  # rules that waited for its ranks end, and what its ranks ended with is found
                 self._found(job, attempt.engine.run(job.view(until, job.declared()), "tick"), now)
-            attempt.is_over = True
+            self._set_over(job, attempt, is_over=True)
             # A launcher that starts it again, or a rank that comes back, goes on with the same incidents.
             self._end(job, now, why, is_cut=job.state == "crashed")
+
+    def _set_over(self, job: Job, attempt: Attempt, *, is_over: bool) -> None:
+        if attempt.is_over != is_over:
+            attempt.is_over = is_over
+            self._sink.attempt_changed(job)
 
     def _why_over(self, job: Job, now: float) -> str:
         """Why nothing more will come of the attempt; empty while something may.

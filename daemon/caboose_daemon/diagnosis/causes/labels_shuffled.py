@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import curves, model_facts
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
-from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
+from caboose_daemon.diagnosis.causes.memorising import LEARNED_FROM_CHANCE, was_learned_while_new
 from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-LEARNED = 0.9
-"""Share of chance below which a loss shows that something is learned."""
 MOVES, STILL = 1e-4, 1e-5
 """Update-to-weight ratios above which training works, and below which it does not."""
 BLOCKERS = ("frozen_parameters", "gradient_vanishing", "dead_units", "saturation", "activation_collapse", "eval_mode")
@@ -35,14 +33,15 @@ class LabelsShuffled(Cause):
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
                 yield supports(FAIR, f"loss {level:.4g} is at chance ({chance:.4g})")
-            elif case.found("overfitting") and case.is_guessing and not _was_learned_while_new(case, chance):
+            elif case.found("overfitting") and case.is_guessing and not was_learned_while_new(case, chance):
                 yield supports(
                     STRONG,
                     f"training loss {level:.4g} comes from memorising: validation was never better than chance"
                     f" ({chance:.4g})",
                 )
-            elif level < LEARNED * chance:
-                yield opposes(STRONG, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
+            elif level < LEARNED_FROM_CHANCE * chance:
+                weight = DECISIVE if was_learned_while_new(case, chance) else STRONG
+                yield opposes(weight, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
         unexplained = case.unexplained
         if model_facts.has_constant_inputs(case):
             yield opposes(STRONG, "the inputs never change: they tell nothing about any labels")
@@ -55,7 +54,7 @@ class LabelsShuffled(Cause):
         elif unexplained is not None and chance is None and case.found("overfitting") and case.is_guessing:
             text = f"validation was never better than an answer without a look at the inputs ({case.guess:.4g})"
             yield supports(STRONG, text)
-        elif unexplained is not None and unexplained < LEARNED and chance is None:
+        elif unexplained is not None and unexplained < LEARNED_FROM_CHANCE and chance is None:
             yield opposes(STRONG, f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs")
         classes, scores = case.setting("num_classes"), case.accuracies()
         if classes and scores and max(scores) < 1.0 / classes + LUCKY:
@@ -83,13 +82,3 @@ class LabelsShuffled(Cause):
             avoid="do not train longer or change model or optimizer: they work, but there is no signal",
             verify="the model memorises one batch in 200 steps, and its loss falls below chance in one epoch",
         )
-
-
-def _was_learned_while_new(case: Case, chance: float) -> bool:
-    """Whether the training loss fell before samples could be memorised, or at once where epochs are unknown."""
-    if case.epochs_seen is None:
-        share = curves.half_fall(case)
-        return share is not None and share < curves.QUICK
-    new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
-    train = case.train_at(new[-1]) if new else None
-    return train is not None and train < LEARNED * chance

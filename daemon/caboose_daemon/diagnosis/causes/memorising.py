@@ -21,6 +21,8 @@ APART, FAR_APART = 1.25, 2.0
 """Validation over training loss, above which the two differ, and above which they never belonged together."""
 LEARNED = 0.8
 """Share of its first value below which the training loss must be before the two are compared."""
+LEARNED_FROM_CHANCE = 0.9
+"""Share of chance below which a loss shows that something is learned."""
 
 
 class WhileNew(NamedTuple):
@@ -58,6 +60,19 @@ def when_learned(case: Case) -> WhileNew | None:
     return next((one for one in known if one.train <= LEARNED * float(losses[0])), None)
 
 
+def was_learned_while_new(case: Case, chance: float) -> bool:
+    """Whether the training loss fell before samples could be memorised, or at once where epochs are unknown.
+
+    Then the labels match the inputs.
+    """
+    if case.epochs_seen is None:
+        share = curves.half_fall(case)
+        return share is not None and share < curves.QUICK
+    new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
+    train = case.train_at(new[-1]) if new else None
+    return train is not None and train < LEARNED_FROM_CHANCE * chance
+
+
 class Memorising(Cause):
     """Training data that is memorised instead of generalised."""
 
@@ -88,6 +103,8 @@ class Memorising(Cause):
             yield supports(SLIGHT, "neither dropout nor weight decay")
         if case.is_guessing:
             yield opposes(STRONG, "validation was never better than chance: nothing was generalised before")
+            if case.chance is not None and was_learned_while_new(case, case.chance):
+                yield opposes(STRONG, "the training loss was below chance while its samples were new: it generalises")
         if case.found(*STANDS_STILL) and not case.found("overfitting"):
             yield opposes(STRONG, "the training loss stands still: it is not memorised")
         if case.found("eval_mode"):
