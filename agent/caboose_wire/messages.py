@@ -226,6 +226,16 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Non-finite elements; counted on sampled steps and after an incident, else None."""
     lowest: float | None = None
     highest: float | None = None
+    mean: float | None = None
+    """Of all elements; equal from batch to batch only where the elements are."""
+    num_bad_targets: Count | None = None
+    """Targets of the loss that are not finite; this and the next two on sampled steps, where the loss shows them."""
+    target_variance: float | None = None
+    """Of real targets over the batch, at each place of them: the squared error of the best constant answer."""
+    commonest_share: float | None = None
+    """Share of the targets that are of the commonest class."""
+    target_entropy: float | None = None
+    """Entropy of the targets' classes, in nats: the loss of an answer by their frequencies. None of too few targets."""
 
 
 class Mode(msgspec.Struct, frozen=True, array_like=True):

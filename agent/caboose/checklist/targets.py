@@ -40,7 +40,7 @@ def run(flight: Flight) -> CheckResult:
             "shuffle: the data seem to be sorted by class",
         )
     if are_sorted(parts):
-        is_pure = all(len(part.unique()) == 1 for part in parts)
+        is_pure = all(len(torch.unique(part)) == 1 for part in parts)
         says = "every batch holds one class only" if is_pure else "most batches hold one class, or few of them"
         return warned(measured, says, "shuffle: the data seem to be sorted by class")
     if top > 0.95 and num_seen > 1:

@@ -31,6 +31,7 @@ from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.kept_gradients import KeptGradients
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
+from caboose.observe.loss_graph import LossGraph
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
@@ -140,6 +141,8 @@ class Observer:
         knows_waits = is_reduced or (is_sharded and not in_parts and in_fsdp2(model))
         self._waits = WaitObserver(clock, protect, is_distributed=knows_waits)
         self._waits.is_partly_known = in_parts
+        self._loss_graph = LossGraph()
+        self._read_roots = protect("loss", self._read_loss)
         self._samples = Samples(
             model,
             self.table,
@@ -278,6 +281,7 @@ class Observer:
             self._clipping.turn(on=not is_thin)
             self._hooks.turn(thin=is_thin)
         self._is_sampled = is_sampled
+        self._waits.read_roots = self._read_roots if is_sampled else None
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
         self._vector = StepVector()
@@ -333,6 +337,7 @@ class Observer:
             self.blind = {what: why for what, why in self.blind.items() if what not in self._blind_while_uncalled}
             self._has_news = True
         if is_first and self._is_sampled:
+            self.batches.note_shape(args)
             self._samples.begin_forward(module)
         self._clock.mark("forward")
 
@@ -367,6 +372,13 @@ class Observer:
         if self._is_sampled:
             self._state.keep_scale()  # it is in the local gradients
             self._samples.before_update(number, self._gradients)
+
+    def _read_loss(self, roots: Any) -> None:
+        """The first backward of a sampled step begins; the loss of one of several parts is not told apart."""
+        self._waits.read_roots = None
+        if not self._outline.parts and self._loss_graph.read(roots, self._vector):
+            self.facts.update(self._loss_graph.facts)
+            self._has_news = True
 
     def _after_step(self, number: int) -> None:
         """An optimizer's step has ended."""
