@@ -73,3 +73,19 @@ def test_weights_in_no_optimizer_that_nothing_has_trained_are_counted() -> None:
     found = facts.gather(nn.Sequential(body, head), [optimizer], schedulers=[], scaler=None)
 
     assert (found["unheld_at_random"], "frozen_at_random" in found) == (body.weight.numel(), False)
+
+
+@pytest.mark.parametrize(
+    ("model", "num"),
+    [
+        (nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 3)), 2),
+        (nn.Sequential(nn.Sequential(nn.Linear(4, 16)), nn.Sequential(nn.Identity(), nn.Linear(16, 3))), 1),
+        (nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)), 0),
+        (nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64)), 0),
+        (nn.ModuleList([nn.Linear(4, 16), nn.Linear(16, 3)]), 0),
+        (nn.Linear(4, 2), 0),
+    ],
+    ids=["in a row", "across containers", "with an activation", "a factor on purpose", "no sequence", "alone"],
+)
+def test_linear_layers_in_a_row_are_counted(model: nn.Module, num: int) -> None:
+    assert of(model).get("linear_pairs", 0) == num
