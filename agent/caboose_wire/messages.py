@@ -244,6 +244,8 @@ class Mode(msgspec.Struct, frozen=True, array_like=True):
     is_training: bool = True
     num_norms_in_eval: Count = 0
     num_dropouts_in_eval: Count = 0
+    num_evaluations: Count = 0
+    """Forwards of the step in eval mode, with gradients enabled, before that last one in train mode."""
 
 
 class Scaler(msgspec.Struct, frozen=True, array_like=True):

@@ -89,13 +89,14 @@ def _listed(names: Any) -> str | None:
 def _initial_weights(model: torch.nn.Module) -> dict[str, Scalar]:
     """`init_he_min` and `init_he_max`: standard deviation of a layer's weights over that of He initialisation.
 
-    Read once, at attach, from a part of the first layers; it waits for the device.
+    Read once, at attach, from a part of the first layers; it waits for the device. Frozen weights are left out: a fixed
+    filter was not drawn.
     """
     ratios: list[float] = []
     for module in model.modules():
         # As an attribute it may be computed, which may change the model.
         weight = module._parameters.get("weight")  # noqa: SLF001 - as above
-        if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
+        if weight is None or weight.dim() < 2 or not weight.requires_grad or isinstance(module, torch.nn.Embedding):
             continue
         if len(ratios) == MAX_INIT_LAYERS:
             break
@@ -120,7 +121,9 @@ def _recurrent_weights(model: torch.nn.Module) -> dict[str, Scalar]:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
             continue
         for name, weight in module._parameters.items():  # noqa: SLF001 - as above
-            if weight is None or "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
+            if weight is None or not weight.requires_grad:
+                continue
+            if "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
                 continue
             part = own(weight).detach().reshape(-1)[:65_536].float()
             if part.numel() > 1:

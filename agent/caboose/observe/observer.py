@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from caboose.guard import Protect
@@ -111,6 +112,8 @@ class Observer:
         self._is_sampled = False
         self._is_clip_scaled = False
         self._mode: Mode | None = None
+        self._num_evaluations = 0
+        """Forwards of this step in eval mode."""
         self._part_modes: dict[Modes, Mode] = {}
         self._calls = Calls()
         self._blind_while_uncalled: frozenset[str] = frozenset()
@@ -283,6 +286,7 @@ class Observer:
             self._samples.begin_step()
         self._vector = StepVector()
         self._mode = None
+        self._num_evaluations = 0
         self._was_called.clear()
         self._part_modes.clear()
         self._is_clip_scaled = False
@@ -395,7 +399,7 @@ class Observer:
         modes = self._modes[id(module)]
         mode = modes.read()
         if not self._outline.parts:
-            self._mode = mode
+            self._mode = self._after_evaluations(mode)
             return
         known = self._part_modes.get(modes)
         if known is None or (_in_eval(mode) < _in_eval(known)):
@@ -406,6 +410,13 @@ class Observer:
             sum(m.num_norms_in_eval for m in found),
             sum(m.num_dropouts_in_eval for m in found),
         )
+
+    def _after_evaluations(self, mode: Mode) -> Mode:
+        """The mode, with the number of forwards in eval mode that came before it in the step: an evaluation's."""
+        self._num_evaluations += not mode.is_training
+        if not mode.is_training or not self._num_evaluations:
+            return mode
+        return msgspec.structs.replace(mode, num_evaluations=self._num_evaluations)
 
     def _add_losses(self, vector: StepVector, loss: Any) -> tuple[float | None, ...]:
         """Adds the losses of the parts to the vector; returns those that are plain numbers, in the parts' order."""

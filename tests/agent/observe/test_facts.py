@@ -37,6 +37,19 @@ def test_a_model_without_recurrence_or_frozen_weights_has_neither_fact() -> None
     assert not {"init_recurrent", "frozen_at_random"} & of(nn.Sequential(nn.Linear(32, 32))).keys()
 
 
+def test_a_fixed_filter_is_no_initial_weight() -> None:
+    """Detectors read a distribution with a frozen convolution of 0, 1, ..., 15; a frozen net may have any weights."""
+    filter_, recurrent = nn.Conv2d(16, 1, 1, bias=False), nn.LSTM(16, 16)
+    with torch.no_grad():
+        filter_.weight.copy_(torch.arange(16.0).view(1, 16, 1, 1))
+        recurrent.weight_hh_l0.mul_(100.0)
+
+    found = of(frozen(filter_, recurrent))
+
+    assert found["init_he_max"] == pytest.approx(0.41, rel=0.3), "of the linear layer alone"
+    assert "init_recurrent" not in found
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(32, 64), nn.Conv2d(8, 16, 3)])
 def test_frozen_weights_as_torch_draws_them_are_counted(layer: nn.Module) -> None:
     assert of(frozen(layer))["frozen_at_random"] == layer.weight.numel()  # type: ignore[union-attr, operator]  # a weight
