@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-snapshots bench-gate bench-rollback bench-regret bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-ingest bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,11 +80,11 @@ deploy: setup ## write the generated files of deploy/ anew
 dashboards: setup ## write dashboards/grafana/*.json anew from the code
 	@$(BIN)/python -m dashboards.source
 
-pictures: setup tools ## draw every dashboard from a real Prometheus into docs/images/dashboards (about four minutes)
-	@$(BIN)/python tests/support/contact_sheet.py docs/images/dashboards
+pictures: setup tools ## draw every dashboard from a real Prometheus into docs/images/dashboards (about seven minutes; ARGS="ranks layers" for some)
+	@PYTHONPATH=tests $(BIN)/python -m support.contact_sheet docs/images/dashboards $(ARGS)
 
 screenshots: setup tools ## take the pictures of the live page and the report into docs/images (about three minutes)
-	@$(BIN)/python tests/support/screenshots.py docs/images
+	@PYTHONPATH=tests $(BIN)/python -m support.screenshots docs/images
 
 # What would break if a file were missing from the wheel, or found only because the source tree is there.
 PACKAGED := $(addprefix tests/,daemon/app/test_start.py daemon/store/test_journal.py daemon/app/test_restart.py daemon/out/test_http_api.py \
@@ -127,6 +127,9 @@ bench-drawn: setup ## detection on drawn curves of many shapes, lengths and nois
 bench-rules: setup ## what judging a step costs the daemon, rule by rule (ARGS=--quick for a short look)
 	@$(BIN)/python bench/rules.py $(ARGS)
 
+bench-ingest: setup ## what a report costs the daemon, at 64 to 2,048 ranks on real sockets (about three minutes; ARGS=--quick)
+	@$(BIN)/python bench/ingest.py $(ARGS)
+
 bench-snapshots: setup ## what a snapshot and the way back cost, beside a memcpy and a step (ARGS=--quick for a short look)
 	@$(BIN)/python bench/snapshots.py $(ARGS)
 
@@ -135,6 +138,9 @@ bench-rollback: setup ## what a rollback saves: a spike under auto, beside its t
 
 bench-regret: setup ## steps that rollback loses against an oracle, on generated loss curves (ARGS=--quick: two minutes; CORPUS=DIR adds healthy logs; resumable)
 	@$(BIN)/python bench/regret.py $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
+
+bench-regret-real: setup ## the same on real small trainings on 2 ranks, against going back at other steps (ARGS="--num 32 --minutes 90"; resumable)
+	@$(BIN)/python bench/regret_real.py $(ARGS)
 
 bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)
 	@$(BIN)/python bench/gate.py $(ARGS)

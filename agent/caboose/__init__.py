@@ -15,7 +15,10 @@ from caboose.settings.options import Checkpoints, Rollback, Sampling, Snapshots
 from caboose.version import __version__
 
 if TYPE_CHECKING:
+    from caboose.checklist.batch_check import validate_batch
     from caboose.checklist.running import preflight
+    from caboose.hunting.direct import hunt_nan
+    from caboose.trials.diagnosing import analyze_activations, diagnose_gradients
     from caboose.trials.find_lr import find_lr
     from caboose.trials.inspecting import inspect
     from caboose.trials.overfit import overfit_one_batch
@@ -31,17 +34,25 @@ __all__ = [
     "Sampling",
     "Snapshots",
     "__version__",
+    "analyze_activations",
     "attach",
+    "diagnose_gradients",
     "find_lr",
+    "hunt_nan",
     "inspect",
     "load_checkpoint",
     "overfit_one_batch",
     "preflight",
     "resume_plan",
     "sharpness",
+    "validate_batch",
 ]
 
 _BEFORE_THE_RUN = {
+    "analyze_activations": "caboose.trials.diagnosing",
+    "diagnose_gradients": "caboose.trials.diagnosing",
+    "hunt_nan": "caboose.hunting.direct",
+    "validate_batch": "caboose.checklist.batch_check",
     "find_lr": "caboose.trials.find_lr",
     "inspect": "caboose.trials.inspecting",
     "overfit_one_batch": "caboose.trials.overfit",

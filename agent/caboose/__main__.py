@@ -60,7 +60,7 @@ WATCHING_FILES = frozenset(
         ("observe", "losses.py"),
         ("observe", "model_calls.py"),
         ("observe", "waits.py"),
-        ("report", "endings.py"),
+        ("report", "exits.py"),
     )
 )
 """Files whose functions replace torch's; their frames are not part of the script."""

@@ -18,7 +18,7 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 logger = logging.getLogger("caboose")
@@ -40,11 +40,31 @@ class Guard:
         """Called once, after too many failures."""
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self.num_failures = 0
-        self.is_tripped = False
+        self._is_tripped = False
+        self.is_off = False
+        """Whether protected functions do nothing: tripped, or paused."""
         self.seconds = 0.0
         """Time spent inside since `take_seconds` was last called."""
         self.slowest = 0.0
         """The longest a single call has taken."""
+
+    @property
+    def is_tripped(self) -> bool:
+        """Whether the agent has switched itself off."""
+        return self._is_tripped
+
+    @is_tripped.setter
+    def is_tripped(self, value: bool) -> None:
+        self._is_tripped = self.is_off = value
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Protected functions do nothing within the block."""
+        was_off, self.is_off = self.is_off, True
+        try:
+            yield
+        finally:
+            self.is_off = was_off or self._is_tripped
 
     def protect(self, where: str, function: Callable[..., Any]) -> "Protected":
         """The same function, but it returns None after a failure, and does nothing once tripped."""
@@ -115,7 +135,7 @@ class Protected:
         if not self.is_on or self._is_compiling():
             return None
         guard = self._guard
-        if guard.is_tripped:
+        if guard.is_off:
             return None
         start = time.perf_counter()
         try:

@@ -13,19 +13,21 @@ With rollback `auto` there is also a brake (`rollback.brake`). It is outside the
 must act, even if observing has failed, and its two exceptions are meant to end the run.
 """
 
+import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from caboose.components import Components, Shell
+from caboose.early_stopping.stopper import Stopper
 from caboose.governor import Governor
 from caboose.guard import is_from_signal_handler
 from caboose.observe.loader import FetchWatch, WatchedLoader
 from caboose.report import live_monitors, resources
-from caboose.report.endings import Ending
+from caboose.report.exits import Exit
 from caboose.report.identity import Identity
 from caboose.report.signals import GOODBYE_SECONDS
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from caboose.hunting.result import HuntResult
     from caboose.observe.parts import Outline
     from caboose.report.past_steps import PastStep
+    from caboose.report.run_summary import RunSummary
+    from caboose.report.words import Advice
 
 logger = logging.getLogger("caboose")
 
@@ -65,6 +69,7 @@ class Monitor:
         self._build_later = build_later
         self._next_try = time.monotonic() + resources.RETRY_SECONDS
         self.on_close: Callable[[Monitor], None] = lambda _: None
+        self._stopper: Stopper | None = None
         self._place(parts)
         # Bound once, so that no wrapper is made per call.
         self._guarded_step = self.guard.protect("step", self._end_step)
@@ -82,6 +87,8 @@ class Monitor:
         self._skipper = None if parts is None else parts.skipper
         self._checkpointer = None if parts is None else parts.checkpointer
         self._hunter = None if parts is None else parts.hunter
+        if parts is not None and self._stopper is None:
+            self._stopper = Stopper(parts.session.identity.rank, parts.session.identity.world)
         self._make_hunter = None if parts is None else parts.make_hunter
         self._is_closed = parts is None
 
@@ -255,6 +262,59 @@ class Monitor:
         """Reports a validation result, with whatever metrics it had."""
         fields = metrics if loss is None else {"loss": loss, **metrics}
         self.event("validation", **fields)
+        if self._stopper is not None:
+            self.guard.protect("early stopping", self._note_validation)(fields)
+
+    def _note_validation(self, fields: Mapping[str, Any]) -> None:
+        if self._stopper is None:
+            return
+        self._stopper.note(fields)
+        if self._session is not None and fields.get("loss") is not None:
+            known, value = self._session.best_validation, float(fields["loss"])
+            self._session.best_validation = value if known is None or value < known else known
+
+    def summary(self) -> "RunSummary | None":
+        """What the run adds up to: losses, gradient norm, clipping, validation; as `close` returns it."""
+        return None if self._session is None else self._session.summary()
+
+    def early_stopping(
+        self,
+        patience: int = 5,
+        *,
+        metric: str = "loss",
+        mode: str = "min",
+        min_delta: float = 0.0,
+        seconds: float = 60.0,
+    ) -> None:
+        """How `should_stop` judges: validations without a new best, of which metric. Before the loop, on every rank.
+
+        `seconds` is how long a rank waits for the values of the others.
+        """
+        if self._stopper is not None:
+            self._stopper.configure(patience, metric=metric, mode=mode, min_delta=min_delta, seconds=seconds)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether validation has not improved for `patience` validations; the same answer on all ranks.
+
+        Read it on every rank, at the same place of the loop, like a collective. It depends only on the values that
+        `validation` was given, which must be the same on every rank; if they differ, it stays False and logs so once.
+        A second fall after a rise (double descent) is waited for. False where Caboose is disabled.
+        """
+        return self._stopper is not None and self._stopper.should_stop
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the last validation is the best so far: the moment to save the best checkpoint. As `should_stop`."""
+        return self._stopper is not None and self._stopper.is_best
+
+    def findings(self) -> "tuple[Advice, ...]":
+        """What the daemon reported of this run last: advice for people and logs, on rank 0.
+
+        It arrives some time after the step, at each rank at another moment, and is empty on other ranks. Never let it
+        decide about a collective, a step or an exit: ranks would differ. `should_stop` is made for that.
+        """
+        return () if self._session is None else self._session.advice()
 
     def hunt_nan(self, loss_fn: "Callable[..., Any] | None" = None, batch: Any = None) -> "HuntResult | None":
         """Runs a batch again on this rank, with every module and operation watched, and names what broke first.
@@ -269,6 +329,24 @@ class Monitor:
         hunter = self._hunter or self._make_hunter()
         return hunter.hunt_now(self._count.step, loss_fn, batch, self._observer.batches)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is run within the block is not of the training: nothing of it is observed, its time is left out.
+
+        For an evaluation that trains something, or a trial of your own; the tools of `caboose` do it themselves.
+        """
+        began = time.perf_counter()
+        try:
+            with self.guard.paused(), contextlib.ExitStack() as stack:
+                if self._observer is not None:
+                    from caboose.observe import model_calls
+
+                    for module in self._observer.called:
+                        stack.enter_context(model_calls.paused(module))
+                yield
+        finally:
+            self.clock.leave_out(time.perf_counter() - began)
+
     def event(self, kind: str, /, **fields: Any) -> None:
         """Reports an event to the daemon: a data switch, the end of warm-up, a saved checkpoint."""
         if not self._is_closed:
@@ -278,8 +356,10 @@ class Monitor:
         if self._session is not None:
             self._session.event(kind, fields)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Removes every hook and sends the last reports; calling it again does nothing.
+    def close(self, error: BaseException | None = None) -> "RunSummary | None":
+        """Removes every hook, sends the last reports, and returns the summary, which rank 0 also prints.
+
+        Calling it again does nothing more. None where Caboose is disabled.
 
         Takes under a second, unless a checkpoint is still being written in the background: then it waits for that.
 
@@ -288,7 +368,7 @@ class Monitor:
         """
         self._build_later = None
         if self._is_closed:
-            return
+            return self.summary()
         if self._checkpointer is not None:
             is_broken = bool(error or live_monitors.exit_error() or sys.exc_info()[1])
             self._checkpointer.wait(BROKEN_SECONDS if is_broken else None)
@@ -304,6 +384,7 @@ class Monitor:
             if session is not None:
                 live_monitors.close_session(session.close, error)
             self.on_close(self)
+        return self.summary()
 
     def _let_go(self) -> None:
         """Nothing here keeps the model alive any more, also while the last message waits."""
@@ -363,10 +444,10 @@ class Monitor:
         if not self._is_closed and self._session is not None:
             self._session.say_goodbye(signal_name)
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, reason: Exit) -> None:
         """Sends the Bye of a process that ends at once, and prints the last line; on any thread."""
         if not self._is_closed and self._session is not None:
-            self._session.close(ending, GOODBYE_SECONDS)
+            self._session.close(reason, GOODBYE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""

@@ -12,6 +12,7 @@ typed msgpack decode with its own length limits, then each array's byte count ag
 `decode` raises WireError and nothing else, whatever the bytes.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -85,8 +86,15 @@ def _shape_array(_: type, shape: Any) -> Any:
     """Placeholder for an array while the header is decoded: its shape, until its frame is read."""
     if not isinstance(shape, list) or len(shape) not in (1, 2):
         raise ValueError("an array must have one or two dimensions")
-    if not all(type(size) is int and 0 <= size <= MAX_ARRAY_BYTES for size in shape):
-        raise ValueError("an array's sizes must be whole numbers within the limits")
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= MAX_ARRAY_BYTES:
+            raise ValueError("an array's sizes must be whole numbers within the limits")
+    return _placeholder(tuple(shape))
+
+
+@functools.lru_cache(maxsize=1024)
+def _placeholder(shape: tuple[int, ...]) -> Any:
+    """The sizes as an array: jobs have few shapes, and each report has up to sixteen arrays."""
     return np.array(shape, dtype=np.int64)
 
 
@@ -125,10 +133,10 @@ def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
         raise WireError("oversize", f"header of {len(frames[1])} bytes, the limit is {limit}")
     if len(frames) > MAX_FRAMES:
         raise WireError("oversize", f"{len(frames) - 2} arrays, the limit is {MAX_ARRAYS}")
-    largest = max((len(frame) for frame in frames[2:]), default=0)
-    if largest > MAX_ARRAY_BYTES:
-        raise WireError("oversize", f"array of {largest} bytes, the limit is {MAX_ARRAY_BYTES}")
-    total = sum(len(frame) for frame in frames)
+    sizes = list(map(len, frames))
+    if len(sizes) > 2 and max(sizes[2:]) > MAX_ARRAY_BYTES:
+        raise WireError("oversize", f"array of {max(sizes[2:])} bytes, the limit is {MAX_ARRAY_BYTES}")
+    total = sum(sizes)
     if total > MAX_REPORT_BYTES:
         raise WireError("oversize", f"message of {total} bytes, the limit is {MAX_REPORT_BYTES}")
 
@@ -162,7 +170,8 @@ def decode(frames: Sequence[bytes]) -> Message:
 def _fill(arrays: dict[str, Float32], frames: Iterator[bytes]) -> None:
     """Reads a report's arrays from the next frames; so far each is its shape."""
     for name, shape in tuple(arrays.items()):
-        frame = next(frames)
-        if math.prod(shape.tolist()) * _DTYPE.itemsize != len(frame):
-            raise WireError("truncated", f"array {name[:64]!r}: {len(frame)} bytes for shape {shape.tolist()}")
-        arrays[name] = np.frombuffer(frame, dtype=_DTYPE).reshape(shape)
+        frame, sizes = next(frames), shape.tolist()
+        if math.prod(sizes) * _DTYPE.itemsize != len(frame):
+            raise WireError("truncated", f"array {name[:64]!r}: {len(frame)} bytes for shape {sizes}")
+        values = np.frombuffer(frame, dtype=_DTYPE)
+        arrays[name] = values if len(sizes) == 1 else values.reshape(sizes)

@@ -57,6 +57,8 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     can_skip: bool = False
     """Whether a loader is watched, so that batches can be skipped."""
     can_checkpoint: bool = False
+    is_off_schedule: bool = False
+    """Whether a learning rate is not what its schedule (`attach(scheduler=)`) says; a rollback sets it back to that."""
     can_hunt: bool = False
     """Whether the last batches are kept, and hunts are left."""
 

@@ -2,8 +2,8 @@
 
 Design
 ------
-Plotly's script is large; one daemon and one browser context let the browser keep it from test to test. Tests keep
-apart by the names of their jobs. One that needs a daemon for itself asks for `lonely_daemon`.
+One daemon and one browser context serve all tests of a session. Tests keep apart by the names of their jobs. One that
+needs a daemon for itself asks for `lonely_daemon`.
 """
 
 from collections.abc import Iterator

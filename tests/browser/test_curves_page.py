@@ -1,6 +1,7 @@
 """The curves in a real browser: smoothing, zooming into detail, throughput and phases, live and from the keyboard."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ RANGE = "() => document.getElementById('loss-chart').layout?.xaxis.range"
 
 
 def trace(page: Page, chart: str, name: str, step: int) -> Any:
-    """A curve as plotly holds it, once it has come to this step."""
+    """A curve as the chart has it, once it has come to this step."""
     page.wait_for_function(
         f"(asked) => ({TRACE})(asked.of)?.x.includes(asked.step)", arg={"of": [chart, name], "step": step}
     )
@@ -50,10 +51,10 @@ def test_throughput_and_phases_are_drawn_and_go_on_live(daemon: DaemonProcess, p
         send_steps(ranks, 21, 21, num_samples=8, phases=slow)
         drawn = trace(page, "throughput", "current", 21)
         assert drawn["y"][-1] == pytest.approx(40.0)
-        assert drawn["text"][-1] == "step 21<br>40.00 samples/s"
+        assert drawn["text"][-1] == "step 21\n40.00 samples/s"
         step = trace(page, "phase", "step", 21)
         assert step["y"][0] == pytest.approx(100.0), "in milliseconds"
-        assert step["text"][0].split("<br>")[1:] == [
+        assert step["text"][0].split("\n")[1:] == [
             "step time 100\u202fms",
             "optimizer 10.0\u202fms (10\u202f%)",
             "backward 50.0\u202fms (50\u202f%)",
@@ -98,7 +99,7 @@ def test_smoothing_is_chosen_with_the_keyboard_and_never_crosses_a_nan(
         assert smooth["y"][0] == raw["y"][0] == 3.0, "no bias towards zero"
         assert smooth["y"][hole + 1] == raw["y"][hole + 1] == 7.0, "it begins anew"
         assert 2.3 < smooth["y"][hole - 1] < 2.7, "between the two levels"
-        assert smooth["text"][0] == "step 1<br>loss 3.000<br>3.000 to 3.000<br>smooth 3.000"
+        assert smooth["text"][0] == "step 1\nloss 3.000\n3.000 to 3.000\nsmooth 3.000"
         expect(page.locator("#legend")).to_contain_text("smooth, half-life 6 steps")
         page.reload()
         trace(page, "loss", "current, smooth", 40)
@@ -139,6 +140,28 @@ def test_zooming_in_shows_every_step_from_the_journal_while_the_run_goes_on(
     expect(page.locator("#zoom-in")).to_be_focused()
 
 
+def test_the_point_under_the_pointer_is_named_and_a_small_move_is_no_range(
+    daemon: DaemonProcess, page: Page, job: str
+) -> None:
+    with simulated_ranks(daemon.endpoint, 1, {"job": job}) as ranks:
+        send_steps(ranks, 1, 50)
+        page.goto(f"{daemon.url}?job={job}")
+        trace(page, "loss", "current", 50)
+        chart = page.locator("#loss-chart")
+        tip = chart.locator(".chart-tip")
+        area = chart.bounding_box()
+        assert area is not None
+        page.mouse.move(area["x"] + area["width"] / 2, area["y"] + area["height"] / 2)
+        expect(tip).to_contain_text(re.compile(r"loss 1\.9\d\d"))
+        expect(tip.locator("span").first).to_have_text(re.compile(r"^step 2\d$"))
+        page.mouse.down()
+        page.mouse.move(area["x"] + area["width"] / 2 + 3, area["y"] + area["height"] / 2)
+        page.mouse.up()
+        expect(page.locator("#zoom-all")).to_be_hidden()
+        page.mouse.move(0, 0)
+        expect(tip).to_be_hidden()
+
+
 @pytest.mark.long
 def test_a_range_is_chosen_by_dragging_and_one_at_the_end_follows_the_run(
     daemon: DaemonProcess, page: Page, job: str
@@ -147,7 +170,7 @@ def test_a_range_is_chosen_by_dragging_and_one_at_the_end_follows_the_run(
         send_steps(ranks, 1, 100)
         page.goto(f"{daemon.url}?job={job}")
         trace(page, "loss", "current", 100)
-        area = page.locator("#loss-chart .nsewdrag").first.bounding_box()
+        area = page.locator("#loss-chart canvas").first.bounding_box()
         assert area is not None
         across = [area["x"] + area["width"] * share for share in (0.6, 0.999)]
         page.mouse.move(across[0], area["y"] + 50)

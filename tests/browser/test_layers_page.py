@@ -69,11 +69,13 @@ def test_the_map_grows_with_each_look_and_a_nan_is_no_ordinary_cell(
 
 
 def middle_of(page: Page, *, row: int, column: int) -> Any:
-    """Where a cell is in the frame, by plotly's own account."""
+    """Where a cell is in the frame, by the margins and the ranges of the chart."""
     return page.evaluate(
         """([row, column]) => {
-          const { xaxis, yaxis } = document.getElementById("layer-map")._fullLayout;
-          return { x: xaxis._offset + xaxis.d2p(column), y: yaxis._offset + yaxis.d2p(row) };
+          const { clientWidth, clientHeight, layout: { margin, xaxis, yaxis } } = document.getElementById("layer-map");
+          const at = ([low, high], value, length) => ((value - low) / (high - low)) * length;
+          const x = margin.l + at(xaxis.range, column, clientWidth - margin.l - margin.r);
+          return { x, y: clientHeight - margin.b - at(yaxis.range, row, clientHeight - margin.t - margin.b) };
         }""",
         [row, column],
     )

@@ -2,17 +2,19 @@
 
 import csv
 import io
+import math
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from caboose_wire import Event, Group, Layer
 from support.long_run import JOB, SPIKE, write_long_run
 from support.processes import DaemonProcess, running_daemon
-from support.ranks import LAYERS, SimulatedRank, send_steps, simulated_ranks
+from support.ranks import LAYERS, SimulatedRank, a_report, send_steps, simulated_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +29,7 @@ RANGE = "() => document.getElementById('loss-chart').layout?.xaxis.range"
 
 
 def trace(page: Page, chart: str, name: str, num: int = 1) -> Any:
-    """A curve as plotly holds it, once it has so many points."""
+    """A curve as the chart has it, once it has so many points."""
     page.wait_for_function(f"([of, num]) => ({TRACE})(of)?.x.length >= num", arg=[[chart, name], num])
     return page.evaluate(TRACE, [chart, name])
 
@@ -128,6 +130,17 @@ def test_axes_and_a_link_to_a_view(
         other.close()
 
 
+def save(page: Page, name: str, kind: str, directory: Path) -> Path:
+    """Saves a chart or a map as its reader does; the file."""
+    button = page.get_by_label(f"Save {name}", exact=True)
+    button.press("Enter")
+    with page.expect_download() as download:
+        button.locator("xpath=..").get_by_role("button", name=kind).press("Enter")
+    path = directory / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
 def test_a_chart_is_saved_as_numbers_and_as_a_picture(
     daemon: DaemonProcess, page: Page, job: str, tmp_path: Path
 ) -> None:
@@ -136,18 +149,32 @@ def test_a_chart_is_saved_as_numbers_and_as_a_picture(
         page.goto(f"{daemon.url}?job={job}")
         trace(page, "metric-x-chart", "current", 30)
         expect(page.locator("#charts .export")).to_have_count(7)
-        saved = {}
-        for kind in ("CSV", "PNG"):
-            page.get_by_label("Save the chart loss").press("Enter")
-            with page.expect_download() as download:
-                page.locator("#loss-tools").get_by_role("button", name=kind).press("Enter")
-            saved[kind] = tmp_path / download.value.suggested_filename
-            download.value.save_as(saved[kind])
+        saved = {kind: save(page, "loss", kind, tmp_path) for kind in ("CSV", "PNG")}
         rows = list(csv.DictReader(io.StringIO(saved["CSV"].read_text())))
         assert [int(row["step"]) for row in rows] == list(range(1, 31))
         assert {"attempt", "first_step", "time", "loss", "loss_min", "loss_max"} <= rows[0].keys()
         assert saved["PNG"].read_bytes().startswith(b"\x89PNG")
         assert saved["PNG"].name.endswith("_loss.png")
+
+
+def test_the_maps_of_layers_and_ranks_are_saved_too(
+    daemon: DaemonProcess, page: Page, job: str, tmp_path: Path
+) -> None:
+    with simulated_ranks(daemon.endpoint, 80, {"job": job}, per_host=8) as ranks:
+        for step in (10, 20, 30):
+            for rank in ranks:
+                norms = np.array([0.5, 0.25, math.nan if step == 30 else 0.125, 2.0], dtype=np.float32)
+                rank.send(a_report(step, is_sampled=True, sample_every=10, arrays={"grad_norm": norms}))
+        page.goto(f"{daemon.url}?job={job}")
+        page.wait_for_function("() => document.getElementById('layer-map').data?.[0].z[0]?.length === 3")
+        header, *layers = csv.reader(io.StringIO(save(page, "layers", "CSV", tmp_path).read_text()))
+        assert header == ["layer", "kind", "statistic", "step 10", "step 20", "step 30"]
+        assert layers[2][2:] == ["grad_norm", "0.125", "0.125", "NaN"]
+        assert save(page, "layers", "PNG", tmp_path).read_bytes().startswith(b"\x89PNG")
+        saved = list(csv.DictReader(io.StringIO(save(page, "ranks", "CSV", tmp_path).read_text())))
+        assert [(row["rank"], row["host"], row["step"]) for row in saved][-1] == ("79", "node9", "30")
+        assert len(saved) == 80
+        assert save(page, "ranks", "PNG", tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 def test_another_run_is_overlaid_and_stays_in_the_link(daemon: DaemonProcess, page: Page, job: str) -> None:

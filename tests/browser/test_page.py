@@ -25,7 +25,7 @@ def tile(page: Page, name: str) -> Any:
 
 
 def drawn_steps(page: Page, chart: str = "loss-chart") -> list[int]:
-    """The steps of the chart's lines, as plotly holds them."""
+    """The steps of the chart's lines, as the chart has them."""
     return [step for line in page.evaluate(LINES, chart) for step in line if step is not None]
 
 

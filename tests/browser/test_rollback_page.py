@@ -1,6 +1,7 @@
 """Rollback on the live page: what may be done, decisions with their reasons, and curves that stay readable."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +114,22 @@ def test_advice_reads_as_what_would_be_done(daemon: DaemonProcess, page: Page, j
         assert drawn(page, "rollbacks") == [told["boundary"]]
         assert drawn(page, "undone") == []
         assert page.evaluate(ARROWS) == []
+
+
+def test_the_projection_of_a_raised_loss_is_drawn_with_both_costs(daemon: DaemonProcess, page: Page, job: str) -> None:
+    with obedient_ranks(daemon.endpoint, job=job) as run:
+        assert wait_until(lambda: run.step >= 40, 20)
+        healthy, broken = run.loss, run.step + 5
+        run.loss = lambda now: healthy(now) if now < broken else 3.0 * healthy(now)
+        decided(daemon, job, "advised")
+        page.goto(f"{daemon.url}?job={job}")
+
+        figure = page.locator("#rollback-projections .projection")
+        expect(figure.locator("figcaption")).to_contain_text("steps of training lost")
+        expect(figure.locator("figcaption")).to_contain_text("Going back")
+        for name in ("band", "level", "past", "likely", "back"):
+            expect(figure.locator(f".projection-{name}")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+L"))
+        expect(figure.locator("svg")).to_have_attribute("aria-label", re.compile("^Projection of the loss from step"))
 
 
 @pytest.mark.long

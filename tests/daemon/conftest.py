@@ -1,16 +1,36 @@
-"""Fixtures of the daemon's tests: the command line as a process, and a core with a journal."""
+"""Fixtures of the daemon's tests: the command line, a core with a journal, and a check of every diagnosis."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caboose_daemon.diagnosis import weighing
+from caboose_daemon.diagnosis.case import Case
+from caboose_daemon.incidents.diagnosis_record import RankedCause, Refusal
+from support.contradictions import contradiction
 from support.processes import caboose_command, clean_environment
 from support.scenario import JournaledCore
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def no_contradictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No diagnosis that a test makes leads with a cause that a known fact excludes."""
+    found: list[str] = []
+    refuse = weighing.refuse
+
+    def checked(case: Case, ranked: Sequence[RankedCause]) -> tuple[list[RankedCause], list[Refusal]]:
+        causes, refusals = refuse(case, ranked)
+        found.extend(filter(None, [contradiction(case, causes)]))
+        return causes, refusals
+
+    monkeypatch.setattr(weighing, "refuse", checked)
+    yield
+    assert not found, sorted(set(found))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def read_record(directory: Path) -> dict[int, Rows]:
 
 
 def printed_losses(text: str) -> list[str]:
-    return LOSS.findall(text)
+    """Those of whole lines: how often a progress bar is drawn depends on the time."""
+    lines = [line for line in re.split(r"[\r\n]", text) if "%|" not in line and "it/s" not in line]
+    return [loss for line in lines for loss in LOSS.findall(line)]
 
 
 def same_run(bare: dict[int, Rows], watched: dict[int, Rows]) -> str:
@@ -117,8 +120,8 @@ def _merged(rows: Rows, watched: tuple[int, ...]) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     parts: dict[int, dict[str, Any]] = {}
     for row in rows:
-        if row["optimizer"] not in watched:
-            continue
+        if row["optimizer"] not in watched or (not row["losses"] and row["norm"] == 0.0):
+            continue  # the second: a step without gradients that only makes the optimizer's state
         if row["optimizer"] in parts:
             steps.append(_joined(parts))
             parts = {}
@@ -156,13 +159,23 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def right_numbers(journal: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[str]:
+def logged_losses(work: Path, where: tuple[str, str]) -> list[float]:
+    """What the script itself logged as the loss of each step."""
+    pattern, loss = where
+    return [float(each) for path in sorted(work.glob(pattern)) for each in re.findall(loss, path.read_text())]
+
+
+def right_numbers(
+    journal: list[dict[str, Any]], steps: list[dict[str, Any]], logged: Sequence[float] = ()
+) -> list[str]:
     """One sentence per kind of number: right, or how it is wrong."""
+    for step, loss in zip(steps, logged, strict=False):
+        step["logged"] = loss
     if not journal:
         return [f"no step reported of {len(steps)}"]
     found = [f"steps {len(journal)} of {len(steps)}"]
     pairs = list(zip(journal, steps, strict=False))
-    found.append(_agreement("loss", pairs, ("mean", "sum", "last"), "loss"))
+    found.append(_agreement("loss", pairs, ("logged",) if logged else ("mean", "sum", "last"), "loss"))
     found.append(_agreement("lr", pairs, ("lr",), "lr"))
     found.append(_agreement("norm", pairs, ("raw_norm", "norm"), "grad_norm"))
     return found
@@ -174,7 +187,7 @@ def _agreement(title: str, pairs: Any, kinds: tuple[str, ...], column: str) -> s
         return f"{title} not reported"
     best = ""
     for kind in kinds:
-        compared = [(value, other[kind]) for value, other in known if other[kind] is not None]
+        compared = [(value, other[kind]) for value, other in known if other.get(kind) is not None]
         wrong = [(i, v, t) for i, (v, t) in enumerate(compared) if not _close(v, t)]
         if compared and not wrong:
             share = "" if len(known) == len(pairs) else f" ({len(known)} of {len(pairs)} steps)"

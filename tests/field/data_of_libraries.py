@@ -1,8 +1,12 @@
 """Generates what the libraries' own formats need: engine configurations, boxes, masks, a diffusion pipeline."""
 
 import json
+import os
 import pickle  # noqa: TID251 - the format of CIFAR-10
 import random
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import data
@@ -146,6 +150,14 @@ def titan(code: Path) -> None:
     """The documents that the debug configurations read."""
     rows: list[dict[str, object]] = [{"text": data.words(80, number)} for number in range(400)]
     data.json_lines(code / "tests" / "assets" / "c4_test" / "data.json", rows)
+
+
+def megatron(code: Path) -> None:
+    """Its helpers, compiled for this interpreter: its own Makefile asks for the one that is named python3."""
+    folder = code / "megatron" / "core" / "datasets"
+    command = ["make", "-s", "-C", str(folder), f"LIBEXT={sysconfig.get_config_var('EXT_SUFFIX')}"]
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
 
 
 def cifar(directory: Path) -> None:

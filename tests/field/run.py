@@ -196,7 +196,8 @@ def run_case(case: Case, checkout: Path, work: Path, arguments: argparse.Namespa
     if parts:
         numbers = compare.right_parts(parts, records[1], case.watched)
     else:
-        numbers = compare.right_numbers(journal, compare.truth(records[1], case.watched))
+        logged = compare.logged_losses(work / "watched", case.logged) if case.logged else ()
+        numbers = compare.right_numbers(journal, compare.truth(records[1], case.watched), logged)
     write_curves(journal, work / "curves.csv")
     for copy in runs:
         shutil.rmtree(copy, ignore_errors=True)

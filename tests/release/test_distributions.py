@@ -21,6 +21,7 @@ IMPORTS = {
     "mirror": ("tensorboardX", "wandb", "caboose_daemon.app.app"),
     "mcp": ("caboose_daemon.assistant.transport",),
     "otel": ("caboose_daemon.out.otlp.push", "caboose_daemon.out.otlp.exporters"),
+    "plots": ("matplotlib", "plotly", "caboose_plots"),
     "demo": ("torch", "caboose", "caboose_drills"),
 }
 """What must be importable with each extra."""

@@ -1,6 +1,8 @@
 """Draws each dashboard from a real Prometheus on one picture: a contact sheet, to see whether it tells the story.
 
-    make pictures        # or: python tests/support/contact_sheet.py docs/images/dashboards
+    make pictures        # or: PYTHONPATH=tests python -m support.contact_sheet docs/images/dashboards [NAME...]
+
+Ranks and Layers show a real run of four ranks (`support.real_ranks`), the others the fleet of `support.fleet`.
 
 There is no Grafana here: Chromium lays the panels out on the dashboard's own grid, and plotly draws what their queries
 answer, with the committed titles, units, colours, mappings and thresholds. It shows what the queries say and what a
@@ -20,15 +22,14 @@ from typing import Any
 
 from playwright.sync_api import Browser
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from support.browser import Watched, running_browser
 from support.dashboards import chosen, dashboards, filled
-from support.fleet import BIG
+from support.fleet import BIG, FOUR
 from support.prometheus import Store
-from support.watched_fleet import WatchedFleet, watched_fleet
+from support.watched_fleet import WatchedFleet, watched_fleet, watched_ranks
 
 PICTURE_SECONDS, PICTURE_STEPS = 150.0, 300
+OF_REAL_RANKS = ("caboose-ranks", "caboose-layers")
 WIDTH, ROW_HEIGHT = 1500, 34
 NOTHING = "no data"
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -358,13 +359,22 @@ def draw(browser: Browser, sheet: Sheet, path: Path) -> list[str]:
 def main() -> None:
     """Plays the fleet for some minutes and writes one picture per dashboard."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/dashboards")
-    with (
-        tempfile.TemporaryDirectory() as home,
-        watched_fleet(Path(home), seconds=PICTURE_SECONDS, steps=PICTURE_STEPS, with_victoria=False) as fleet,
-        running_browser() as browser,
-    ):
-        for uid, dashboard in dashboards().items():
-            draw(browser, Sheet(fleet, fleet.prometheus, dashboard, BIG), folder / f"{uid}.png")
+    wanted = [uid for uid in dashboards() if not sys.argv[2:] or uid.removeprefix("caboose-") in sys.argv[2:]]
+    real = [uid for uid in wanted if uid in OF_REAL_RANKS]
+    seconds, steps = PICTURE_SECONDS, PICTURE_STEPS
+    with tempfile.TemporaryDirectory() as home:
+        if real:
+            with watched_ranks(Path(home) / "ranks", seconds=seconds, steps=2 * steps) as fleet:
+                _draw_all(fleet, real, FOUR, folder)
+        if len(real) < len(wanted):
+            with watched_fleet(Path(home) / "fleet", seconds=seconds, steps=steps, with_victoria=False) as fleet:
+                _draw_all(fleet, [uid for uid in wanted if uid not in real], BIG, folder)
+
+
+def _draw_all(fleet: WatchedFleet, wanted: list[str], job: str, folder: Path) -> None:
+    with running_browser() as browser:
+        for uid in wanted:
+            draw(browser, Sheet(fleet, fleet.prometheus, dashboards()[uid], job), folder / f"{uid}.png")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ from support.processes import DaemonProcess, clean_environment, end, torchrun
 from support.ranks import EVERYTHING, SimulatedRank, simulated_ranks
 
 BIG, QUIET, REAL, CRASHED, DONE, BROKEN = "gpt-124m", "resnet-50", "transformer", "bert-large", "mnist", "vit-base"
+FOUR = "mlp-4"
+"""The real job of the pictures of Ranks and Layers."""
 STEP_SECONDS = 0.2
 SAMPLE_EVERY = 4
 SNAPSHOT_EVERY = 10
@@ -278,20 +280,37 @@ def _quiet_step(story: Story) -> StepReport:
 
 
 @contextlib.contextmanager
-def real_job(
-    daemon: DaemonProcess, directory: Path, *, steps: int, step_seconds: float
+def _running(
+    daemon: DaemonProcess, directory: Path, job: str, command: list[str]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Two gloo ranks that train a small transformer; the step in the middle goes wrong."""
+    """A launch that reports to the daemon until the block ends."""
     directory.mkdir(parents=True, exist_ok=True)
     environment = clean_environment(
-        CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_JOB=REAL, CABOOSE_SAMPLE_EVERY="10", CABOOSE_OVERHEAD_BUDGET="1.0"
+        CABOOSE_ENDPOINT=daemon.endpoint,
+        CABOOSE_JOB=job,
+        CABOOSE_SAMPLE_EVERY="10",
+        CABOOSE_OVERHEAD_BUDGET="1.0",
+        PYTHONPATH=str(Path(__file__).resolve().parents[1]),
     )
-    command = torchrun("caboose_drills.demo", "--steps", str(steps), "--step-seconds", str(step_seconds))
     with (directory / "job.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--spike-at", str(steps * 3 // 5)], stdout=log, stderr=subprocess.STDOUT, env=environment
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         yield process
     finally:
         end(process, patience=10)
+
+
+def real_ranks(
+    daemon: DaemonProcess, directory: Path, *, steps: int, step_seconds: float
+) -> contextlib.AbstractContextManager["subprocess.Popen[bytes]"]:
+    """Four gloo ranks of which one becomes slow, and a block whose units die."""
+    command = torchrun("support.real_ranks", str(steps), str(step_seconds), ranks=4)
+    return _running(daemon, directory, FOUR, command)
+
+
+def real_job(
+    daemon: DaemonProcess, directory: Path, *, steps: int, step_seconds: float
+) -> contextlib.AbstractContextManager["subprocess.Popen[bytes]"]:
+    """Two gloo ranks that train a small transformer; the step in the middle goes wrong."""
+    command = torchrun("caboose_drills.demo", "--steps", str(steps), "--step-seconds", str(step_seconds))
+    return _running(daemon, directory, REAL, [*command, "--spike-at", str(steps * 3 // 5)])

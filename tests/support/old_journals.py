@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 BROUGHT = {
+    8: ["attempts.is_over", "sample_facts", "last_reports"],
     7: ["attempts.proof", "quarantine"],
     6: ["steps.device_bytes", "samples > looks", "latest_samples > closeups"],
     5: ["totals"],

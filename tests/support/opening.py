@@ -2,10 +2,10 @@
 
 Design
 ------
-Each time a new Chromium with an empty profile opens the page in a new tab. Nothing is attached to it meanwhile: under a
-debugger, as under Playwright, V8 reads plotly's five megabytes three times more, to find the places of errors that are
-thrown and caught in them. The page itself notes when the job's numbers were on the screen, and when all charts were;
-that is read afterwards, on the browser's own clock, which starts with the navigation.
+Each time a new Chromium with an empty profile opens the page in a new tab. Nothing is attached to it meanwhile: a
+debugger, such as Playwright, makes scripts slower. The page itself notes when the job's numbers
+were on the screen, and when all charts were; that is read afterwards, on the browser's own clock, which starts with the
+navigation.
 """
 
 import contextlib

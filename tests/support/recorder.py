@@ -33,6 +33,9 @@ class Recorder:
     decisions: list[Decision] = field(default_factory=list)
     entries: list[LedgerEntry] = field(default_factory=list)
 
+    def attempt_changed(self, job: Job) -> None:
+        """Not recorded."""
+
     def attempt_began(self, job: Job) -> None:
         self.attempts.append(job.num_attempts)
 

@@ -1,6 +1,6 @@
 """Takes the pictures of the live page and of the report that README and docs show.
 
-    python tests/support/screenshots.py docs/images
+    PYTHONPATH=tests python -m support.screenshots docs/images
 
 Real daemons, simulated ranks on real sockets (`support.picture_story`), a real run that is rolled back, a real browser.
 """
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.browser import running_browser
 from support.picture_story import (
@@ -83,7 +81,7 @@ class Camera:
         )
         page = context.new_page()
         page.goto(url)
-        page.wait_for_selector("#loss-chart .scatterlayer path, #jobs-list .job-row", state="attached")
+        page.wait_for_selector("#loss-chart canvas, #jobs-list .job-row", state="attached")
         page.wait_for_timeout(2500)  # for the layers, and a status with every rank's last word
         yield page
         context.close()
@@ -146,7 +144,7 @@ def pictures_of_one(camera: Camera, url: str) -> None:
         page.wait_for_timeout(1000)
         camera.take(page, "page-layers", "#layers")
     with camera.looking_at(f"{url}#layer={LAYER}", scheme="light") as page:
-        page.wait_for_selector("#layer-charts .scatterlayer path", state="attached")
+        page.wait_for_selector("#layer-charts canvas", state="attached")
         page.locator("#layer-detail").evaluate("part => part.style.padding = '14px'")
         camera.take(page, "page-layer", "#layer-detail")
     with camera.looking_at(url, scheme="dark", width=3840, height=2160, scale=0.5) as page:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.fleet import BIG, REAL, play, real_job
+from support.fleet import BIG, FOUR, REAL, play, real_job, real_ranks
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.prometheus import Store, running_prometheus, running_victoria
 
@@ -54,9 +54,27 @@ def watched_fleet(directory: Path, *, seconds: float, steps: int, with_victoria:
         yield WatchedFleet(stores, daemon, start, time.time())
 
 
-def _has_begun(daemon: DaemonProcess) -> bool:
-    jobs = {job["job"]: job for job in daemon.get("/api/v1/jobs")["jobs"]}
-    return bool(jobs.get(REAL, {}).get("step"))
+@contextlib.contextmanager
+def watched_ranks(directory: Path, *, seconds: float, steps: int) -> Iterator[WatchedFleet]:
+    """The real job of four ranks for `seconds`; its last steps are still to come, so that all ranks are live."""
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(running_daemon(directory / "daemon"))
+        target = daemon.url.removeprefix("http://").rstrip("/")
+        store = stack.enter_context(running_prometheus(directory / "prometheus", target))
+        job = stack.enter_context(real_ranks(daemon, directory / "job", steps=steps, step_seconds=seconds / steps))
+        assert wait_until(lambda: _has_begun(daemon, FOUR), JOB_SECONDS, every=0.2)
+        start = time.time()
+        assert wait_until(lambda: job.poll() is not None or _step(daemon, FOUR) >= 0.97 * steps, JOB_SECONDS, every=0.5)
+        assert job.poll() is None, (directory / "job" / "job.log").read_text()[-3000:]
+        yield WatchedFleet({"prometheus": store}, daemon, start, time.time())
+
+
+def _has_begun(daemon: DaemonProcess, job: str = REAL) -> bool:
+    return bool(_step(daemon, job))
+
+
+def _step(daemon: DaemonProcess, name: str) -> int:
+    return int(next((job["step"] for job in daemon.get("/api/v1/jobs")["jobs"] if job["job"] == name), 0))
 
 
 def _has_all(store: Store, daemon: DaemonProcess) -> bool:

@@ -240,10 +240,8 @@ def attach(
         )
 
     monitor = _started(build_components, shell, cannot_wait=cannot_wait)
-    if outline is None:
-        live_monitors.register(monitor, model if isinstance(model, torch.nn.Module) else monitor)
-    else:
-        live_monitors.register(monitor, outline.model)
+    live_monitors.register(monitor)
+    if outline is not None:
         _attached, _has_attached = Attached(outline, monitor, is_auto=allowed.mode == "auto"), True
         monitor.on_close = _forget_attached
     if settled is not None:

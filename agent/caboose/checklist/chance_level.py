@@ -19,7 +19,6 @@ from caboose.checklist.flight import Flight, number
 from caboose.checklist.likelihood import kind_of_loss
 from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import doubled
-from caboose.trials.trial import is_criterion
 
 ASKS = "Is the first loss what guessing costs?"
 LOW, HIGH, ABSURD = 0.5, 1.5, 4.0
@@ -120,7 +119,7 @@ def _chance(flight: Flight) -> tuple[float | None, str]:
 def _constant(flight: Flight, targets: torch.Tensor) -> tuple[float | None, str]:
     """The criterion's value for the mean of the targets."""
     output = flight.output
-    can_ask = is_criterion(flight.loss_fn) and output is not None and output.shape == targets.shape
+    can_ask = flight.trial.is_criterion and output is not None and output.shape == targets.shape
     if flight.trial.ranks.anywhere(not can_ask) or output is None:
         return None, "the targets are no classes, and the cost of guessing cannot be computed for this loss function"
     guess = targets.mean(dim=0, keepdim=True).expand_as(targets) if targets.dim() else targets

@@ -1,4 +1,4 @@
-"""`caboose-preflight module:function`: the checklist from the command line.
+"""`caboose preflight module:function` (also `caboose-preflight`): the checklist from the command line.
 
 Design
 ------
@@ -17,12 +17,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from caboose.version import __version__
 
+PROGRAM = "caboose preflight"
 EPILOG = """\
 example:
   # train.py
@@ -35,8 +36,8 @@ example:
           "optimizer": torch.optim.AdamW(model.parameters(), lr=3e-4),
       }
 
-  caboose-preflight train:parts
-  caboose-preflight train.py:parts --skip overfits --json
+  caboose preflight train:parts
+  caboose preflight train.py:parts --skip overfits --json
   torchrun --nproc-per-node 2 --no-python caboose-preflight train:parts
 
 exit codes:
@@ -47,23 +48,28 @@ what your code prints goes to stderr; stdout has the report alone
 """
 
 
-class _Problem(Exception):
+class Problem(Exception):
     """A mistake of the user; printed in one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `caboose-preflight` script."""
+    guarded(PROGRAM, lambda: run(arguments))
+
+
+def guarded(program: str, call: Callable[[], int]) -> NoReturn:
+    """Runs a command and ends the process with its exit code; what the user's code raises is shown as it is."""
     try:
-        code = run(arguments)
-    except _Problem as problem:
-        sys.stderr.write(f"caboose-preflight: {problem}\n")
+        code = call()
+    except Problem as problem:
+        sys.stderr.write(f"{program}: {problem}\n")
         code = 2
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         code = 130
     except Exception:  # noqa: BLE001 - the user's code, without which nothing can be checked
         traceback.print_exc()
-        sys.stderr.write("caboose-preflight: your code raised this, so that nothing could be checked\n")
+        sys.stderr.write(f"{program}: your code raised this, so that nothing could be checked\n")
         code = 2
     sys.exit(code)
 
@@ -78,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise _Problem("torch is not installed here; run it where the training runs") from None
+        raise Problem("torch is not installed here; run it where the training runs") from None
     if given.list:
         sys.stdout.write("".join(f"{check.name:22} {check.asks}\n" for check in CHECKS))
         return 0
@@ -88,16 +94,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         name: value for name, value in vars(given).items() if name in OPTIONS and value is not None
     }
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            report = preflight(**{**_parts(given.target, preflight), **options})
-    except (TypeError, ValueError) as error:
-        if not _is_ours(error):
-            raise
-        raise _Problem(str(error)) from error
-    except SystemExit as end:
-        raise _Problem(f"{given.target} called sys.exit({end.code!r})") from end
+        with contextlib.redirect_stdout(sys.stderr), refusing(given.target):
+            report = preflight(**{**parts_of(given.target), **options})
     finally:
-        _leave_group()
+        leave_group()
     if int(os.environ.get("RANK", "0")) == 0:
         has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         shown = json.dumps(report.as_json(), indent=2) if given.json else report.table(has_colors=has_colors)
@@ -109,9 +109,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
 OPTIONS = ("num_batches", "overfit_steps", "overlap_seconds", "only", "skip", "progress")
 
 
+@contextlib.contextmanager
+def refusing(target: str) -> Iterator[None]:
+    """Turns our own refusals, and the end of the user's script, into a problem of one line."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not _is_ours(error):
+            raise
+        raise Problem(str(error)) from error
+    except SystemExit as end:
+        raise Problem(f"{target} called sys.exit({end.code!r})") from end
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="caboose-preflight",
+        prog=PROGRAM,
         description="Checks model, loss, data and optimizer before a run. Nothing is written, and nothing is kept.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -134,24 +147,26 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _parts(target: str, preflight: Any) -> dict[str, Any]:
+def parts_of(target: str) -> dict[str, Any]:
     """The result of the user's function, by the names of preflight's arguments."""
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
-        raise _Problem(f"{target!r} is not module:function; write train:parts, or train.py:parts")
+        raise Problem(f"{target!r} is not module:function; write train:parts, or train.py:parts")
     function = getattr(_module(where), name, None)
     if not callable(function):
-        raise _Problem(f"{where} has no function {name!r}")
+        raise Problem(f"{where} has no function {name!r}")
     parts = function()
     if not isinstance(parts, Mapping):
-        raise _Problem(f"{target} returned a {type(parts).__name__}; return a dict with model, loss_fn and loader")
+        raise Problem(f"{target} returned a {type(parts).__name__}; return a dict with model, loss_fn and loader")
+    from caboose.checklist.running import preflight
+
     known = list(inspect.signature(preflight).parameters)
     for needed in ("model", "loss_fn", "loader"):
         if needed not in parts:
-            raise _Problem(f"{target} returned no {needed!r}; it returned {', '.join(map(str, parts)) or 'nothing'}")
+            raise Problem(f"{target} returned no {needed!r}; it returned {', '.join(map(str, parts)) or 'nothing'}")
     for given in parts:
         if given not in known:
-            raise _Problem(f"{target} returned {given!r}, which is none of {', '.join(known)}")
+            raise Problem(f"{target} returned {given!r}, which is none of {', '.join(known)}")
     return dict(parts)
 
 
@@ -161,7 +176,7 @@ def _module(where: str) -> Any:
     if where.endswith(".py"):
         path = Path(where).resolve()
         if not path.is_file():
-            raise _Problem(f"there is no file {where}")
+            raise Problem(f"there is no file {where}")
         directory, where = str(path.parent), path.stem
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -170,7 +185,7 @@ def _module(where: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise  # an import inside the module
-        raise _Problem(f"there is no module {where!r} in {directory} or in the environment") from None
+        raise Problem(f"there is no module {where!r} in {directory} or in the environment") from None
 
 
 def _is_ours(error: Exception) -> bool:
@@ -179,7 +194,7 @@ def _is_ours(error: Exception) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "caboose"
 
 
-def _leave_group() -> None:
+def leave_group() -> None:
     """Ends the process group that the function made under torchrun."""
     from torch import distributed as dist
 

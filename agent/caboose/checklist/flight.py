@@ -11,9 +11,10 @@ import torch
 
 from caboose.trials.batches import Split, parted
 from caboose.trials.inspecting import Inspection, look
+from caboose.trials.loss_kind import criterion_of
 from caboose.trials.progress import ProgressLine
 from caboose.trials.sources import BatchSource
-from caboose.trials.trial import Trial, criterion_of
+from caboose.trials.trial import Trial
 
 OUTPUT_NAMES = ("logits", "prediction_logits", "output", "outputs", "prediction", "predictions", "last_hidden_state")
 FEW = 256

@@ -35,7 +35,8 @@ def run(flight: Flight) -> CheckResult:
     }
     num_frozen = len(by.get("frozen", ()))
     frozen = f"; {num_frozen} frozen" if num_frozen else ""
-    measured = f"{len(by.get('ok', ()))} of {len(looks) - num_frozen}"
+    num_fine = sum(len(by.get(verdict, ())) for verdict in ("ok", "large", "small"))
+    measured = f"{num_fine} of {len(looks) - num_frozen}"
     if bad := by.get("not finite"):
         return failed(
             measured,
@@ -88,10 +89,12 @@ def run(flight: Flight) -> CheckResult:
     if wild := by.get("exploding"):
         return warned(
             measured,
-            f"{_names(wild)} get gradients 10,000 times the median{frozen}",
+            f"{_names(wild)} get gradients far above those of the other layers{frozen}",
             "normalise before them, or clip the gradients",
         )
-    sizes = [look.rms for look in looks if look.verdict == "ok"]
+    if findings := flight.inspection.findings:
+        return warned(measured, f"{findings[0]}{frozen}", findings[0].fix)
+    sizes = [look.rms for look in looks if look.verdict in ("ok", "large", "small")]
     return passed(
         measured,
         f"root mean square {number(min(sizes))} to {number(max(sizes))}{frozen}"

@@ -11,6 +11,8 @@ OFF_CENTRE = 3.0
 """A mean of more than this many standard deviations."""
 WIDE, NARROW = 10.0, 0.01
 """Standard deviations from which normalisation is suggested."""
+EXTREME = 100.0
+"""Single values beyond plus or minus this are reported."""
 
 
 def run(flight: Flight) -> CheckResult:
@@ -82,5 +84,14 @@ def _judged(at: str, whole: torch.Tensor) -> CheckResult:
             measured,
             f"{at}inputs in {number(low)}..{number(high)}{looks}, mean {number(mean)}, std {number(std)}",
             "normalise: (x - mean) / std",
+        )
+    far = max(-low, high)
+    if far > EXTREME:
+        num_far = int((whole.abs() > EXTREME).sum())
+        return warned(
+            measured,
+            f"{at}{num_far} of {whole.numel()} inputs are beyond {EXTREME:g}, the farthest is {number(far)}, "
+            f"{number(far / std)} standard deviations out",
+            "look for sentinels (-999, 9999) and outliers: clip them, or mask what is missing",
         )
     return passed(measured, "")

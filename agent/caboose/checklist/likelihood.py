@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from caboose.checklist.flight import Flight
-from caboose.trials.trial import criterion_of
+from caboose.trials.loss_kind import criterion_of
 
 Kind = Literal["cross entropy", "bare", "negated", "unknown"]
 ABOUT, EXACT = 0.05, 1e-3

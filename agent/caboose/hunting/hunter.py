@@ -36,7 +36,8 @@ from caboose.hunting.result import HuntResult
 from caboose.hunting.running import LossFunction
 from caboose.rollback.errors import NotCarriedOut
 from caboose.trials.batches import parted
-from caboose.trials.trial import is_criterion, unwrapped
+from caboose.trials.loss_kind import kind_of
+from caboose.trials.trial import unwrapped
 
 if TYPE_CHECKING:
     from caboose.rollback.brake import Brake
@@ -75,8 +76,10 @@ class Hunter:
         is_kept: bool,
         is_scaled: bool = False,
         report: Callable[[HuntResult], None],
+        is_logged: bool = True,
     ) -> None:
         """With `is_kept`, batches are kept and hunts made automatically; else only a given batch is hunted."""
+        self._is_logged = is_logged
         self.model, _ = unwrapped(model)
         self._optimizers = list(optimizers)
         self._rank = rank
@@ -182,7 +185,7 @@ class Hunter:
         """For `monitor.hunt_nan`: on this rank, on the current weights."""
         capture = None if self._captures is None else self._captures.find(self.bad_step)
         if batch is not None:
-            inputs = batch if loss_fn is not None and not is_criterion(loss_fn) else parted(batch)[0]
+            inputs = batch if loss_fn is not None and kind_of(loss_fn) == "of model and batch" else parted(batch)[0]
             kept = capture.calls[-1] if capture is not None and capture.calls else None
             call = Call(*_arguments(inputs), batch=batch, is_training=self.model.training)
             if kept is not None:
@@ -216,7 +219,8 @@ class Hunter:
             )
 
     def _give(self, result: HuntResult) -> None:
-        logger.warning("caboose: hunt: %s", result)
+        if self._is_logged:
+            logger.warning("caboose: hunt: %s", result)
         is_own = result.where == "input" or bool(result.samples)
         if self._rank == 0 or (result.is_found and (is_own or self._rank < MAX_REPORTING)):
             self._report(result)

@@ -5,7 +5,8 @@ Design
 The order is that of causes. Bad weights explain everything after them, so the batch is then not run again; but if the
 batch itself is bad too, that made them bad. With good weights, the batch is run once under `tracing`. If the result is
 finite, nothing is blamed, whatever was seen on the way (a model may mask bad inputs). If it is bad, the first of these
-is the answer: the batch's inputs, an operation of a module's forward, the loss after it, an operation of the backward.
+is the answer: the batch's inputs, an operation of a module's forward, a bad buffer that it reads, the loss after it, an
+operation of the backward.
 
 Which samples: those with bad inputs, or with bad rows in the operation's output; if neither shows it, halves of the
 batch are run, a bounded number of times and for a bounded time, without trace.
@@ -22,7 +23,7 @@ from caboose.hunting.bad_numbers import BadTensor, Weights, at_inputs, at_weight
 from caboose.hunting.capturing import Call, Capture, tensors
 from caboose.hunting.model_guard import RestoredModel, restored
 from caboose.hunting.result import HuntResult
-from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward
+from caboose.hunting.running import Again, LossFunction, RerunResult, backward, forward, settled
 from caboose.hunting.samples import part_of, search
 from caboose.hunting.tracing import Alone, Trace
 from caboose.tensors.shards import is_fsdp
@@ -80,7 +81,7 @@ def investigate(suspect: Suspect, clock: Callable[[], float] = time.perf_counter
     else:
         for number, again in enumerate(calls):
             at_rest = _at_rest(found, weights, [again])
-            found = _run(at_rest, suspect, again, lambda: clock() - began < MAX_SECONDS)
+            found = _run(at_rest, suspect, again, weights.buffers, lambda: clock() - began < MAX_SECONDS)
             if found.is_found or clock() - began >= MAX_SECONDS:
                 if len(calls) > 1:
                     found = _noted(found, f"micro-batch {number + 1} of {len(calls)}")
@@ -127,6 +128,22 @@ def _at_rest(found: HuntResult, weights: Weights, calls: list[Again]) -> HuntRes
     return found
 
 
+def _of_buffers(found: HuntResult, bad: Sequence[BadTensor]) -> HuntResult:
+    """The answer where no operation made the bad numbers: they were in a tensor that the forward reads."""
+    if not bad:
+        return _noted(found, "no operation made them: the model or the loss holds a constant that is not finite")
+    return replace(
+        found,
+        where="buffer",
+        module="",
+        module_kind="",
+        samples=(),
+        tensors=tuple(tensor.name for tensor in bad)[:MAX_NAMED],
+        num_tensors=len(bad),
+        num_bad=sum(tensor.num_bad for tensor in bad),
+    )
+
+
 def _of_inputs(found: HuntResult, bad: list[BadTensor], again: Again) -> HuntResult:
     count = _num_samples(again)
     rows = bad[0].rows if bad[0].num_rows < count or count == 1 else ()
@@ -148,7 +165,13 @@ def _num_samples(again: Again) -> int:
     return 0
 
 
-def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable[[], bool]) -> HuntResult:
+def _run(
+    at_rest: HuntResult,
+    suspect: Suspect,
+    again: Again,
+    bad_buffers: Sequence[BadTensor],
+    has_time: Callable[[], bool],
+) -> HuntResult:
     """Runs the batch again, observed."""
     model = suspect.model
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -158,6 +181,11 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
     if again.call.was_changed:
         found = _noted(found, "the inputs were changed in place after the forward: this is not quite what was run")
     with restored(model) as kept:
+        try:
+            again = settled(model, again, device)
+        except TypeError as error:
+            return replace(at_rest, declined=str(error))
+        kept.put_back()
         trace = Trace(model, found.num_samples)
         try:
             with trace:
@@ -170,6 +198,8 @@ def _run(at_rest: HuntResult, suspect: Suspect, again: Again, has_time: Callable
                 return replace(at_rest, declined=why)
             return _noted(_of_event(found, "output", trace), f"then it raised {type(error).__name__}: {error!s:.200}")
         found = _judge(found, at_rest, suspect.capture, outcome, trace, gradients)
+        if found.where in ("output", "loss") and not found.operation:
+            found = _of_buffers(found, bad_buffers)
         if trouble and found.where != "input":
             found = _noted(found, trouble)
         if outcome.loss is None and found.where != "input":

@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 from caboose_wire.fields import Scalar
 
-Where = Literal["", "input", "parameter", "output", "loss", "backward"]
-"""Where the first bad number was: in the
-batch, in the weights, in what a module put out, in the loss after the model, or in a gradient though everything before
-it was finite; empty where nothing bad was found."""
+Where = Literal["", "input", "parameter", "buffer", "output", "loss", "backward"]
+"""Where the first bad number was: in the batch, in the weights, in a buffer that the forward reads, in what a module
+put out, in the loss after the model, or in a gradient though everything before it was finite; empty where nothing was
+found."""
 
 MAX_SHOWN = 8
 MAX_TEXT = 256
@@ -61,7 +61,8 @@ class HuntResult:
     @property
     def summary(self) -> str:
         """One line."""
-        found = {"": self._nothing, "input": self._input, "parameter": self._parameter}.get(self.where, self._run)()
+        rest = {"": self._nothing, "input": self._input, "parameter": self._parameter, "buffer": self._buffer}
+        found = rest.get(self.where, self._run)()
         return f"rank {self.rank}, step {self.step}: {found}"
 
     def _nothing(self) -> str:
@@ -73,9 +74,13 @@ class HuntResult:
     def _parameter(self) -> str:
         return f"{_listed(self.tensors, self.num_tensors)}: {self.num_bad} elements of the weights are not finite"
 
+    def _buffer(self) -> str:
+        return f"{_listed(self.tensors, self.num_tensors)}: {self.num_bad} elements of the buffer are not finite"
+
     def _run(self) -> str:
-        what = {"output": "output of", "loss": "the loss", "backward": "backward of"}[self.where]
-        place = f"{what} {self.module}" if self.module else what
+        place = {"output": "the output", "loss": "the loss", "backward": "the backward"}[self.where]
+        if self.module:
+            place = f"{place.removeprefix('the ')} of {self.module}"
         kind = f" ({self.module_kind})" if self.module_kind else ""
         operation = f", by {self.operation}" if self.operation else ""
         size = f" on values up to {self.largest:.3g} in {self.dtype}" if self.largest is not None else ""

@@ -13,14 +13,14 @@ not involved.
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from caboose.hunting.capturing import Call, tensors
 from caboose.trials.batches import fresh, on_device, parted
-from caboose.trials.trial import is_criterion
+from caboose.trials.loss_kind import kind_of, settle
 
 LossFunction = Callable[..., Any]
 
@@ -33,6 +33,11 @@ class Again:
     loss_fn: LossFunction | None = None
     batch: Any = None
     """The argument of `loss_fn`; None if only the model's own arguments are known."""
+
+    @property
+    def is_of_outputs(self) -> bool:
+        """Whether the loss takes (outputs, targets)."""
+        return kind_of(self.loss_fn) == "criterion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +56,52 @@ def forward(model: torch.nn.Module, again: Again, device: torch.device) -> Rerun
     call = again.call
     outputs: Any
     with circumstances(model, call, device):
-        if again.loss_fn is not None and not is_criterion(again.loss_fn):
+        if again.loss_fn is not None and not again.is_of_outputs:
             with _watching(model) as seen:
                 loss = again.loss_fn(model, fresh(again.batch))
             outputs = seen
         else:
             args, kwargs = on_device(fresh(call.args), device), on_device(fresh(call.kwargs), device)
             outputs = model(*args, **kwargs)
-            if again.loss_fn is not None:
-                targets = parted(again.batch)[1]
-                if targets is None:
-                    raise TypeError("loss_fn is a criterion, and the batch has no targets that could be found")
-                loss = again.loss_fn(outputs, targets.to(device))
-            else:
-                loss = own_loss(outputs)
+            loss = own_loss(outputs) if again.loss_fn is None else _criterion(again, outputs, device)
     found = tuple(tensor for tensor in tensors(_opened(outputs)) if tensor.is_floating_point())
     if isinstance(loss, torch.Tensor) and loss.numel() != 1:
         loss = loss.mean()
     root = loss if isinstance(loss, torch.Tensor) else _sum(found)
     return RerunResult(found, loss if isinstance(loss, torch.Tensor) else None, root)
+
+
+def _criterion(again: Again, outputs: Any, device: torch.device) -> Any:
+    targets = parted(again.batch)[1]
+    if targets is None:
+        raise TypeError("the loss is a criterion, and the batch has no targets that could be found")
+    assert again.loss_fn is not None, "only called with one"
+    return again.loss_fn(outputs, targets.to(device))
+
+
+def settled(model: torch.nn.Module, again: Again, device: torch.device) -> Again:
+    """The same with a loss of known kind: one whose arguments say nothing is tried both ways."""
+    loss_fn = again.loss_fn
+    if loss_fn is None or kind_of(loss_fn) != "unknown":
+        return again
+
+    def of_model() -> Any:
+        return loss_fn(model, fresh(again.batch))
+
+    def of_outputs() -> Any:
+        args, kwargs = on_device(fresh(again.call.args), device), on_device(fresh(again.call.kwargs), device)
+        return _criterion(again, model(*args, **kwargs), device)
+
+    with torch.no_grad(), circumstances(model, again.call, device):
+        is_criterion = settle("hunt_nan", loss_fn, of_model, of_outputs) == "criterion"
+
+    def criterion(output: Any, target: Any) -> Any:
+        return loss_fn(output, target)
+
+    def of_batch(model: Any, batch: Any) -> Any:
+        return loss_fn(model, batch)
+
+    return replace(again, loss_fn=criterion if is_criterion else of_batch)
 
 
 def backward(model: torch.nn.Module, root: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -16,8 +16,7 @@ losses before a step of an optimizer that is not watched are set aside.
 A loss is often scaled before `backward`:
 
 * by a `GradScaler`: its `scale` is replaced too, and its input is taken instead of its output;
-* by the number of micro-batches: the graph's last nodes show a division by a plain number. If that number is the
-  number of micro-batches that the step had, it is undone, also in a later, shorter step;
+* by the number of micro-batches or of tokens: `loss_scale` reads that from the loss's graph;
 * by a DeepSpeed engine, whose `backward` is replaced on its class: it divides by its number of micro-batches.
 """
 
@@ -32,6 +31,7 @@ import torch
 
 from caboose.guard import Protect
 from caboose.observe.loss_owners import LossOwners
+from caboose.observe.loss_scale import UNSCALED, Scale, StepLoss, mean, scale_of
 from caboose.observe.patches import Patches
 from caboose.observe.sites import Site, site_of
 from caboose.tensors.engines import ENGINE_MODULE
@@ -45,10 +45,10 @@ MAX_KEPT = 4096
 
 @dataclass(slots=True, eq=False)
 class MicroBatch:
-    """One backward pass: the loss it started from, and the plain number that it had been divided by."""
+    """One backward pass: the loss it started from, and what it had been scaled by."""
 
     loss: torch.Tensor
-    divisor: float
+    scale: Scale = UNSCALED
     site: Site = ()
     """Where in the user's code, where several models are trained."""
     reach: frozenset[int] | None = None
@@ -67,7 +67,7 @@ class BackwardLosses:
         self._seen: deque[MicroBatch] = deque(maxlen=MAX_KEPT)
         self._aside: deque[MicroBatch] = deque(maxlen=MAX_KEPT)
         self._scaled: deque[tuple[weakref.ref[torch.Tensor], MicroBatch]] = deque(maxlen=64)
-        self._num_micro_batches = 1
+        self._step_loss = StepLoss()
         self._is_inside = False
         self._is_on = False
         self.scaler: Any = None
@@ -122,8 +122,9 @@ class BackwardLosses:
 
     def take_mean(self) -> torch.Tensor | None:
         """The mean loss of the micro-batches since the last call; None if there was no backward pass."""
-        if len(self._seen) == 1 and self._num_micro_batches == 1 and not self._scaled and not self._aside:
-            return self._seen.popleft().loss
+        if len(self._seen) == 1 and not self._scaled and not self._aside and not self._step_loss.may_rescale:
+            one = self._seen.popleft()
+            return one.loss if one.scale is UNSCALED else self._average([one])
         return self._average(self._take())
 
     def mean_so_far(self) -> torch.Tensor | None:
@@ -131,17 +132,13 @@ class BackwardLosses:
         return self._average(list(self._seen))
 
     def _average(self, seen: list[MicroBatch]) -> torch.Tensor | None:
-        count = len(seen)
-        if count > 1 and all(_is_close(one.divisor, count) for one in seen):
-            self._num_micro_batches = count
-        usual = self._num_micro_batches
-        return _mean([one.loss * usual if usual > 1 and _is_close(one.divisor, usual) else one.loss for one in seen])
+        return self._step_loss.of([one.loss for one in seen], [one.scale for one in seen])
 
     def take_sum(self) -> torch.Tensor | None:
         """What the step minimised: the sum of the losses given to backward, without a scaler's scale."""
         seen = self._take()
-        mean = _mean([one.loss for one in seen])
-        return None if mean is None else mean * len(seen)
+        average = mean([one.loss for one in seen])
+        return None if average is None else average * len(seen)
 
     def settle(self, part: int, optimizers: frozenset[int]) -> tuple[torch.Tensor | None, bool]:
         """An optimizer of this part has stepped: the loss that this step minimised, and whether it is of it alone."""
@@ -223,7 +220,7 @@ class BackwardLosses:
             return
         one = parts[0]
         if len(parts) > 1:
-            one = MicroBatch(torch.stack([p.loss for p in parts]).sum(), one.divisor)
+            one = MicroBatch(torch.stack([p.loss for p in parts]).sum(), one.scale)
         if self.owners is not None:
             one.site = site_of(sys._getframe(1))
             one.reach = self.owners.reach(listed, one.site)
@@ -235,7 +232,7 @@ class BackwardLosses:
             return
         if is_divided is not False:  # what the engine minimises is the sum of these
             number = max(1, int(engine.gradient_accumulation_steps()))
-            one = MicroBatch(one.loss / number, one.divisor * number)
+            one = MicroBatch(one.loss / number, Scale((float(number),)))
         self._seen.append(one)
 
     def _were_scaled(self, before: Any, after: Any) -> None:
@@ -260,59 +257,27 @@ def _micro_batch(loss: Any) -> MicroBatch | None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return None
     value = whole(loss)
-    return None if value is None else MicroBatch(value.reshape(()), _divisor(loss))
-
-
-def _divisor(loss: torch.Tensor) -> float:
-    """The plain number by which the loss was divided, as the last operation."""
-    divisor = 1.0
-    node: Any = loss.grad_fn
-    for _ in range(4):
-        kind = node.name() if node is not None else ""
-        if kind not in ("DivBackward0", "MulBackward0"):
-            break
-        other = node._saved_other
-        if not isinstance(other, torch.Tensor) or other.dim() or other.device.type != "cpu" or other.requires_grad:
-            break  # not a plain number, or one on a device, which would take a wait
-        number = float(other)
-        if number == 0.0:
-            break
-        divisor *= number if kind == "DivBackward0" else 1.0 / number
-        node = node.next_functions[0][0]
-    return divisor
-
-
-def _mean(losses: list[torch.Tensor]) -> torch.Tensor | None:
-    if not losses:
-        return None
-    if len(losses) == 1:
-        return losses[0]
-    first = losses[0]
-    return torch.stack([loss.to(first.device, torch.float32, non_blocking=True) for loss in losses]).mean()
+    return None if value is None else MicroBatch(value.reshape(()), scale_of(loss))
 
 
 def _objective(losses: list[MicroBatch]) -> torch.Tensor | None:
-    """The sum over the places of the mean of each place's micro-batches; a division by their number is undone."""
+    """The sum over the places of the mean of each place's micro-batches, without what these were scaled by."""
     count = len(losses)
-    if count > 1 and all(_is_close(one.divisor, count) for one in losses):
-        return _mean([one.loss * count for one in losses])
+    if count > 1 and all(one.scale.is_divided_by(count) for one in losses):
+        return _unscaled_mean(losses)
     by_site: dict[Site, list[MicroBatch]] = {}
     for one in losses:
         by_site.setdefault(one.site, []).append(one)
-    means = []
-    for of_site in by_site.values():
-        num = len(of_site)
-        factor = num if num > 1 and all(_is_close(one.divisor, num) for one in of_site) else 1
-        means.append(_mean([one.loss * factor if factor > 1 else one.loss for one in of_site]))
     total: torch.Tensor | None = None
-    for mean in means:
-        if mean is not None:
-            total = mean if total is None else total + mean.to(total.device, non_blocking=True)
+    for of_site in by_site.values():
+        average = _unscaled_mean(of_site)
+        if average is not None:
+            total = average if total is None else total + average.to(total.device, non_blocking=True)
     return total
 
 
-def _is_close(divisor: float, count: int) -> bool:
-    return abs(divisor - count) < 1e-4 * count
+def _unscaled_mean(losses: list[MicroBatch]) -> torch.Tensor | None:
+    return StepLoss().of([one.loss for one in losses], [one.scale for one in losses])
 
 
 def _classes(root: type[Any]) -> Iterator[type[Any]]:

@@ -7,8 +7,9 @@ optimizer by a step with gradients of zero and a learning rate of 0. That functi
 is added here. A step of the training costs nothing for this.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -56,17 +57,26 @@ def _watch(module: ModuleType) -> None:
         _patches.put(module, MAKER, _pausing)
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """The optimizers' steps within the block are not of the training."""
+    hooks: list[Pausable] = list(_paused)
+    for each in hooks:
+        each.pause()
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.resume()
+
+
 def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
-        hooks: list[Pausable] = list(_paused)
         new = [optimizer for optimizer in args[:1] if not optimizer.state]
-        for each in hooks:
-            each.pause()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _made.update(optimizer for optimizer in new if optimizer.state)
-            for each in hooks:
-                each.resume()
+        with paused():
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _made.update(optimizer for optimizer in new if optimizer.state)
 
     return make

@@ -111,9 +111,10 @@ class LastCall:
         self.args: tuple[Any, ...] = ()
 
     def call(
-        self, _module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self.args = args
+        if id(module) not in _paused:
+            self.args = args
         return pass_on(*args, **kwargs)
 
 

@@ -205,6 +205,11 @@ class Observer:
             self._blind_while_uncalled -= {"activations"}  # they stay hidden when the model is called
 
     @property
+    def called(self) -> tuple[torch.nn.Module, ...]:
+        """The modules whose calls are seen."""
+        return tuple(self._outline.called)
+
+    @property
     def is_sampled(self) -> bool:
         """Whether this step is."""
         return self._is_sampled

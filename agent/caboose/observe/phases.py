@@ -63,6 +63,10 @@ class PhaseClock:
         if self.device_phases is not None:
             self.device_phases.mark(phase)
 
+    def leave_out(self, seconds: float) -> None:
+        """The last `seconds` are not of the training."""
+        self.since += seconds
+
     def begin_wait(self) -> None:
         """From now on, this rank waits for others; a wait within a wait is one."""
         self._depth += 1

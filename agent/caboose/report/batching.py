@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from caboose.report.run_summary import RunTotals
 from caboose.report.thin_run import Row, ThinRun
 from caboose_wire import Hello, Message, StepReport, StepReports, WireError, encode
 from caboose_wire.codec import MAX_ARRAYS
@@ -46,8 +47,10 @@ Queue: TypeAlias = "deque[Outgoing | ThinRun]"
 class Outbox:
     """Makes messages of what is queued."""
 
-    def __init__(self, queue: Queue, log_once: Callable[[str], None]) -> None:
+    def __init__(self, queue: Queue, log_once: Callable[[str], None], totals: RunTotals | None = None) -> None:
         self._queue = queue
+        self.totals = totals or RunTotals(is_whole=False)
+        """What the steps taken so far add up to."""
         self._log_once = log_once
         self._waiting: deque[tuple[Message, bool]] = deque()
         """Taken and not sent yet, each with whether it may travel with others."""
@@ -113,6 +116,18 @@ class Outbox:
             hello = item if isinstance(item, Hello) else hello
         return hello
 
+    def count_rest(self) -> None:
+        """The sender has ended: what is left in the queue is counted, and never sent."""
+        if self._run is not None:
+            self._took(self._run, self._run.waiting(self._run.num_left))
+            self._run = None
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, ThinRun):
+                self._took(item, item.waiting(item.num_left))
+            elif item.is_ready():
+                self._take(item)
+
     def _collect(self) -> None:
         """Takes from the queue until there is enough for one message, or no more that may join."""
         waiting, queue = self._waiting, self._queue
@@ -149,6 +164,7 @@ class Outbox:
             self.num_short += is_short
             self.num_long += not is_short
             self._note_loss(message.loss)
+            self.totals.note(message)
         self._waiting.append((message, is_short))
 
     def _report_row(self, run: ThinRun) -> None:
@@ -161,6 +177,8 @@ class Outbox:
         run.sent(rows)
         self.num_rows += len(rows)
         self.num_short += len(rows)
+        for row in rows:
+            self.totals.note_loss(row[1])
         losses = [row[1] for row in rows if row[1] is not None]
         if losses:
             self._note_loss(max(max(losses), -min(losses)))

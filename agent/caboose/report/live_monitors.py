@@ -1,19 +1,21 @@
-"""The monitors of this process and their models: closed when the process ends, abandoned in a forked child.
+"""The monitors of this process: closed when the process ends, abandoned in a forked child.
 
-A signal that ends the process sends their Byes first (`signals`), and so does `os._exit` (`endings`).
+A signal that ends the process sends their Byes first (`signals`), and so does `os._exit` (`exits`).
 
 A monitor that is closed while an exception is being handled, as in a `finally`, does not know whether that ends the
 run. Its Bye waits until the process ends, or until the next monitor is made.
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
 import weakref
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
-from caboose.report.endings import Ending, EndingWatch, ending_with, failure
+from caboose.report.exits import Exit, ExitWatch, exit_with, failure
 from caboose.report.signals import GOODBYE_SECONDS, SignalWatch
 
 logger = logging.getLogger("caboose")
@@ -22,7 +24,7 @@ logger = logging.getLogger("caboose")
 class Farewell(Protocol):
     """Sends the Bye of a monitor that is closed."""
 
-    def __call__(self, ending: Ending, timeout: float = ..., /) -> None:
+    def __call__(self, reason: Exit, timeout: float = ..., /) -> None:
         """Waits so long at most."""
 
 
@@ -37,24 +39,26 @@ class LiveMonitor(Protocol):
     def current_step(self) -> int:
         """The last step that has ended."""
 
-    def close(self) -> None:
+    def paused(self) -> "contextlib.AbstractContextManager[None]":
+        """Nothing that is run within the block is observed."""
+
+    def close(self) -> object:
         """Removes its hooks and sends the Bye."""
 
     def say_goodbye(self, signal_name: str) -> None:
         """Sends the Bye of a process that a signal ends; on any thread, and within `GOODBYE_SECONDS`."""
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, reason: Exit) -> None:
         """Sends the Bye of a process that ends at once, and prints the last line; as `say_goodbye`."""
 
     def abandon(self) -> None:
         """In a forked child: the socket and the reports belong to the parent."""
 
 
-_live: "weakref.WeakKeyDictionary[LiveMonitor, weakref.ref[Any]]" = weakref.WeakKeyDictionary()
-"""Each monitor, with the model that it watches."""
+_live: "weakref.WeakSet[LiveMonitor]" = weakref.WeakSet()
 
 
-_unsettled: list[tuple[Ending, Farewell]] = []
+_unsettled: list[tuple[Exit, Farewell]] = []
 """The Byes that wait, each with how the run ended if it did. The exception itself would keep the model alive."""
 
 
@@ -67,11 +71,11 @@ def _say_goodbye(signal_name: str) -> None:
 
 def _leave() -> None:
     """Before `os._exit`."""
-    ending = ending_with(_endings.error, noted_signal())
+    reason = exit_with(_exits.error, noted_signal())
     for _, say in list(_unsettled):
-        say(ending, GOODBYE_SECONDS)
+        say(reason, GOODBYE_SECONDS)
     for monitor in list(_live):
-        monitor.leave(ending)
+        monitor.leave(reason)
 
 
 def _count_steps() -> int:
@@ -79,58 +83,62 @@ def _count_steps() -> int:
 
 
 _signals = SignalWatch(_say_goodbye)
-_endings = EndingWatch(_count_steps, _leave)
+_exits = ExitWatch(_count_steps, _leave)
 _is_registered = False
 
 
-def register(monitor: LiveMonitor, model: Any) -> None:
+def register(monitor: LiveMonitor) -> None:
     """Closes the monitor when the process ends, however it ends."""
     global _is_registered
     if not _is_registered:
         _is_registered = True
         atexit.register(close_all)
-        _endings.start()
+        _exits.start()
         try:
             _signals.start()
         except Exception as error:  # noqa: BLE001 - the run matters more than the name of its end
             logger.debug("caboose: signals are not watched: %r", error)
-    _live[monitor] = weakref.ref(model)
+    _live.add(monitor)
 
 
 def note_exit(error: BaseException | None) -> None:
     """The script ends with this exception, or well."""
-    _endings.decide(error)
+    _exits.decide(error)
 
 
 def exit_error() -> BaseException | None:
     """The exception that ends the process; None if it ends well, or if that is not known."""
-    return _endings.error
+    return _exits.error
 
 
 def close_session(say: Farewell, error: BaseException | None) -> None:
     """Sends the Bye of a monitor that is closed, now or once it is known how the run ended."""
     error = failure(error) or exit_error()
     handled = sys.exc_info()[1]
-    if error is None and handled is not None and not _endings.is_decided:
-        _unsettled.append((ending_with(handled, ""), say))
+    if error is None and handled is not None and not _exits.is_decided:
+        _unsettled.append((exit_with(handled, ""), say))
     else:
-        say(ending_with(error, noted_signal()))
+        say(exit_with(error, noted_signal()))
 
 
 def settle() -> None:
     """The process goes on: it has handled the exceptions of monitors that were closed."""
     while _unsettled:
-        _unsettled.pop(0)[1](ending_with(None, noted_signal()))
+        _unsettled.pop(0)[1](exit_with(None, noted_signal()))
 
 
 def noted_signal() -> str:
     """The signal that the process got a short time ago; empty if none."""
-    return _signals.noted(_endings.error)
+    return _signals.noted(_exits.error)
 
 
-def is_watched(model: Any) -> bool:
-    """Whether an active monitor watches this very model."""
-    return any(watched() is model and monitor.is_active for monitor, watched in list(_live.items()))
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """What is run within the block is not of the training: no monitor of this process observes it."""
+    with contextlib.ExitStack() as stack:
+        for monitor in list(_live):
+            stack.enter_context(monitor.paused())
+        yield
 
 
 def close_all() -> None:
@@ -138,14 +146,14 @@ def close_all() -> None:
     global _is_registered
     while _unsettled:
         say = _unsettled.pop(0)[1]
-        say(ending_with(exit_error(), noted_signal()))
+        say(exit_with(exit_error(), noted_signal()))
     for monitor in list(_live):
         try:
             monitor.close()
         except Exception as error:  # noqa: BLE001 - the interpreter is ending, and the exit code is the script's
             logger.debug("caboose: closing failed: %r", error)
     _signals.stop()
-    _endings.stop()
+    _exits.stop()
     _is_registered = False
     atexit.unregister(close_all)
 

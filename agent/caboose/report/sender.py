@@ -40,6 +40,7 @@ from caboose.report import resources, threads
 from caboose.report.batching import Outbox, Outgoing, Queue
 from caboose.report.connection import Connection, CurveKeys, Flooded, Waker
 from caboose.report.daemon_log import daemon_log
+from caboose.report.run_summary import RunTotals
 from caboose.report.thin_run import MAX_ROWS, ThinRun
 from caboose_wire import (
     Bye,
@@ -103,6 +104,7 @@ class Sender:
         on_message: Callable[[Command | Terms | Verdict], None] | None = None,
         with_heartbeat: Callable[[bool], Message | None] | None = None,
         on_unanswered: Callable[[], None] | None = None,
+        totals: RunTotals | None = None,
     ) -> None:
         """`with_heartbeat` may return a message to follow a heartbeat; it is given whether a Hello was sent since."""
         self._on_message = on_message
@@ -116,7 +118,7 @@ class Sender:
         self._curve = curve
         self._max_queued = max_queued
         self._queue: Queue = deque()
-        self._outbox = Outbox(self._queue, self._log_once)
+        self._outbox = Outbox(self._queue, self._log_once, totals)
         self._poll_seconds = SHORT_POLL_SECONDS
         self._last_report = self._last_short = time.monotonic()
         self._poll_was_short = True
@@ -234,6 +236,12 @@ class Sender:
         self._waker.wake()
         if self._thread.is_alive():
             self._thread.join(timeout)
+
+    def totals(self) -> RunTotals:
+        """What the steps of this run add up to; once the thread has ended, all that are left are counted too."""
+        if self._closing.is_set() and not self._thread.is_alive():
+            self._outbox.count_rest()
+        return self._outbox.totals
 
     def abandon(self) -> None:
         """For a forked child, which has neither the thread nor the socket."""

@@ -14,13 +14,14 @@ import msgspec
 
 from caboose.report.batching import Outgoing
 from caboose.report.connection import CurveKeys
-from caboose.report.endings import Ending
+from caboose.report.exits import Exit
 from caboose.report.identity import Identity
 from caboose.report.record import Note
+from caboose.report.run_summary import RunSummary, RunTotals
 from caboose.report.sender import Sender
 from caboose.report.signals import GOODBYE_SECONDS
 from caboose.report.step_count import StepCount
-from caboose.report.words import Words
+from caboose.report.words import Advice, Words
 from caboose.tensors.scalars import plain, plain_item
 from caboose.version import __version__
 from caboose_wire import Bye, Command, Event, Heartbeat, Hello, Message, Terms, Verdict
@@ -52,6 +53,8 @@ class Session:
         self._has_queued_hello = False
         """Whether one ever was: it may still wait, and the newest must be the last to be sent."""
         self._words: Words | None = None
+        self.best_validation: float | None = None
+        """Of this rank's validations, for the summary."""
         self._callbacks: _Callbacks | None = None
         """None once the monitor is closed, also while the last message waits."""
 
@@ -83,6 +86,7 @@ class Session:
             on_message=self._hear,
             with_heartbeat=self._with_heartbeat,
             on_unanswered=None if words is None else words.warn_unanswered,
+            totals=RunTotals(is_whole=self.identity.world == 1),
         )
         self.sender.start()
 
@@ -111,6 +115,33 @@ class Session:
         if callbacks is None or callbacks.with_heartbeat is None:
             return None
         return callbacks.with_heartbeat(is_fresh)
+
+    def summary(self) -> RunSummary | None:
+        """Of the run so far; None before it was opened."""
+        if self.sender is None:
+            return None
+        totals, advice = self.sender.totals(), self.advice()
+        worst = advice[0] if advice else None
+        return RunSummary(
+            num_steps=self.count.num_ended,
+            num_counted=totals.num_steps,
+            first_loss=totals.first_loss,
+            last_loss=totals.last_loss,
+            num_not_finite=totals.num_not_finite,
+            mean_grad_norm=totals.mean_grad_norm,
+            max_grad_norm=totals.max_grad_norm if totals.mean_grad_norm is not None else None,
+            clip_share=totals.clip_share,
+            max_norm=totals.max_norm,
+            best_validation=self.best_validation,
+            num_rollbacks=self.count.num_rollbacks,
+            num_dropped=self.sender.num_dropped,
+            health=worst.severity if worst else "ok" if self._words is not None and self._words.has_verdict else "",
+            finding=worst.summary if worst else "",
+        )
+
+    def advice(self) -> tuple[Advice, ...]:
+        """What the daemon reported last, on rank 0."""
+        return () if self._words is None else self._words.advice()
 
     def put(self, item: Outgoing) -> None:
         if self.sender is not None:
@@ -154,16 +185,17 @@ class Session:
         self.count.went_back(model_step)
         self.replace_hello(attempt=self.attempt, start_step=self.count.step)
 
-    def close(self, ending: Ending, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, reason: Exit, timeout: float = CLOSE_SECONDS) -> None:
         """Sends what is queued and the Bye, for at most so long, and prints the last line."""
         if self.sender is not None:
-            self.sender.close(Bye(step=self.count.step, error=ending.error, signal=ending.signal), timeout)
+            self.sender.close(Bye(step=self.count.step, error=reason.error, signal=reason.signal), timeout)
             if self._words is not None:
-                if not (self.count.num_ended or any(ending)):
+                if not (self.count.num_ended or any(reason)):
                     self._words.warn_no_step()
-                failed = f"this rank failed: {ending.error[:80]}" if ending.error else ""
-                end = f"terminated by {ending.signal}" if ending.signal else failed
+                failed = f"this rank failed: {reason.error[:80]}" if reason.error else ""
+                end = f"terminated by {reason.signal}" if reason.signal else failed
                 self._words.say_last(self.count.step, end)
+                self._words.say_summary(self.summary())
 
     def say_goodbye(self, signal_name: str) -> None:
         """A signal ends the process: sends what is queued and the Bye, for `GOODBYE_SECONDS` at most; on any thread."""

@@ -8,6 +8,7 @@ warning is logged.
 import contextlib
 import logging
 import sys
+from dataclasses import dataclass
 
 from caboose.report.daemon_log import printable
 from caboose_wire import Verdict
@@ -15,6 +16,20 @@ from caboose_wire import Verdict
 logger = logging.getLogger("caboose")
 
 MAX_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The daemon's judgement of a run, as it was last reported."""
+
+    severity: str
+    """Of the worst open incident."""
+    summary: str
+    url: str
+    """The run's live page."""
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.summary} ({self.url})"
 
 
 class Words:
@@ -33,6 +48,13 @@ class Words:
             self._print(f"watching job {verdict.job!r}, rollback is {self._mode} here: {verdict.url}")
         self._verdict = verdict
 
+    def advice(self) -> tuple[Advice, ...]:
+        """Of the worst open incident, if there is one; on any thread."""
+        verdict = self._verdict
+        if verdict is None or verdict.health == "ok":
+            return ()
+        return (Advice(verdict.health, printable(verdict.summary), printable(verdict.url)),)
+
     def warn_unanswered(self) -> None:
         """No daemon has answered yet."""
         if not self._has_warned:
@@ -50,6 +72,11 @@ class Words:
             "optimizer step, on every rank"
         )
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether the daemon has ever answered."""
+        return self._verdict is not None
+
     def say_last(self, step: int, end: str = "") -> None:
         """The line at the end of the run, if the daemon ever answered; `end` is why this rank did not end well."""
         verdict = self._verdict
@@ -57,6 +84,11 @@ class Words:
             found = f"{verdict.health}, {verdict.summary}" if verdict.summary else verdict.health
             found = f"{end}; before that {found}" if end else found
             self._print(f"job {verdict.job!r} at step {step:,}: {found}: {verdict.url}")
+
+    def say_summary(self, summary: object) -> None:
+        """A second line at the end: what the run's steps add up to."""
+        if summary is not None and self._verdict is not None:
+            self._print(str(summary))
 
     def _print(self, text: str) -> None:
         if not self._is_quiet:

@@ -14,7 +14,6 @@ session starts a new attempt.
 
 import logging
 import time
-from typing import Any, Protocol
 
 import torch
 from torch import distributed as dist
@@ -24,59 +23,21 @@ from caboose.observe.loader import BatchSkip
 from caboose.report.daemon_log import daemon_log, printable
 from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
+from caboose.rollback.collaborators import Hunts, Saves
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
+from caboose.rollback.moments import TRACE
 from caboose.rollback.ring import Ring
 from caboose.settings.options import LrPolicy
 from caboose_wire import Ack, Command, Holdings, Terms
+from caboose_wire.expectation import steps_lost
 
 logger = logging.getLogger("caboose")
 
+SETTLED_AFTER = 20
+"""Boundaries after which a step's time is the usual one."""
 MAX_LR_SCALE = 100.0
 """A larger scale is refused as a mistake."""
-
-
-class Saved(Protocol):
-    """The result of a save; see `checkpoints.checkpointer`."""
-
-    @property
-    def path(self) -> Any:
-        """Where it is."""
-
-    @property
-    def state(self) -> str:
-        """ "saved", "writing" or "failed"."""
-
-    @property
-    def error(self) -> str:
-        """Why it failed."""
-
-
-class Saves(Protocol):
-    """Saves checkpoints; see `checkpoints.checkpointer`."""
-
-    def save(self, step: int, model_step: int) -> Saved:
-        """Saves the state after this step. A collective."""
-
-
-class Summarised(Protocol):
-    """The result of a hunt; see `hunting.result`."""
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-
-
-class Hunts(Protocol):
-    """Hunts for the origin of a number that is not finite; see `hunting.hunter`."""
-
-    num_left: int
-
-    def objection(self) -> str:
-        """Why no hunt can be made, or nothing."""
-
-    def hunt(self, step: int, *, lender: Ring, snapshot: int | None) -> Summarised:
-        """Runs the batch of this step again, on the weights of a snapshot if one is given."""
 
 
 class Brake:
@@ -106,6 +67,7 @@ class Brake:
         self._terms: Terms | None = None
         self._sent: Holdings | None = None
         self._boundary_time = time.perf_counter()
+        self._num_boundaries = 0
         self.guard = Guard(on_trip=ring.close)
         """For snapshots, which have their own budget."""
         self._guarded_snapshot = self.guard.protect("snapshot", self._take_if_due)
@@ -126,9 +88,26 @@ class Brake:
         now = time.perf_counter()
         seconds, self._boundary_time = now - self._boundary_time, now
         self._ring.passed(step, seconds)
+        self._num_boundaries += 1
+        if self._num_boundaries == SETTLED_AFTER:
+            self._state_expectation(seconds)
         if self._ring.is_due(step):
             self._ring.take(step, self._session.count.model_step)
             self._boundary_time = time.perf_counter()
+
+    def _state_expectation(self, step_seconds: float) -> None:
+        """Logs once, on rank 0, what a rollback is expected to lose, and what it cannot do."""
+        if self._session.identity.rank or self._ring.why_off:
+            return
+        num = steps_lost(self._ring.every, step_seconds)
+        no_loader = "; no loader is watched (monitor.watch), so no batches can be skipped"
+        logger.info(
+            "caboose: snapshots every %d steps: a rollback after a sudden fault loses about %d steps, and those until "
+            "it is decided%s",
+            self._ring.every,
+            num,
+            "" if self._skip.source is not None else no_loader,
+        )
 
     def refuses(self, command: Command, step: int) -> str:
         """Why this rank could not carry it out; pins the snapshot it would go back to."""
@@ -145,6 +124,16 @@ class Brake:
             if hunter is None:
                 return "no batch is kept: attach(..., hunt=True) keeps the last one"
             return hunter.objection() or (self._ring.pin(command.target) if command.target else "")
+        return ""
+
+    def caveat(self, command: Command) -> str:
+        """What may go wrong again afterwards, for the daemon and the log before the boundary; or nothing."""
+        if command.kind != "rollback":
+            return ""
+        found = self._ring.caveat(command.target, self._lr_policy)
+        if found and command.lr_scale == 1.0:
+            logger.warning("caboose: before the rollback at step %d: %s", command.boundary, found)
+            return found
         return ""
 
     def release(self, command: Command) -> None:
@@ -182,9 +171,21 @@ class Brake:
             # No reason to stay in a bad state, but it must be reported that the rate may not stay lower.
             caveat += f", but its learning rate may not stay scaled by {command.lr_scale:g}: {doubt}"
             logger.warning("caboose: the run went back%s", caveat)
+        caveat += self._judge_moments()
         dropped = self._drop_batches(command.skip, batches, crosses_epochs=crosses)
         self._session.start_attempt(model_step)
         return f"went back from step {step} to the snapshot of step {command.target}{dropped}{caveat}"
+
+    def _judge_moments(self) -> str:
+        """Whether the restored moments of the optimizer carry the trace of a spike, as far as that is known by now."""
+        ratio = self._ring.moments_growth
+        if ratio is None:
+            return ""
+        if ratio < TRACE:
+            return f", optimizer moments {ratio:.2g}x those of the snapshot before"
+        text = f", optimizer moments {ratio:.2g}x those of the snapshot before: they may carry the spike's trace"
+        logger.warning("caboose: the run went back%s", text)
+        return text
 
     def _drop_batches(self, num_steps: int, batches_per_step: int, *, crosses_epochs: bool) -> str:
         if not num_steps:
@@ -277,6 +278,7 @@ class Brake:
             cool_until=coordinator.cool_until,
             can_skip=self._skip.source is not None,
             can_checkpoint=self._checkpointer is not None,
+            is_off_schedule=self._ring.is_off_schedule(),
             can_hunt=self._hunter is not None and self._hunter.num_left > 0,
         )
         if not is_asked and found == self._sent:

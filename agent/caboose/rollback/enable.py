@@ -15,8 +15,9 @@ import torch
 
 from caboose.observe.loader import BatchSkip
 from caboose.report.session import Session
-from caboose.rollback.brake import Brake, Hunts, Saves
+from caboose.rollback.brake import Brake
 from caboose.rollback.budget import Limits
+from caboose.rollback.collaborators import Hunts, Saves
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.group import open_group
 from caboose.rollback.ring import HISTORY_SECONDS, Ring

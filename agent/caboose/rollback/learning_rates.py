@@ -21,6 +21,8 @@ LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 NUMBERS = ("eta_min", "default_min_lr")
 OFF_SCHEDULE = 0.01
 """Relative distance from the scheduled rate at which a rate was set by something else."""
+JUMP = 2.0
+"""Scheduled rate over that at a snapshot from which a rollback warns that the schedule raised it."""
 INNER = ("_schedulers", "schedulers", "scheduler")
 """Attributes in which schedulers keep inner schedulers."""
 
@@ -79,6 +81,50 @@ def follow_schedule(
     so the ratio that a rate had to its schedule then is the one it gets now.
     """
     changed = []
+    for group, lr, wanted in _off_schedule(schedulers, optimizers, then_groups, then_schedulers):
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(wanted)
+        else:
+            group["lr"] = wanted
+        changed.append(f"{lr:.4g} to {wanted:.4g}")
+    return changed
+
+
+def is_off_schedule(
+    schedulers: Sequence[Any],
+    optimizers: Sequence[torch.optim.Optimizer],
+    then_groups: Sequence[Sequence[dict[str, Any]]],
+    then_schedulers: Sequence[Any],
+) -> bool:
+    """Whether any rate left its schedule since then. Rates on a device are not read: that would wait for it."""
+    found = _off_schedule(schedulers, optimizers, then_groups, then_schedulers, reads_device=False)
+    return next(found, None) is not None
+
+
+def schedule_change(schedulers: Sequence[Any], then_schedulers: Sequence[Any]) -> tuple[float, float] | None:
+    """The scheduled rate then and now, where the schedule itself raised it by `JUMP` or more since; None where not."""
+    found = None
+    for scheduler, then in zip(schedulers, then_schedulers, strict=True):
+        now, before = getattr(scheduler, "_last_lr", None), then.get("_last_lr") if isinstance(then, dict) else None
+        if not isinstance(now, list | tuple) or not isinstance(before, list | tuple):
+            continue
+        for rate_now, rate_then in zip(now, before, strict=False):
+            if not isinstance(rate_now, int | float) or not isinstance(rate_then, int | float) or not rate_then > 0:
+                continue
+            if rate_now >= JUMP * rate_then and (found is None or rate_now / rate_then > found[1] / found[0]):
+                found = float(rate_then), float(rate_now)
+    return found
+
+
+def _off_schedule(
+    schedulers: Sequence[Any],
+    optimizers: Sequence[torch.optim.Optimizer],
+    then_groups: Sequence[Sequence[dict[str, Any]]],
+    then_schedulers: Sequence[Any],
+    *,
+    reads_device: bool = True,
+) -> Iterator[tuple[dict[str, Any], float, float]]:
+    """Each group whose rate left its schedule since then, its rate, and what the schedule wants."""
     for scheduler, then in zip(schedulers, then_schedulers, strict=True):
         optimizer, now = getattr(scheduler, "optimizer", None), getattr(scheduler, "_last_lr", None)
         before = then.get("_last_lr") if isinstance(then, dict) else None
@@ -87,18 +133,16 @@ def follow_schedule(
             continue
         groups = zip(optimizers[place].param_groups, then_groups[place], now, before, strict=False)
         for group, was, scheduled_now, scheduled_then in groups:
-            rates = [_plain(rate) for rate in (group["lr"], was.get("lr"), scheduled_now, scheduled_then)]
+            four = (group["lr"], was.get("lr"), scheduled_now, scheduled_then)
+            if not reads_device and any(isinstance(rate, torch.Tensor) and rate.device.type != "cpu" for rate in four):
+                continue
+            rates = [_plain(rate) for rate in four]
             if any(rate is None or not rate > 0 for rate in rates):
                 continue
             lr, lr_then, rate_now, rate_then = rates
             wanted = rate_now * lr_then / rate_then
             if abs(lr / wanted - 1.0) > OFF_SCHEDULE:
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(wanted)
-                else:
-                    group["lr"] = wanted
-                changed.append(f"{lr:.4g} to {wanted:.4g}")
-    return changed
+                yield group, lr, wanted
 
 
 def _plain(rate: Any) -> Any:

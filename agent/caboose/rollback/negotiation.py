@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from caboose.rollback.participant import Participant
 from caboose.rollback.register import Register, RegisterEntry, Seal
@@ -57,6 +57,14 @@ class Actions(Protocol):
 
         Returns one line on what was done. An exception ends the run on this rank.
         """
+
+
+@runtime_checkable
+class Warns(Protocol):
+    """Actions that can say before the boundary what may go wrong again afterwards."""
+
+    def caveat(self, command: Command) -> str:
+        """What to warn of, or nothing. On the helper's thread; returns within microseconds."""
 
 
 class Pending:
@@ -226,7 +234,15 @@ class Negotiation:
         if not pending.is_acknowledged:
             self._connected().acknowledge(pending.command.number)
             pending.is_acknowledged = True
-            self.answer(pending.command.number, "accepted", "")
+            self.answer(pending.command.number, "accepted", self._caveat(pending.command))
+
+    def _caveat(self, command: Command) -> str:
+        """What the actions warn of before the boundary; a failure to know it is no reason not to act."""
+        try:
+            return self._actions.caveat(command) if isinstance(self._actions, Warns) else ""
+        except Exception as error:  # noqa: BLE001 - the run comes first
+            logger.warning("caboose: could not check what follows from command %d: %r", command.number, error)
+            return ""
 
     def _veto(self, number: int, reason: str) -> Seal:
         return self._connected().seal(number, Seal(False, f"rank {self._rank}: {reason}"))

@@ -27,6 +27,7 @@ from caboose.rollback.checksum import checksum, inspect
 from caboose.rollback.device_copy import Lane, PendingCopy
 from caboose.rollback.errors import RollbackFailed
 from caboose.rollback.inspector import Inspector
+from caboose.rollback.moments import growth
 from caboose.rollback.retention import REACH, SnapshotShelf
 from caboose.rollback.slots import Layout, Slot, new_buffer
 from caboose.rollback.training_state import LearningRates, TrainingState
@@ -87,6 +88,8 @@ class Ring:
         """
         self.lr_changes: list[str] = []
         """Learning rates that the last `restore` set back to their schedule."""
+        self.moments_growth: float | None = None
+        """Size of the optimizer's moments in the pinned snapshot over that in the one before it; None if not known."""
         self.last_seconds = 0.0
         """Seconds of the last snapshot on the training thread."""
         num_divided = host_memory.estimate(state.num_parameter_bytes, state.optimizers)
@@ -225,7 +228,23 @@ class Ring:
         reason = self._shelf.pin(step, lambda slot: self._why_not(step, slot))
         if not reason and (slot := self._shelf.find(step)) is not None:
             self._inspector.put(lambda: self._verify(slot, slot.num_uses))
+            self._inspector.put(lambda: self._compare_moments(slot))
         return reason
+
+    def is_off_schedule(self) -> bool:
+        """Whether a learning rate left its schedule since the newest snapshot; on the sender's thread."""
+        held = self._shelf.held
+        slot = self._shelf.find(held[-1].step) if held else None
+        return slot is not None and self._state.is_off_schedule(slot.rest)
+
+    def caveat(self, step: int, lr: LearningRates) -> str:
+        """What may go wrong again after going back to this snapshot, or nothing; takes microseconds."""
+        slot = self._shelf.find(step)
+        change = None if slot is None else self._state.schedule_change(slot.rest)
+        if change is None:
+            return ""
+        what = f"the schedule raised the learning rate from {change[0]:.3g} to {change[1]:.3g} since step {step}"
+        return f"{what} and {'will do so again' if lr == 'rewind' else 'stays there'} after the rollback"
 
     def unpin(self) -> None:
         """Ends the protection of the pinned snapshot."""
@@ -237,6 +256,14 @@ class Ring:
     def drop_newer(self, step: int) -> None:
         """Drops all snapshots taken after this step: the run went back to before them."""
         self._shelf.drop_newer(step)
+
+    def _compare_moments(self, slot: Slot) -> None:
+        """Notes whether the optimizer's moments in this snapshot carry the trace of a spike."""
+        self.moments_growth = None
+        older = [held.step for held in self.held if held.step < slot.step and not self.why_not(held.step)]
+        before = self._shelf.find(older[-1]) if older else None
+        if before is not None and self._owners is None and before.layout is slot.layout:
+            self.moments_growth = growth(slot, before)
 
     def _verify(self, slot: Slot, num_uses: int) -> None:
         if checksum(slot.buffer, slot.layout.regions) != slot.checksum:

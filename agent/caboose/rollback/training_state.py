@@ -22,7 +22,14 @@ from typing import Any, Literal
 import torch
 
 from caboose.observe.weights import Fingerprint
-from caboose.rollback.learning_rates import RATES, follow_schedule, scale_lr, unknown_schedule
+from caboose.rollback.learning_rates import (
+    RATES,
+    follow_schedule,
+    is_off_schedule,
+    scale_lr,
+    schedule_change,
+    unknown_schedule,
+)
 from caboose.tensors.placement import without_compile
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import OwnParameters, is_fsdp, reshard
@@ -218,6 +225,14 @@ class TrainingState:
     def follow_schedule(self, rest: Rest) -> list[str]:
         """Sets rates that left their schedule since a snapshot back to it; returns what was changed."""
         return follow_schedule(self._schedulers, self.optimizers, rest.groups, rest.schedulers)
+
+    def is_off_schedule(self, rest: Rest) -> bool:
+        """Whether a rate left its schedule since a snapshot; on the sender's thread."""
+        return is_off_schedule(self._schedulers, self.optimizers, rest.groups, rest.schedulers)
+
+    def schedule_change(self, rest: Rest) -> tuple[float, float] | None:
+        """The scheduled rate at a snapshot and now, where the schedule itself raised it much since."""
+        return schedule_change(self._schedulers, rest.schedulers)
 
     def settle(self) -> None:
         """Called before tensors are written: drops stale copies of parameters, and waits for the device."""

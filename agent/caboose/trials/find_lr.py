@@ -23,6 +23,7 @@ from caboose.trials.overfit import set_lr
 from caboose.trials.progress import ProgressLine
 from caboose.trials.sources import BatchSource
 from caboose.trials.trial import LossFunction, Trial
+from caboose_plots import FAINT, LINE, MARK, OWN, Chart, Line, Series
 
 ONLINE = 0.9
 """Weight of the past in the exponential mean that stops the test."""
@@ -51,28 +52,43 @@ class RangeTest:
         return self.says
 
     def plot(self, path: "str | Path | None" = None) -> Any:
-        """Loss against rate with the suggestion, as a plotly figure; written to a page if a path is given."""
-        made, graph = plots.figure("Learning rate range test", "learning rate", "loss", note=self.says)
-        dots = {"color": plots.FAINT, "size": 5}
-        made.add_trace(graph.Scatter(x=self.rates, y=self.losses, name="loss", mode="markers", marker=dots))
-        line = {"color": plots.LINE, "width": 2.5}
-        made.add_trace(graph.Scatter(x=self.rates, y=self.smoothed, name="smoothed", line=line))
-        for rate, name, color, height, side in (
-            (self.suggestion, "suggested", plots.MARK, 1.0, "left"),
-            (self.current, "yours", "#52606d", 0.0, "right"),
-        ):
-            if rate is not None and self.rates[0] <= rate <= self.rates[-1]:
-                made.add_vline(x=rate, line={"color": color, "dash": "dash"})
-                text = {"text": f"{name} {rate:.2g}", "font": {"color": color}, "showarrow": False, "xanchor": side}
-                ends = {"yref": "paper", "y": height, "yanchor": "top" if height else "bottom"}
-                made.add_annotation(x=math.log10(rate), **ends, **text)  # which plotly wants as an exponent here
+        """Loss against rate with the suggestion; written to a file if a path is given (.png, .svg or .html)."""
+        return plots.show(self.chart(), path)
+
+    def chart(self) -> Chart:
+        """What `plot` shows."""
+        own = (
+            (self.suggestion, "suggested", MARK, True),
+            (self.current, "yours", OWN, False),
+        )
+        marks = [
+            Line(rate, f"{name} {rate:.2g}", color, is_at_top)
+            for rate, name, color, is_at_top in own
+            if rate is not None and self.rates and self.rates[0] <= rate <= self.rates[-1]
+        ]
+        return Chart(
+            "Learning rate range test",
+            "learning rate",
+            "loss",
+            [
+                Series("loss", self.rates, self.losses, "dots", FAINT),
+                Series("smoothed", self.rates, self.smoothed, "line", LINE, width=2.5),
+            ],
+            note=self.says,
+            lines=marks,
+            is_x_log=True,
+            y_range=self._range(),
+        )
+
+    def _range(self) -> tuple[float, float] | None:
+        """Without the divergence at the end."""
+        if not self.smoothed:
+            return None
         low, high = min(self.smoothed), max(self.smoothed)
         first = self.smoothed[0]
         top = min(high, first + 1.5 * (first - low)) if first > low else high
         room = 0.08 * (top - low or 1.0)
-        made.update_xaxes(type="log", exponentformat="power", dtick=1)
-        made.update_yaxes(range=[low - room, top + 2 * room])
-        return plots.finish(made, path)
+        return low - room, top + 2 * room
 
 
 def find_lr(

@@ -71,6 +71,41 @@ def top_eigenvalue(
     return Eigenvalue(value, residual, done, method)
 
 
+def lowest_eigenvalue(
+    trial: Trial,
+    space: WeightSpace,
+    batches: Sequence[Any],
+    top: Eigenvalue,
+    *,
+    num_iterations: int,
+    tolerance: float,
+    seed: int,
+    report: Callable[[str], None],
+) -> Eigenvalue:
+    """The smallest one, negative at a saddle: the largest of `top` minus the Hessian, whose signs are all the same.
+
+    Where the eigenvalue of largest magnitude is negative, it is the smallest itself. The residual is relative to `top`,
+    since the smallest may be near zero.
+    """
+    if top.value <= 0:
+        return top
+    with sdpa_kernel([SDPBackend.MATH]):
+        product, method = _product(trial, space, batches)
+        vector = _unit(space, space.draw(seed + 1))
+        value, residual, num_done = 0.0, float("inf"), 0
+        while num_done < num_iterations:
+            num_done += 1
+            image = product(vector)
+            value = space.dot(vector, image)
+            residual = max(0.0, space.length(image) ** 2 - value**2) ** 0.5 / top.value
+            report(f"lowest eigenvalue {value:.4g}")
+            if residual < tolerance:
+                break
+            turned = [top.value * part - other for part, other in zip(vector, image, strict=True)]
+            vector = _unit(space, turned) or vector
+    return Eigenvalue(value, residual, num_done, method)
+
+
 def _product(trial: Trial, space: WeightSpace, batches: Sequence[Any]) -> tuple[Callable[[Direction], Direction], str]:
     far = STEP * max(space.start_length(), 1e-3)
 

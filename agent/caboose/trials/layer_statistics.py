@@ -5,7 +5,8 @@ Design
 Verdicts compare a layer with the others, since gradients scale with the loss: a layer whose gradient (root mean square)
 is a ten-thousandth of the median, or a hundred-thousandth of the largest, learns almost nothing. The largest counts
 because in a deep net that fades layer by layer the median has faded too. Healthy transformers and convolutional nets
-are within about a factor of a thousand.
+are within about a factor of a thousand. A norm above 100 that is also a thousand times the smallest weight's is
+exploding; one that is only large in itself is marked as large, which is no fault: the loss may be scaled.
 """
 
 import math
@@ -15,10 +16,12 @@ from dataclasses import dataclass, replace
 
 VANISHED, FADED = 1e-4, 1e-5
 """Relative to the median, and to the largest, of all weights."""
-EXPLODED, LOUD = 1e4, 100.0
-"""Relative to the median, and the least norm."""
-DEAD, SATURATED = 0.5, 0.5
-"""Shares of units from which it is reported."""
+EXPLODED, ABOVE_ALL, LOUD = 1e4, 1e3, 100.0
+"""Relative to the median, or to the smallest weight; and the least norm."""
+LARGE, SMALL = 100.0, 1e-7
+"""Norms that are marked, whatever the other layers have."""
+DEAD, SATURATED = 0.4, 0.5
+"""Shares of units from which it is reported; as in the rules of a live run."""
 FLAT, HUGE = 1e-5, 1e4
 """Standard deviations of outputs between which float32 training is safe."""
 
@@ -42,7 +45,7 @@ class GradientStatistics:
     num_bad: int = 0
     """Elements that are not finite."""
     verdict: str = "ok"
-    """`ok`, `frozen`, `disconnected`, `not finite`, `zero`, `vanishing` or `exploding`."""
+    """`ok`, `frozen`, `disconnected`, `not finite`, `zero`, `vanishing`, `exploding`; `large`, `small`."""
 
     @property
     def rms(self) -> float:
@@ -75,10 +78,12 @@ def judge_gradients(looks: Sequence[GradientStatistics]) -> list[GradientStatist
     sizes = [size for size in sizes if math.isfinite(size)] or [0.0]
     median = statistics.median(sizes)
     faint = max(VANISHED * median, FADED * max(sizes))
-    return [replace(look, verdict=_gradient(look, median, faint)) for look in looks]
+    weights = [look.rms for look in looks if look.is_trained and len(look.shape) > 1 and 0 < look.rms < math.inf]
+    loud = min(EXPLODED * median, ABOVE_ALL * min(weights, default=math.inf))
+    return [replace(look, verdict=_gradient(look, faint, loud)) for look in looks]
 
 
-def _gradient(look: GradientStatistics, median: float, faint: float) -> str:
+def _gradient(look: GradientStatistics, faint: float, loud: float) -> str:
     if not look.is_trained:
         return "frozen"
     if not look.has_gradient:
@@ -89,7 +94,9 @@ def _gradient(look: GradientStatistics, median: float, faint: float) -> str:
         return "zero"
     if look.rms < faint and len(look.shape) > 1:
         return "vanishing"  # biases before a normalisation, or of attention's keys, have almost none by nature
-    return "exploding" if look.rms > EXPLODED * median and look.norm > LOUD else "ok"
+    if look.rms > loud and look.norm > LOUD:
+        return "exploding"
+    return "large" if look.norm > LARGE else "small" if look.norm < SMALL else "ok"
 
 
 def judge_activation(look: OutputStatistics) -> OutputStatistics:

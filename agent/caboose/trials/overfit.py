@@ -4,9 +4,13 @@ Design
 ------
 A model that cannot does not learn a dataset either, and the reason is in the code, not in the data. If the user's
 optimizer fails, the same steps are made with a plain AdamW from the same weights: if that succeeds, the model and the
-loss are fine and the optimizer's settings are the problem; if not, they are not. The verdict depends on the relative
-fall of the loss, with dropout as it is, over the last few steps. A loss that still falls at the end (targets far from
-zero, a small rate) does not prove that the batch cannot be learned.
+loss are fine and the optimizer's settings are the problem; if not, they are not. A loss that still falls at the end
+(targets far from zero, a small rate) does not prove that the batch cannot be learned.
+
+The verdict depends on how much of what can be learned from the inputs was learned, with dropout as it is, over the last
+few steps: from the best loss of one output for all samples (0) to the best loss of any output (1); see
+`without_input`. Where these are not known, it is the relative fall of the loss. With a target loss, that is reached or
+not.
 
 A loss with its own noise (diffusion, masked tokens) is another task at each step, and one batch of it cannot be
 learned. There the same random numbers are used each time, without dropout: its masks, always the same, would identify
@@ -24,13 +28,15 @@ import torch
 
 from caboose.trials import plots
 from caboose.trials.progress import ProgressLine
-from caboose.trials.sources import BatchSource
+from caboose.trials.sources import BatchSource, as_loader
 from caboose.trials.trial import LossFunction, Trial
+from caboose.trials.without_input import Bounds, bounds
+from caboose_plots import FAINT, Chart, Series
 
 LEARNED = 0.7
-"""The relative fall of the loss of a learned batch; label smoothing keeps some of it."""
+"""The share of a learned batch."""
 STUCK = 0.3
-"""Below this, only the mean of the targets was learned."""
+"""Below this, almost nothing was learned from the inputs."""
 LAST = 5
 PATIENCE = 3
 """A factor for the number of steps while the loss still falls: small rates are slow, not wrong."""
@@ -51,6 +57,9 @@ class Overfit:
     """Before each step, the mean over the ranks."""
     reference: tuple[float, ...]
     """The same with a plain AdamW; empty where it was not needed."""
+    bounds: Bounds | None = None
+    """What this batch costs without a model; None if that is not known."""
+    target_loss: float | None = None
 
     @property
     def gone(self) -> float:
@@ -58,19 +67,44 @@ class Overfit:
         return _gone(self.losses)
 
     @property
+    def learned(self) -> float:
+        """The share of what can be learned from the inputs, at the end."""
+        return share_learned(self.losses, self.bounds)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the target loss was reached; without one, whether the batch was learned."""
+        return _is_learned(self.losses, self.bounds, self.target_loss)
+
+    @property
     def verdict(self) -> Literal["pass", "warn", "fail"]:
         """`warn`: learned in part, or only by a plain AdamW, or still falling."""
         if not math.isfinite(self.losses[-1]):
             return "fail"
-        if self.gone >= LEARNED:
+        if self.is_learned:
             return "pass"
-        reached = _gone(self.reference) if self.reference else 0.0
-        return "warn" if self.gone >= STUCK or reached >= LEARNED or self._is_under_way else "fail"
+        is_partly = self.learned >= STUCK or self._is_reference_learned or self._is_under_way
+        return "warn" if is_partly else "fail"
+
+    @property
+    def _is_reference_learned(self) -> bool:
+        return bool(self.reference) and _is_learned(self.reference, self.bounds, self.target_loss)
 
     @property
     def _is_under_way(self) -> bool:
         """Whether it still falls, and so does the plain AdamW's: one that has settled shows the end."""
         return _is_falling(self.losses) and (not self.reference or _is_falling(self.reference))
+
+    @property
+    def _goal(self) -> str:
+        """What was not reached."""
+        if self.target_loss is not None:
+            return f", above the target {self.target_loss:g}"
+        if self.bounds is None or not self.bounds.has_room:
+            return ""
+        if self.learned <= 0:
+            return f", not below {self.bounds.constant:.4g}, which one output for all samples reaches"
+        return f", {self.learned:.0%} of the way from {self.bounds.constant:.4g} (one output for all samples)"
 
     @property
     def says(self) -> str:
@@ -79,10 +113,13 @@ class Overfit:
         change = f"loss {first:.4g} to {last:.4g} in {len(self.losses)} steps"
         if not math.isfinite(self.losses[-1]):
             return f"the loss was {self.losses[-1]} after {len(self.losses)} steps"
-        if self.gone >= LEARNED or not self.reference:
+        if self.is_learned:
+            return change
+        change += self._goal
+        if not self.reference:
             return change
         other = f"{_last(self.reference):.4g}"
-        if _gone(self.reference) >= LEARNED:
+        if self._is_reference_learned:
             return f"{change}, where a plain AdamW reaches {other}"
         if self._is_under_way:
             return f"{change}, and still falling"
@@ -93,7 +130,7 @@ class Overfit:
         """What to try first."""
         if self.verdict == "pass":
             return ""
-        if self.reference and _gone(self.reference) >= LEARNED:
+        if self._is_reference_learned:
             return "the model can learn: look at the optimizer's learning rate and settings; caboose.find_lr helps"
         if not math.isfinite(self.losses[-1]):
             return "lower the learning rate, and look for log, sqrt or a division of zero in the loss"
@@ -105,15 +142,17 @@ class Overfit:
         return f"{self.verdict}: {self.says}" + (f"\n      fix: {self.fix}" if self.fix else "")
 
     def plot(self, path: "str | Path | None" = None) -> Any:
-        """The loss over the steps, as a plotly figure; written to a page if a path is given."""
-        made, graph = plots.figure("One batch, learned by heart", "step", "loss", note=self.says)
-        made.add_trace(graph.Scatter(y=self.losses, name="your optimizer", line={"color": plots.LINE, "width": 2}))
+        """The loss over the steps; written to a file if a path is given (.png, .svg or .html)."""
+        return plots.show(self.chart(), path)
+
+    def chart(self) -> Chart:
+        """What `plot` shows."""
+        series = [Series("your optimizer", range(len(self.losses)), self.losses)]
         if self.reference:
-            line = {"color": plots.FAINT, "width": 2, "dash": "dot"}
-            made.add_trace(graph.Scatter(y=self.reference, name="plain AdamW", line=line))
-        if min(self.losses) > 0:
-            made.update_yaxes(type="log", dtick="D2")
-        return plots.finish(made, path)
+            steps = range(len(self.reference))
+            series.append(Series("plain AdamW", steps, self.reference, color=FAINT, dash="dot"))
+        is_log = min(self.losses) > 0
+        return Chart("One batch, learned by heart", "step", "loss", series, note=self.says, is_y_log=is_log)
 
 
 def overfit_one_batch(
@@ -123,40 +162,46 @@ def overfit_one_batch(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     num_steps: int = 100,
+    target_loss: float | None = None,
     split: Any = None,
     progress: bool | None = None,
 ) -> Overfit:
     """Trains on the first batch of a loader repeatedly, reports whether it is learned, and restores everything.
 
-    `[batch]` is a loader too. While the loss still falls, up to three times `num_steps` are made. On several
-    ranks each learns its own first batch, with averaged gradients.
+    With a `target_loss` (0.01, say) it is learned when the loss is that low. One batch may be given as well. While the
+    loss still falls, up to three times `num_steps` are made. On several ranks each learns its own first
+    batch, with averaged gradients.
     """
     if num_steps < 1:
         raise ValueError(f"overfit_one_batch(num_steps={num_steps}): give at least 1")
-    source = BatchSource("overfit_one_batch", loader)
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise ValueError(f"overfit_one_batch(target_loss={target_loss}): give a finite number, or nothing")
+    source = BatchSource("overfit_one_batch", as_loader(loader))
     trial = Trial("overfit_one_batch", model, loss_fn, optimizer, split=split, needs_optimizer=True)
     with trial, source:
         batch = trial.ranks.together(lambda: source.take(1)[0])
         shown = progress if trial.ranks.rank == 0 else False
         with ProgressLine(num_steps, is_shown=shown) as bar:
-            return overfit(trial, batch, num_steps, bar)
+            return overfit(trial, batch, num_steps, bar, target_loss)
 
 
-def overfit(trial: Trial, batch: Any, num_steps: int, bar: ProgressLine) -> Overfit:
+def overfit(trial: Trial, batch: Any, num_steps: int, bar: ProgressLine, target_loss: float | None = None) -> Overfit:
     """The same within a trial, which is left at its end."""
     is_noisy = _is_noisy(trial, batch)
     trial.rewind()
+    known = None if is_noisy else bounds(trial, batch)
+    learning = _Learning(trial, batch, num_steps, bar, is_noisy, known, target_loss)
     raise_lr(trial)
-    losses = _learn(trial, trial.optimizers, batch, num_steps, bar, is_noisy=is_noisy)
-    if math.isfinite(losses[-1]) and _gone(losses) >= LEARNED:
-        return Overfit(tuple(losses), ())
+    losses = learning.run(trial.optimizers)
+    if _is_learned(losses, known, target_loss):
+        return Overfit(tuple(losses), (), known, target_loss)
     plain = _plain(trial)
     trial.rewind()
     try:
-        reference = _learn(trial, plain, batch, num_steps, bar, is_noisy=is_noisy)
+        reference = learning.run(plain)
     except Exception:  # noqa: BLE001 - of steps that the user never makes: no reference, and no verdict on the user's own
         reference = []
-    return Overfit(tuple(losses), tuple(reference))
+    return Overfit(tuple(losses), tuple(reference), known, target_loss)
 
 
 def _plain(trial: Trial) -> list[torch.optim.Optimizer]:
@@ -190,41 +235,69 @@ def set_lr(group: dict[str, Any], lr: float) -> None:
         group["lr"] = lr
 
 
-def _learn(
-    trial: Trial,
-    optimizers: Sequence[torch.optim.Optimizer],
-    batch: Any,
-    num_steps: int,
-    bar: ProgressLine,
-    *,
-    is_noisy: bool,
-) -> list[float]:
-    trial.train()
-    if is_noisy:
-        for module in trial.model.modules():
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-                module.eval()
-    losses: list[float] = []
-    best, best_at = math.inf, 0
-    for step in range(PATIENCE * num_steps):
-        if is_noisy:
-            trial.repeat_noise()
-        loss = trial.backward(batch)
-        losses.append(loss)
-        if not math.isfinite(loss):
-            break
-        if loss < best * (1 - 1e-3 * (best > 0)):
-            best, best_at = loss, step
-        if step - best_at >= ROOM and _gone(losses) >= LEARNED:
-            break
-        if 0 <= loss < 1e-3 * losses[0]:
-            break
-        if step + 1 >= num_steps and (_gone(losses) >= LEARNED or not _is_falling(losses)):
-            break
-        for optimizer in optimizers:
-            trial.ranks.together(optimizer.step)
-        bar.show(f"overfit one batch: loss {loss:.4g}", 1)
-    return losses
+@dataclass(frozen=True, slots=True)
+class _Learning:
+    """How the batch is learned."""
+
+    trial: Trial
+    batch: Any
+    num_steps: int
+    bar: ProgressLine
+    is_noisy: bool
+    bounds: Bounds | None
+    target_loss: float | None
+
+    def run(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[float]:
+        """The losses."""
+        trial = self.trial
+        trial.train()
+        if self.is_noisy:
+            for module in trial.model.modules():
+                if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                    module.eval()
+        losses: list[float] = []
+        best, best_at = math.inf, 0
+        for step in range(PATIENCE * self.num_steps):
+            if self.is_noisy:
+                trial.repeat_noise()
+            loss = trial.backward(self.batch)
+            losses.append(loss)
+            if not math.isfinite(loss):
+                break
+            if loss < best * (1 - 1e-3 * (best > 0)):
+                best, best_at = loss, step
+            if self._is_over(losses, step - best_at):
+                break
+            for optimizer in optimizers:
+                trial.ranks.together(optimizer.step)
+            self.bar.show(f"overfit one batch: loss {loss:.4g}", 1)
+        return losses
+
+    def _is_over(self, losses: Sequence[float], num_since_best: int) -> bool:
+        is_learned = _is_learned(losses, self.bounds, self.target_loss)
+        if self.target_loss is not None:
+            return is_learned or (len(losses) >= self.num_steps and not _is_falling(losses))
+        if num_since_best >= ROOM and is_learned:
+            return True
+        if 0 <= losses[-1] < 1e-3 * losses[0]:
+            return True
+        return len(losses) >= self.num_steps and (is_learned or not _is_falling(losses))
+
+
+def share_learned(losses: Sequence[float], known: Bounds | None) -> float:
+    """The share of what can be learned from the inputs; the relative fall where that is not known."""
+    last = _last(losses)
+    if not math.isfinite(last):
+        return -math.inf
+    if known is None or not known.has_room:
+        return _gone(losses)
+    return (known.constant - last) / (known.constant - known.lowest)
+
+
+def _is_learned(losses: Sequence[float], known: Bounds | None, target_loss: float | None) -> bool:
+    if not math.isfinite(losses[-1]):
+        return False
+    return _last(losses) <= target_loss if target_loss is not None else share_learned(losses, known) >= LEARNED
 
 
 def _is_noisy(trial: Trial, batch: Any) -> bool:

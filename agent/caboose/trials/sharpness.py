@@ -13,17 +13,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from caboose.trials import plots
-from caboose.trials.hessian import Eigenvalue, top_eigenvalue
+from caboose.trials.hessian import Eigenvalue, lowest_eigenvalue, top_eigenvalue
 from caboose.trials.progress import ProgressLine
-from caboose.trials.sources import BatchSource
+from caboose.trials.sources import BatchSource, as_loader
 from caboose.trials.trial import LossFunction, Trial
 from caboose.trials.weight_space import WeightSpace
+from caboose_plots import Chart, Series
+from caboose_plots.chart import Dash
 
+FLAT, SHARP = 0.1, 1.0
+"""Rises of the loss, as a share of it, when every filter moves by the radius."""
+SADDLE = 0.05
+"""The share of the largest eigenvalue from which a negative one counts."""
+ADVICE = {
+    "flat": "nothing: small changes of the weights hardly change the loss",
+    "moderate": "nothing, unless validation is far worse than training: then as for sharp",
+    "sharp": "a smaller batch or a larger rate with warm-up, weight decay, an average of the weights (SWA), or SAM, "
+    "judged by validation",
+    "unstable": "lower the rate below the limit, lengthen the warm-up, or clip the gradient; Adam and momentum move "
+    "the limit",
+    "saddle": "go on, with momentum or a larger or cyclical rate: the loss still falls along some direction, so a "
+    "plateau here is no minimum",
+}
 POINTS = 4
 """Distances on each side."""
 
@@ -38,6 +54,31 @@ class Sharpness:
     profiles: tuple[tuple[float, ...], ...]
     """For each direction, the loss at each distance."""
     eigenvalue: Eigenvalue
+    lowest: Eigenvalue | None = None
+    """The most negative eigenvalue, if it was looked for."""
+    lr: float | None = None
+    """The rate of the run, if it was given."""
+
+    @property
+    def verdict(self) -> Literal["flat", "moderate", "sharp", "unstable", "saddle"]:
+        """`unstable`: the rate is above what the steepest direction bears. `saddle`: the loss curves down somewhere."""
+        if self.lr is not None and self.lr > self.max_stable_lr:
+            return "unstable"
+        if self.is_saddle:
+            return "saddle"
+        share = self.rise / max(abs(self.loss), 1e-12)
+        return "flat" if share < FLAT else "sharp" if share > SHARP else "moderate"
+
+    @property
+    def is_saddle(self) -> bool:
+        """Whether the loss curves down clearly along some direction."""
+        lowest = self.lowest
+        return lowest is not None and -lowest.value > SADDLE * abs(self.eigenvalue.value) > 0
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return ADVICE[self.verdict]
 
     @property
     def rise(self) -> float:
@@ -59,21 +100,32 @@ class Sharpness:
         limit = f"; plain gradient descent is stable below {self.max_stable_lr:.3g}" if found.value > 0 else ""
         return (
             f"loss {self.loss:.4g} changes by {self.rise:+.3g}{share} when every filter moves by "
-            f"{self.distances[-1]:.0%}; top Hessian eigenvalue {found.value:.4g}{doubt}{limit}"
+            f"{self.distances[-1]:.0%}; top Hessian eigenvalue {found.value:.4g}{doubt}{limit}{self._downward}"
         )
 
+    @property
+    def _downward(self) -> str:
+        if self.lowest is None:
+            return ""
+        name = "a saddle: " if self.is_saddle else ""
+        return f"; {name}the lowest eigenvalue is {self.lowest.value:.4g}"
+
     def __str__(self) -> str:
-        return self.says
+        return f"{self.verdict}: {self.says}\n      do: {self.advice}"
 
     def plot(self, path: "str | Path | None" = None) -> Any:
-        """The profiles, as a plotly figure; written to a page if a path is given."""
-        made, graph = plots.figure("The loss around the weights", "distance, share of a filter", "loss", note=self.says)
-        for number, profile in enumerate(self.profiles, 1):
-            dash = ("solid", "dash", "dot", "dashdot")[(number - 1) % 4]
-            name, line = f"direction {number}", {"color": plots.LINE, "width": 2, "dash": dash}
-            made.add_trace(graph.Scatter(x=self.distances, y=profile, name=name, line=line, mode="lines+markers"))
-        made.update_xaxes(tickformat=".0%")
-        return plots.finish(made, path)
+        """The profiles; written to a file if a path is given (.png, .svg or .html)."""
+        return plots.show(self.chart(), path)
+
+    def chart(self) -> Chart:
+        """What `plot` shows."""
+        dashes: tuple[Dash, ...] = ("solid", "dash", "dot", "dashdot")
+        series = [
+            Series(f"direction {number + 1}", self.distances, profile, "line and dots", dash=dashes[number % 4])
+            for number, profile in enumerate(self.profiles)
+        ]
+        title, x = "The loss around the weights", "distance, share of a filter"
+        return Chart(title, x, "loss", series, note=self.says, x_is_share=True)
 
 
 def sharpness(
@@ -86,14 +138,17 @@ def sharpness(
     num_directions: int = 3,
     num_iterations: int = 50,
     tolerance: float = 1e-2,
+    lr: float | None = None,
+    saddle: bool = False,
     seed: int = 0,
     split: Any = None,
     progress: bool | None = None,
 ) -> Sharpness:
-    """Measures on the first `num_batches` of a loader (`[batch]` is one), and restores everything.
+    """Measures on the first `num_batches` of a loader (or on one batch), and restores everything.
 
     `radius` is the farthest distance as a share of each filter's length. The power iteration ends when its residual is
-    below `tolerance`, after `num_iterations` at most.
+    below `tolerance`, after `num_iterations` at most. With `lr`, the rate of the run, it is judged as well. With
+    `saddle`, the lowest eigenvalue is looked for, too, in as many iterations again.
     """
     for name, value in (
         ("num_batches", num_batches),
@@ -104,14 +159,14 @@ def sharpness(
             raise ValueError(f"sharpness({name}={value}): give at least 1")
     if not radius > 0:
         raise ValueError(f"sharpness(radius={radius}): give a share of the filters' length, as 0.1")
-    source = BatchSource("sharpness", loader)
+    source = BatchSource("sharpness", as_loader(loader))
     trial = Trial("sharpness", model, loss_fn, split=split)
     with trial, source:
         batches = trial.ranks.together(lambda: source.take(num_batches))
         batches = batches[: trial.ranks.least(len(batches))]
         space = WeightSpace(trial)
         distances = tuple(radius * place / POINTS for place in range(-POINTS, POINTS + 1))
-        work = num_directions * len(distances) + num_iterations
+        work = num_directions * len(distances) + num_iterations * (1 + saddle)
         with ProgressLine(work, is_shown=progress if trial.ranks.rank == 0 else False) as bar:
             loss = space.loss(batches)
             profiles = []
@@ -129,7 +184,19 @@ def sharpness(
                 seed=seed,
                 report=lambda what: bar.show(what, 1),
             )
-        return Sharpness(loss, distances, tuple(profiles), found)
+            lowest = None
+            if saddle:
+                lowest = lowest_eigenvalue(
+                    trial,
+                    space,
+                    batches,
+                    found,
+                    num_iterations=num_iterations,
+                    tolerance=tolerance,
+                    seed=seed,
+                    report=lambda what: bar.show(what, 1),
+                )
+        return Sharpness(loss, distances, tuple(profiles), found, lowest, lr)
 
 
 def _profile(

@@ -155,6 +155,12 @@ class BatchSource:
         return batches.sampler if type(batches) is BatchSampler else batches
 
 
+def as_loader(data: Any) -> Any:
+    """A loader as it is; one batch (a mapping, a tensor, tensors side by side) as a loader of that batch."""
+    is_tensors = isinstance(data, tuple | list) and bool(data) and all(isinstance(part, torch.Tensor) for part in data)
+    return [data] if is_tensors or isinstance(data, torch.Tensor | Mapping) else data
+
+
 def _is_one_batch(loader: Any) -> bool:
     """Whether it is a batch: tensors of different shapes side by side; the batches of a loader are alike."""
     if isinstance(loader, torch.Tensor | Mapping):

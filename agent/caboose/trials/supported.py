@@ -6,32 +6,35 @@ from typing import Any
 
 import torch
 
-from caboose.report import live_monitors
 from caboose.tensors.shards import fsdp1_handles
+from caboose.trials.loss_kind import WAYS, objection
 
 
 def check(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any], *, needs_optimizer: bool) -> None:
     """TypeError for a wrong argument, ValueError with the reason and the way out for an unsupported model."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{tool}(model=...): expected a torch.nn.Module, got {type(model).__name__}")
-    if not callable(loss_fn):
-        raise TypeError(
-            f"{tool}(loss_fn=...): expected a function loss_fn(model, batch) that returns the loss, "
-            f"got {type(loss_fn).__name__}"
-        )
+    check_arguments(tool, model, loss_fn, optimizers)
     if needs_optimizer and not optimizers:
         raise TypeError(f"{tool}(optimizer=...): it is needed, to make the steps that your run would make")
-    for optimizer in optimizers:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"{tool}(optimizer=...): expected a torch optimizer, got {type(optimizer).__name__}")
     reason = _unsupported(model, optimizers)
     if reason:
         raise ValueError(f"{tool}(): {reason}")
 
 
+def check_arguments(tool: str, model: Any, loss_fn: Any, optimizers: Sequence[Any]) -> None:
+    """TypeError for one that is not what it should be."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{tool}(model=...): expected a torch.nn.Module, got {type(model).__name__}")
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"{tool}(loss): got {type(loss_fn).__name__}; {WAYS}")
+    reason = objection(loss_fn)
+    if reason:
+        raise TypeError(f"{tool}(loss): {reason}")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"{tool}(optimizer=...): expected a torch optimizer, got {type(optimizer).__name__}")
+
+
 def _unsupported(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    if live_monitors.is_watched(model):
-        return "this model is watched, and its monitor would count these steps: call it before attach, or close it"
     if fsdp1_handles(model):
         return (
             "FSDP1 keeps flat parameters that cannot be restored safely: use fully_shard, or the model before wrapping"

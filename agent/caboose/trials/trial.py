@@ -11,7 +11,7 @@ compiled for a trial.
 
 import contextlib
 import copy
-import functools
+import inspect
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -19,11 +19,14 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from caboose.observe import made_state
 from caboose.observe.opaque import is_compiled
+from caboose.report import live_monitors
 from caboose.tensors.random_states import RandomStates
 from caboose.tensors.shards import is_fsdp, reshard
 from caboose.trials import supported
 from caboose.trials.batches import Split, fresh, on_device, parted
+from caboose.trials.loss_kind import describe, kind_of, name_of, settle
 from caboose.trials.loss_modules import modules_of_loss
 from caboose.trials.ranks import Ranks
 from caboose.trials.restore_state import Kept
@@ -64,16 +67,30 @@ class Trial:
         self.device = self.parameters[0].device
         group = replicas.process_group if replicas is not None else dist.group.WORLD if self.is_sharded else None
         self.ranks = Ranks(group, self.device, is_replicated=replicas is not None)
-        self._meets_inside = self.is_sharded or any(isinstance(m, torch.nn.SyncBatchNorm) for m in inner.modules())
+        self.meets_inside = self.is_sharded or any(isinstance(m, torch.nn.SyncBatchNorm) for m in inner.modules())
         """Whether the forward communicates with other ranks."""
         self._loss_fn = loss_fn
-        self._is_criterion = is_criterion(loss_fn)
-        self._split = split
+        self._kind = kind_of(loss_fn)
+        if self._kind == "unknown" and self.meets_inside and self.ranks.num > 1:
+            self._kind = "of model and batch"  # a forward that is tried would wait for the other ranks
+        self.split = split
         self.scheduler = scheduler
         self._kept = Kept(follows_objects=True)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Trial":
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        self._stack.enter_context(made_state.paused())
+        self._stack.enter_context(live_monitors.paused())
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)  # a snapshot may be reading the weights
         reshard(self.model)
         kept = self._kept
         self._random = _AllRandomStates()
@@ -101,13 +118,14 @@ class Trial:
         if is_compiled(self.model):
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         self._set_aside()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
-        self._put_back()
+        try:
+            self._put_back()
+        finally:
+            self._stack.close()
 
     def rewind(self) -> None:
         """Restores the state at the beginning, for another part of the trial."""
@@ -141,32 +159,52 @@ class Trial:
 
     def loss(self, batch: Any) -> torch.Tensor:
         """The loss of a copy of the batch; called on all ranks, and raises on all if on one."""
-        if self.ranks.num == 1 or not self._meets_inside:
-            return self.ranks.together(lambda: self._loss(batch))
+        if self.ranks.num == 1 or not self.meets_inside:
+            return self.ranks.together(lambda: self.local_loss(batch))
         # A sharded model waits for the others in its forward: so it is not called once one of them has raised.
         handle = self.model.register_forward_pre_hook(lambda *_: self.ranks.fail_together(None), prepend=True)
         try:
-            return self.ranks.together(lambda: self._loss(batch))
+            return self.ranks.together(lambda: self.local_loss(batch))
         finally:
             handle.remove()
 
-    def _loss(self, batch: Any) -> torch.Tensor:
-        batch = fresh(batch)
-        if self._is_criterion:
-            inputs, targets = parted(batch, self._split)
-            if targets is None:
-                raise TypeError(
-                    f"{self.tool}(loss_fn={_name(self._loss_fn)}): a criterion needs batches of (inputs, "
-                    "targets); write loss_fn(model, batch) instead"
-                )
-            outputs = self.model(on_device(inputs, self.device))
-            loss = self._loss_fn(outputs, targets.to(self.device))
-        else:
-            loss = self._loss_fn(self.model, batch)
+    @property
+    def is_criterion(self) -> bool:
+        """Whether the loss takes (outputs, targets); known for certain after the first loss."""
+        return self._kind == "criterion"
+
+    def local_loss(self, batch: Any) -> torch.Tensor:
+        """The loss of a copy of the batch on this rank alone."""
+        if self._kind == "unknown":
+            self._kind = settle(
+                self.tool, self._loss_fn, lambda: self._of_model(batch), lambda: self._of_outputs(batch)
+            )
+            self.repeat_noise()
+        loss = self._of_outputs(batch) if self.is_criterion else self._of_model(batch)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise TypeError(f"{self.tool}(loss_fn=...): it returned {got}; return one number, as loss.mean()")
+            raise TypeError(f"{self.tool}(loss): it returned {describe(loss)}; return one number, as loss.mean()")
         return loss.reshape(())
+
+    def _of_model(self, batch: Any) -> Any:
+        return self._loss_fn(self.model, fresh(batch))
+
+    def _of_outputs(self, batch: Any) -> Any:
+        inputs, targets = parted(fresh(batch), self.split)
+        if targets is None:
+            raise TypeError(
+                f"{self.tool}(loss): {name_of(self._loss_fn)} is a criterion and needs batches of (inputs, targets), "
+                f"and this batch is {describe(batch)}; write a function of (model, batch) instead, or pass split="
+            )
+        return self._loss_fn(self.outputs(inputs), targets.to(self.device))
+
+    def forward(self, batch: Any) -> Any:
+        """What the model makes of a copy of the batch; called on all ranks, and raises on all if on one."""
+        return self.ranks.together(lambda: self.outputs(parted(fresh(batch), self.split)[0]))
+
+    def outputs(self, inputs: Any) -> Any:
+        """What the model makes of a batch's inputs: of a mapping with the names of its arguments, of anything else."""
+        inputs = on_device(inputs, self.device)
+        return self.model(**inputs) if _are_arguments(self.model, inputs) else self.model(inputs)
 
     def measure(self, batch: Any) -> float:
         """The loss as a number, the mean over the ranks, without a graph."""
@@ -214,24 +252,11 @@ class _AllRandomStates:
             torch.cuda.set_rng_state_all(self._devices)
 
 
-def is_criterion(loss_fn: Any) -> bool:
-    """Whether it takes (outputs, targets): one of torch's losses, or a module; also with bound arguments."""
-    loss_fn, _ = criterion_of(loss_fn)
-    return isinstance(loss_fn, torch.nn.Module) or getattr(loss_fn, "__module__", "") == "torch.nn.functional"
-
-
-def criterion_of(loss_fn: Any) -> tuple[Any, dict[str, Any]]:
-    """The function inside `functools.partial`, and the arguments that it binds by name."""
-    settings: dict[str, Any] = {}
-    while isinstance(loss_fn, functools.partial):
-        settings = {**loss_fn.keywords, **settings}
-        loss_fn = loss_fn.func
-    return loss_fn, settings
-
-
-def _name(loss_fn: Any) -> str:
-    criterion, _ = criterion_of(loss_fn)
-    return getattr(criterion, "__name__", type(criterion).__name__)
+def _are_arguments(model: torch.nn.Module, inputs: Any) -> bool:
+    """Whether a mapping names arguments of the model, so that it is passed by name."""
+    if not isinstance(inputs, dict) or not inputs or not all(isinstance(key, str) for key in inputs):
+        return False
+    return set(inputs) <= set(inspect.signature(model.forward).parameters)
 
 
 def unwrapped(model: Any) -> tuple[torch.nn.Module, Any]:

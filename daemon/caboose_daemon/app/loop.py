@@ -3,7 +3,9 @@
 Design
 ------
 One turn: HTTP writes, the messages that arrived (bounded, so that timers also run under load), the timers, then the
-live updates, and only then commands, so every sent command is in the journal, on disk. The loop holds the state's lock
+live updates, and only then commands, so every sent command is in the journal, on disk. After it the loop rests for two
+milliseconds, unless messages wait: a turn costs a tenth of one, and thousands of ranks report one by one. While
+messages wait, time stands still for deadlines and silent ranks. The loop holds the state's lock
 while it changes the state and commits before it releases it, so that nobody reads what a kill would lose. Between two
 messages or jobs it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
 Updates that could not be committed (a full disk) are posted with `"is_committed": false`: watching goes on.
@@ -44,6 +46,13 @@ logger = logging.getLogger("caboose.daemon")
 POLL_MS = 100
 MAX_PER_TURN = 500
 """Messages, each report of a message counted."""
+REST_SECONDS = 0.002
+"""Pause after a turn that read all messages: thousands of ranks then share a turn, and what it costs."""
+MAX_BEHIND_SECONDS = 60.0
+"""Messages that wait for longer than this do not keep ranks from being found late or silent."""
+LATE_SECONDS = 5.0
+"""Messages that wait for this long are logged."""
+LOG_SECONDS = 60.0
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
 
@@ -97,6 +106,9 @@ class Loop:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._bell.fileno(), zmq.POLLIN)
         self._poller.register(self._connections.monitor, zmq.POLLIN)
+        self._read_until = 0.0
+        """When no message was left to read for the last time."""
+        self._next_log = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
@@ -164,13 +176,14 @@ class Loop:
         with self._holding():
             now = self._clock()
             if self._socket not in ready:
-                self._note_empty()
+                self._note_empty(now)
+            read_until = self._note_behind(now)
             self._connections.check(time.monotonic(), self._receiver.knows)  # the state's clock may be set
             if self._keys is not None:
                 self._receiver.forget(self._keys.check(now, self._connections), now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
-            self._pipeline.advance(now, self._step_aside)
+            self._pipeline.advance(now, self._step_aside, read_until=read_until)
             for job, terms in self._policy.advance(now, self._step_aside):
                 with self._state.guard.watch("send", job, now):
                     self._send_all(job, encode(terms))
@@ -183,6 +196,22 @@ class Loop:
                 with self._state.guard.watch("send", item.job, now):
                     self._command(item)
             self._state.turn_seconds = time.perf_counter() - start
+        if self._socket in ready and not self._state.behind_seconds:
+            self._stopping.wait(REST_SECONDS)
+
+    def _note_behind(self, now: float) -> float:
+        """The time until which all messages have been read; a daemon that cannot keep up is logged as such."""
+        if not self._read_until:
+            self._read_until = now
+        behind = self._state.behind_seconds = max(0.0, now - self._read_until)
+        if behind > LATE_SECONDS and now >= self._next_log:
+            self._next_log = now + LOG_SECONDS
+            logger.warning(
+                "this daemon cannot keep up: messages have been waiting for %.0f s, so verdicts are late; give it more "
+                "CPU time, or split the jobs over several daemons",
+                behind,
+            )
+        return min(now, max(self._read_until, now - MAX_BEHIND_SECONDS))
 
     @contextlib.contextmanager
     def _holding(self) -> Iterator[None]:
@@ -230,8 +259,9 @@ class Loop:
                 prepared.change.apply()
         write.answered.set_result(prepared.answer)
 
-    def _note_empty(self) -> None:
+    def _note_empty(self, now: float) -> None:
         """No message is left to read, so who closed its connection is gone."""
+        self._read_until = now
         for peer in self._connections.emptied():
             self._receiver.unreachable(peer)
 
@@ -243,7 +273,7 @@ class Loop:
             try:
                 received = self._connections.receive()
             except zmq.Again:
-                self._note_empty()
+                self._note_empty(now)
                 return
             if received is not None:
                 self._handle(received, now)

@@ -92,6 +92,10 @@ class DaemonSink(Sink):
         for sink in self._sinks:
             sink.attempt_began(job)
 
+    def attempt_changed(self, job: Job) -> None:
+        """Journal only, likewise."""
+        self._journal.attempt_changed(job)
+
     def member_changed(self, job: Job, member: Member) -> None:
         """Journal only; pages get ranks from the regular status."""
         self._journal.member_changed(job, member)

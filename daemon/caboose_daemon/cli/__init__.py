@@ -14,6 +14,8 @@ HOMES = {
     "ack": "incident_commands",
     "apply": "rollback",
     "checkpoint": "rollback",
+    "inspect": "agent_commands",
+    "preflight": "agent_commands",
     "note": "incident_commands",
     "snapshot": "rollback",
 }
@@ -32,10 +34,13 @@ NAMES = (
     "grafana",
     "history",
     "hunt",
+    "inspect",
     "jobs",
     "keys",
     "mcp",
     "note",
+    "plot",
+    "preflight",
     "replay",
     "report",
     "rollback",
@@ -90,6 +95,9 @@ def caboose(context: click.Context) -> None:
     \b
     Start here:
         caboose demo        watch a two-rank run with a fault, in a minute
+        caboose preflight   check a model, its loss and its data before a run
+        caboose inspect     gradients, activations, learning rate of a model, with plots
+        caboose plot        draw the curves of a run or a log
         caboose daemon      run the daemon that your jobs report to
         caboose top         watch all jobs in this terminal
         caboose diagnose    show what is wrong with a run, and the likely causes

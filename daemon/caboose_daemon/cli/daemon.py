@@ -1,5 +1,6 @@
 """`caboose daemon`."""
 
+import gc
 import json
 import os
 from collections.abc import Mapping
@@ -13,6 +14,9 @@ from caboose_daemon.cli.console import echo, log_to_stderr
 from caboose_daemon.cli.options import config_option, default_file, example, fail
 from caboose_daemon.config import Config, ConfigError, load
 from caboose_daemon.version import __version__
+
+COLLECT_AFTER = (50_000, 20, 100)
+"""Thresholds of the garbage collector, by generation."""
 
 
 @click.command(
@@ -116,6 +120,7 @@ def daemon(
             fg="red",
             err=True,
         )
+    _collect_rarely()
     running.serve(on_ready=lambda: _announce(running, ready_file))
 
 
@@ -128,6 +133,16 @@ def overridden(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     if given["linger_seconds"] is not None:
         overrides["linger_seconds"] = given["linger_seconds"]
     return overrides, acting, keeping
+
+
+def _collect_rarely() -> None:
+    """The garbage collector skips what is there now, and looks at the rest less often.
+
+    Reports have no reference cycles. With the usual thresholds the collector took a fifth of the CPU time of ingest.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _announce(running: Daemon, ready_file: Path | None) -> None:

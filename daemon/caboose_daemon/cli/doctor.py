@@ -22,6 +22,7 @@ from caboose_daemon.cli.options import (
     json_option,
     make_console,
     print_json,
+    stack_daemon,
     token_file_of,
     token_option,
 )
@@ -73,8 +74,10 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
     yield configured
     keys_check, keys = check_keys(os.environ, config.daemon.keys)
     yield keys_check
+    stack = None
     if address is None and not os.environ.get("CABOOSE_HTTP"):
-        address = config.daemon.http
+        stack = stack_daemon()
+        address = config.daemon.http if stack is None else stack.url
     client = connect(address)
     try:
         about, rtt = ask_about(client)
@@ -92,8 +95,9 @@ def _checks(endpoint: str | None, token_file: str | None, address: str | None) -
         yield DoctorCheck("daemon", "cross", "; ".join(problems), "see its log; restart it if it has stopped receiving")
     else:
         yield DoctorCheck("daemon", "ok", f"{client.url} answers")
-    yield check_reports(endpoint or _endpoint(config), keys)
-    path = Path(token_file).expanduser() if token_file else token_file_of(config.daemon)
+    yield check_reports(endpoint or (_endpoint(config) if stack is None else stack.endpoint), keys)
+    known = Path(stack.token_file) if stack is not None else token_file_of(config.daemon)
+    path = Path(token_file).expanduser() if token_file else known
     token: str | None
     try:
         token, problem = path.read_text(encoding="utf-8").strip(), ""

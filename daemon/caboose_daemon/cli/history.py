@@ -20,7 +20,7 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
-from caboose_daemon.offline.runs.past import remember
+from caboose_daemon.offline.runs.past import remember, rollback_totals
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50
@@ -63,8 +63,9 @@ def history(
     """Show past incidents of all jobs, with their causes and what resolved them.
 
     The cause is the likeliest one of the diagnosis. An incident is resolved by how it ended, and by the changes that
-    were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. Up to 200 incidents of
-    each job are kept; of a journal, the 200 newest jobs are read.
+    were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. The last lines sum up
+    what rollback did over the life of these jobs, and what it would have saved where it only advised. Up to 200
+    incidents of each job are kept; of a journal, the 200 newest jobs are read.
 
     Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon answers.
     """
@@ -72,9 +73,9 @@ def history(
     with one_line_errors():
         where = source(address, journal)
         jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
-        found = remember(where, jobs)
+        found, totals = remember(where, jobs), rollback_totals(where, jobs)
     kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
-    answer = {"num_found": len(kept), "incidents": kept[:num]}
+    answer = {"num_found": len(kept), "incidents": kept[:num], "rollback": totals}
     if as_json:
         print_json(answer)
     else:

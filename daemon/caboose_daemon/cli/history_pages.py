@@ -25,7 +25,7 @@ def page(answer: Json, found: list[Json], width: int) -> RenderableType:
     parts: list[RenderableType] = [_table(shown, width)]
     if len(shown) < len(found):
         parts.append(Text(f"{len(found) - len(shown):,} more; -n {len(found)} shows all\n", "dim"))
-    return Group(*parts, *_causes(found))
+    return Group(*parts, *_causes(found), *_rollbacks(answer["rollback"]))
 
 
 def _table(rows: list[Json], width: int) -> Table:
@@ -63,6 +63,20 @@ def _ending(row: Json) -> Text:
     for line in row["resolved_by"]:
         text.append(f"\n+ {line}", "green")
     return text
+
+
+def _rollbacks(totals: Json) -> list[RenderableType]:
+    """What rollback did, and what advice would have saved."""
+    lines = []
+    if totals["num_done"]:
+        lines.append(f"{plural(totals['num_done'], 'rollback')} done: {totals['steps_lost']:,} steps lost by them")
+    if totals["num_judged"]:
+        would = f"would have saved {totals['saved']:,.0f} steps of training"
+        if totals["saved"] < 0:
+            would = f"would have cost {-totals['saved']:,.0f} steps of training more than waiting"
+        right = f"{totals['num_right']} of {totals['num_judged']} would have helped"
+        lines.append(f"{plural(totals['num_judged'], 'rollback')} advised and not done: together they {would}; {right}")
+    return [Text("\n" + "\n".join(lines))] if lines else []
 
 
 def _causes(rows: list[Json]) -> list[RenderableType]:

@@ -116,9 +116,13 @@ def daemon_address(given: str | None) -> str:
 
 
 def _stack_address() -> str:
-    """The daemon of the stack that `caboose stack up` started last; empty while there is none."""
-    known = known_daemons.known_as(known_daemons.STACK)
+    known = stack_daemon()
     return "" if known is None else known.url
+
+
+def stack_daemon() -> known_daemons.KnownDaemon | None:
+    """The daemon of the stack that `caboose stack up` started last; None while there is none."""
+    return known_daemons.known_as(known_daemons.STACK)
 
 
 def connect(given: str | None) -> Client:

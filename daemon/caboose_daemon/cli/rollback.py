@@ -25,6 +25,7 @@ from caboose_daemon.cli.options import (
     token_option,
     user_name,
 )
+from caboose_daemon.cli.projection_chart import chart
 from caboose_daemon.out.api.client import Client, job_path
 
 POLL_SECONDS = 0.2
@@ -143,6 +144,9 @@ def carry_out(
     else:
         for line in decision["explanation"]:
             echo(line)
+        if dry_run:
+            for line in chart(decision):
+                echo(line)
         if decision["is_open"]:
             echo(f"caboose: no answer within {wait:g} s; see {job_path(asked.job, '/decisions')}", err=True)
     is_done = decision["state"] == "committed" or (dry_run and decision["state"] == "advised")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
-from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
+from caboose_daemon.diagnosis.sample_history import InputRange, MemoryUse, UpdateRatio
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.curve import trend
@@ -41,23 +41,6 @@ LUCKY = 0.05
 FIRST_STEPS = 5
 FEW_SAMPLES = 5
 """Samples before the onset that show how it came to it."""
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Memory in a sampled step, of the rank that uses most; None where no rank reported it."""
-
-    attempt: int
-    step: int
-    host: int | None = None
-    """Peak host memory of the process, in bytes."""
-    device: int | None = None
-
-    @classmethod
-    def of(cls, step: AlignedStep) -> "MemoryUse":
-        host = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
-        device = max((report.device_bytes or 0 for report in step.reports.values()), default=0)
-        return cls(step.attempt, step.step, host or None, device or None)
 
 
 @dataclass(frozen=True)

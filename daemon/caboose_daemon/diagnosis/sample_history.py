@@ -1,9 +1,29 @@
-"""What the diagnosis keeps of every sampled step: the range of the inputs and the typical update."""
+"""What the diagnosis keeps of every sampled step: memory, the range of the inputs, and the typical update.
 
+Design
+------
+A few numbers per sample, reduced over the ranks. The journal keeps them, so that a restarted daemon knows whether
+memory has grown since the run began, and does not wait for the next samples to judge the inputs.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+import msgspec
+
 from caboose_daemon.steps.aligned import AlignedStep
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory in a sampled step, of the rank that uses most; None where no rank reported it."""
+
+    attempt: int
+    step: int
+    host: int | None = None
+    """Peak host memory of the process, in bytes."""
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -15,14 +35,6 @@ class InputRange:
     lowest: float
     highest: float
 
-    @classmethod
-    def of(cls, step: AlignedStep) -> "InputRange | None":
-        """None where no rank reported a finite range."""
-        batches = [report.batch for report in step.reports.values() if report.batch is not None]
-        lows = [batch.lowest for batch in batches if batch.lowest is not None and isfinite(batch.lowest)]
-        highs = [batch.highest for batch in batches if batch.highest is not None and isfinite(batch.highest)]
-        return cls(step.attempt, step.step, min(lows), max(highs)) if lows and highs else None
-
 
 @dataclass(frozen=True)
 class UpdateRatio:
@@ -31,3 +43,48 @@ class UpdateRatio:
     attempt: int
     step: int
     value: float
+
+
+class SampleFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of these of one sampled step."""
+
+    attempt: int
+    step: int
+    host: int | None = None
+    device: int | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    updates: dict[str, float] = {}
+    """By part; the name of a whole model is empty."""
+
+    @classmethod
+    def of(cls, step: AlignedStep, updates: Mapping[str, float]) -> "SampleFacts":
+        reports = step.reports.values()
+        batches = [report.batch for report in reports if report.batch is not None]
+        lows = [batch.lowest for batch in batches if batch.lowest is not None and isfinite(batch.lowest)]
+        highs = [batch.highest for batch in batches if batch.highest is not None and isfinite(batch.highest)]
+        return cls(
+            attempt=step.attempt,
+            step=step.step,
+            host=max((report.host_bytes or 0 for report in reports), default=0) or None,
+            device=max((report.device_bytes or 0 for report in reports), default=0) or None,
+            lowest=min(lows) if lows and highs else None,
+            highest=max(highs) if lows and highs else None,
+            updates=dict(updates),
+        )
+
+    @property
+    def memory(self) -> MemoryUse:
+        return MemoryUse(self.attempt, self.step, self.host, self.device)
+
+    @property
+    def input_range(self) -> InputRange | None:
+        """None where no rank reported a finite range."""
+        if self.lowest is None or self.highest is None:
+            return None
+        return InputRange(self.attempt, self.step, self.lowest, self.highest)
+
+    def update_of(self, part: str) -> UpdateRatio | None:
+        """None where no rank sampled the updates of this part."""
+        value = self.updates.get(part)
+        return None if value is None else UpdateRatio(self.attempt, self.step, value)

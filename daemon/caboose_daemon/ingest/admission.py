@@ -33,8 +33,33 @@ ROLLBACK_SECONDS = 3.0
 Verdict = Literal["known", "joins", "begins", "waits", "rolled_back"]
 
 
-def judge(job: Job, hello: Hello, now: float, *, is_own: bool = False) -> Verdict:
-    """What to do with this Hello; `is_own`: it came on the connection of the rank that it is of."""
+class Names:
+    """Whether the names of jobs are taken, at one time: thousands of Hellos may wait for the name of one job."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self._taken: dict[tuple[str, int], bool] = {}
+        self._last_seen: dict[str, float] = {}
+
+    def is_taken(self, job: Job, attempt: Attempt) -> bool:
+        """Whether a rank of the attempt is alive, or may come back."""
+        key = (job.name, attempt.number)
+        if key not in self._taken:
+            self._taken[key] = is_alive(attempt, self.now) or _may_return(attempt, self.now)
+        return self._taken[key]
+
+    def last_seen(self, job: Job) -> float:
+        """When the last message of any of its ranks arrived."""
+        if job.name not in self._last_seen:
+            self._last_seen[job.name] = job.last_seen
+        return self._last_seen[job.name]
+
+
+def judge(job: Job, hello: Hello, now: float, *, is_own: bool = False, names: Names | None = None) -> Verdict:
+    """What to do with this Hello; `is_own`: it came on the connection of the rank that it is of.
+
+    `names`: what is known at this time, where several Hellos are judged.
+    """
     attempt = job.attempt
     if attempt is None:
         return "begins"
@@ -47,7 +72,7 @@ def judge(job: Job, hello: Hello, now: float, *, is_own: bool = False) -> Verdic
         is_same_launch = hello.launch == attempt.launch and (is_own or bool(hello.proof))
         if is_same_launch and hello.attempt > attempt.agent_attempt:
             return "begins"
-    return "waits" if is_alive(attempt, now) or _may_return(attempt, now) else "begins"
+    return "waits" if (names or Names(now)).is_taken(job, attempt) else "begins"
 
 
 def is_alive(attempt: Attempt, now: float) -> bool:

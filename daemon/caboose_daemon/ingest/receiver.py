@@ -16,14 +16,14 @@ resume may ask for a plan without a Hello.
 
 import logging
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from caboose_daemon.ingest import admission
 from caboose_daemon.ingest.rates import Introductions
+from caboose_daemon.ingest.strangers import Stranger, Strangers
 from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_daemon.jobs.state import State
@@ -59,12 +59,11 @@ Reply = tuple[bytes, Message]
 
 MAX_JOBS = 1000
 MAX_PEERS = 20_000
-MAX_HELD_PER_PEER = 1200
-"""A little more than an agent's own queue, which arrives at once when the daemon comes back."""
-MAX_HELD_BYTES = 256 * 1024 * 1024
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
+DECIDE_SECONDS = 0.05
+"""Between two looks at the peers that wait, unless something has changed for them: there may be thousands."""
 SPEAKS_SECONDS = 6.0
 """Three heartbeats: who is silent for longer and has reported nothing does not get the name it waited for."""
 RENAME_SECONDS = 10.0
@@ -84,22 +83,6 @@ class _Peer:
     """When it was last asked for a new Hello."""
 
 
-@dataclass
-class _Stranger:
-    """A peer that is not admitted yet. `has_rolled_back`: it waits until the other ranks report the rollback."""
-
-    asked: float = -math.inf
-    last_seen: float = 0.0
-    hello: Hello | None = None
-    key: str = ""
-    since: float = 0.0
-    has_rolled_back: bool = False
-    is_notified: bool = False
-    """Whether it knows that its job's name is in use."""
-    held: deque[tuple[Message, int]] = field(default_factory=deque)
-    """Messages so far, with the size of each in bytes."""
-
-
 class Receiver:
     """Knows which peer is which rank, and applies its messages."""
 
@@ -110,19 +93,20 @@ class Receiver:
         self._peers: dict[bytes, _Peer] = {}
         self._peer_of: dict[tuple[str, str], bytes] = {}
         """The connection of each rank, by its job and incarnation."""
-        self._strangers: dict[bytes, _Stranger] = {}
+        self._strangers = Strangers(MAX_PEERS)
         self._rolled_back: dict[str, dict[int, bytes]] = {}
         """Peers that wait until the other ranks of their job report the rollback too, by job and rank."""
         self._introductions = Introductions(MAX_PEERS)
-        self._held_bytes = 0
         self._next_sweep = 0.0
         self._next_probe = 0.0
+        self._next_decision = 0.0
+        """For the peers that wait; 0 after a change that may admit one."""
         self.num_applied = 0
         """Messages so far, each report of a message counted."""
 
     def handle(self, peer: bytes, frames: Sequence[bytes], now: float, key: str = "") -> list[Reply]:
         """Applies one message; returns the replies. `key` is the key of its connection, where keys are used."""
-        size = sum(len(frame) for frame in frames)
+        size = sum(map(len, frames))
         self._state.num_bytes += size
         try:
             if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
@@ -211,11 +195,12 @@ class Receiver:
             job, hello = renamed
             verdict = admission.judge(job, hello, now, is_own=self._is_own(peer, job, hello))
         if verdict in ("waits", "rolled_back"):
-            stranger = self._stranger(peer, now)
+            stranger = self._strangers.add(peer, now)
             if verdict == "rolled_back":
                 self._peers.pop(peer, None)  # its next messages belong to the next attempt
                 self._rolled_back.setdefault(job.name, {})[hello.rank] = peer
                 stranger.has_rolled_back = True
+            self._next_decision = 0.0
             stranger.hello, stranger.since, stranger.key = hello, now, key
             stranger.last_seen = now
             return []
@@ -270,6 +255,7 @@ class Receiver:
         known = self._peers.get(peer)
         if known is not None:
             known.member.is_gone = True
+            self._next_decision = 0.0
 
     def peer_of(self, member: Member) -> bytes | None:
         """The connection of a rank, if it has one."""
@@ -301,36 +287,22 @@ class Receiver:
         self._state.num_peers = len(self._peers)
 
     def _hold(self, peer: bytes, message: Message, size: int, now: float) -> list[Reply]:
-        stranger = self._stranger(peer, now)
+        stranger = self._strangers.add(peer, now)
         stranger.last_seen = now
-        if isinstance(message, StepReport | Event | Bye | Holdings | Ack):
-            if self._held_bytes + size > MAX_HELD_BYTES:
-                raise WireError("unknown_peer", "too many messages are held back already")
-            if len(stranger.held) == MAX_HELD_PER_PEER:
-                self._held_bytes -= stranger.held.popleft()[1]
-                self._state.num_refused["unknown_peer"] += 1
-            stranger.held.append((message, size))
-            self._held_bytes += size
+        is_kept = isinstance(message, StepReport | Event | Bye | Holdings | Ack)
+        if is_kept and self._strangers.hold(stranger, message, size):
+            self._state.num_refused["unknown_peer"] += 1
         if stranger.hello is None and now - stranger.asked >= ASK_AGAIN_SECONDS:
             stranger.asked = now
             return [(peer, HelloRequest())]
         return []
 
-    def _stranger(self, peer: bytes, now: float) -> _Stranger:
-        stranger = self._strangers.get(peer)
-        if stranger is None:
-            if len(self._strangers) >= MAX_PEERS:
-                raise WireError("capacity", "too many peers wait to be introduced")
-            stranger = self._strangers[peer] = _Stranger(last_seen=now)
-        return stranger
-
     def _release(self, peer: bytes, now: float) -> None:
-        stranger = self._strangers.pop(peer, None)
+        stranger = self._strangers.pop(peer)
         if stranger is None:
             return
         known = self._peers.get(peer)
-        for message, size in stranger.held:
-            self._held_bytes -= size
+        for message, _ in stranger.held:
             try:
                 if known is None:
                     raise WireError("unknown_peer", "it was never admitted")
@@ -359,6 +331,7 @@ class Receiver:
         elif isinstance(message, Bye):
             member.step = max(member.step, message.step)
             self._pipeline.leave(known.job, member, message)
+            self._next_decision = 0.0
         elif isinstance(message, Holdings):
             self._policy.held(known.job, member.hello.rank, message)
         elif isinstance(message, Ack):
@@ -395,25 +368,33 @@ class Receiver:
         if now >= self._next_sweep:
             self._next_sweep = now + FORGET_SECONDS
             self._sweep(now)
-        for name in list(self._rolled_back):
-            with self._state.guard.watch("admission", self._state.jobs.get(name), now):
-                replies += self._go_on_together(name, now)
         if now >= self._next_probe and self._strangers:
             self._next_probe = now + PROBE_SECONDS
             replies += self._probes()
-        for peer, stranger in list(self._strangers.items()):
+        if now >= self._next_decision:
+            self._next_decision = now + DECIDE_SECONDS
+            for name in list(self._rolled_back):
+                with self._state.guard.watch("admission", self._state.jobs.get(name), now):
+                    replies += self._go_on_together(name, now)
+            replies += self._decide_on_strangers(now)
+        return replies
+
+    def _decide_on_strangers(self, now: float) -> list[Reply]:
+        replies: list[Reply] = []
+        names = admission.Names(now)
+        for peer, stranger in self._strangers.items():
             if stranger.has_rolled_back:
                 continue
             if now - stranger.last_seen > FORGET_SECONDS:
                 self._release(peer, now)
             elif stranger.hello is not None:
                 with self._state.guard.watch("admission", self._state.jobs.get(stranger.hello.job), now):
-                    replies += self._decide_or_refuse(peer, stranger, stranger.hello, now)
+                    replies += self._decide_or_refuse(peer, stranger, stranger.hello, names)
         return replies
 
     def _probes(self) -> list[Reply]:
         """Messages to the ranks whose job's name others claim; they change nothing."""
-        names = {s.hello.job for s in self._strangers.values() if s.hello is not None and not s.has_rolled_back}
+        names = {s.hello.job for _, s in self._strangers.items() if s.hello is not None and not s.has_rolled_back}
         probes: list[Reply] = []
         for job in filter(None, map(self._state.jobs.get, names)):
             for member in job.attempt.members.values() if job.attempt is not None else ():
@@ -422,17 +403,17 @@ class Receiver:
                     probes.append((peer, self._policy.welcome(job, member.hello) or Terms(rollback="off")))
         return probes
 
-    def _decide_or_refuse(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
+    def _decide_or_refuse(self, peer: bytes, stranger: Stranger, hello: Hello, names: admission.Names) -> list[Reply]:
         try:
-            return self._decide(peer, stranger, hello, now)
+            return self._decide(peer, stranger, hello, names)
         except WireError as error:
-            self._release(peer, now)
+            self._release(peer, names.now)
             return self._refuse(peer, error)
 
     def _go_on_together(self, name: str, now: float) -> list[Reply]:
         """Begins the attempt after a rollback, once all live ranks have reported it or the wait was too long."""
         job, peers = self._state.jobs.get(name), self._rolled_back[name]
-        waiting = {rank: (peer, self._strangers[peer]) for rank, peer in peers.items() if peer in self._strangers}
+        waiting = {rank: (peer, s) for rank, peer in peers.items() if (s := self._strangers.get(peer)) is not None}
         hellos = {rank: s.hello for rank, (_, s) in waiting.items() if s.has_rolled_back and s.hello is not None}
         if job is None or job.attempt is None or not hellos:
             self._give_up_waiting(name, now)
@@ -466,19 +447,19 @@ class Receiver:
                 over.append(peer)
         self._forget(over)
 
-    def _decide(self, peer: bytes, stranger: _Stranger, hello: Hello, now: float) -> list[Reply]:
-        job = self._state.jobs.get(hello.job)
-        if job is None or admission.judge(job, hello, now) != "waits":
+    def _decide(self, peer: bytes, stranger: Stranger, hello: Hello, names: admission.Names) -> list[Reply]:
+        job, now = self._state.jobs.get(hello.job), names.now
+        if job is None or admission.judge(job, hello, now, names=names) != "waits":
             if not stranger.held and now - stranger.last_seen > SPEAKS_SECONDS:
                 return []  # it has gone without a report
             return self._introduce(peer, hello, now, stranger.key)
-        if stranger.is_notified or job.last_seen <= stranger.since + 1.0:
+        if stranger.is_notified or names.last_seen(job) <= stranger.since + 1.0:
             return []  # a second for messages sent before the old launch died
         if now - stranger.since < RENAME_SECONDS or now - stranger.last_seen > SPEAKS_SECONDS:
             return []  # the old launch may be about to end, or this one has gone
         for name in _other_names(hello.job):
             other, renamed = self._state.jobs.get(name), msgspec.structs.replace(hello, job=name)
-            if other is None or admission.judge(other, renamed, now) != "waits":
+            if other is None or admission.judge(other, renamed, now, names=names) != "waits":
                 logger.info("job %s is reported by another run already: this one is %s", hello.job, name)
                 return self._introduce(peer, renamed, now, stranger.key)
         stranger.is_notified = True

@@ -33,6 +33,8 @@ MAX_DESCRIPTION = 1800
 MAX_RANKS = 3
 MAX_LAYERS = 2
 MAX_EVIDENCE = 2
+NOTHING_TRAINS = "non_finite"
+"""The rule whose findings cost the whole run."""
 _IMPACT = re.compile(r"^## Impact\n+(.+?)(?:\n\n|\Z)", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -98,7 +100,7 @@ def _description(job: Job, incident: Incident) -> Iterator[str]:
     best = None if diagnosis is None else diagnosis.best
     for line in (
         f"Where: {_where(job, incident)}",
-        f"Meaning: {entry.summary[:1].upper()}{entry.summary[1:]}. {impact(incident.rule)}",
+        f"Meaning: {_meaning(incident)}",
         f"First: {_with_pid(entry.first_fix if best is None else best.advice.first_fix, job, incident)}",
     ):
         yield _cut(one_line(line), MAX_LINE)
@@ -112,6 +114,13 @@ def _description(job: Job, incident: Incident) -> Iterator[str]:
     yield _cut(one_line(f"{avoid[:1].upper()}{avoid[1:]}"), MAX_LINE)
     yield _cut(f"More: caboose diagnose {shlex.quote(job.name)}", MAX_LINE)
     yield _cut(f'Acknowledge: caboose ack {shlex.quote(incident.id)} --reason "..."', MAX_LINE)
+
+
+def _meaning(incident: Incident) -> str:
+    """What the alert is about, and what the incident costs: after a NaN nothing trains, whichever rule leads it."""
+    is_lost = any(episode.rule == NOTHING_TRAINS for episode in incident.reportable)
+    summary = CATALOGUE[incident.rule].summary
+    return f"{summary[:1].upper()}{summary[1:]}. {impact(NOTHING_TRAINS if is_lost else incident.rule)}"
 
 
 def _with_pid(text: str, job: Job, incident: Incident) -> str:

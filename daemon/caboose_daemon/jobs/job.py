@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from caboose_daemon.diagnosis.case import Case, MemoryUse
-from caboose_daemon.diagnosis.sample_history import InputRange, UpdateRatio
+from caboose_daemon.diagnosis.case import Case
+from caboose_daemon.diagnosis.sample_history import MemoryUse, SampleFacts
 from caboose_daemon.incidents.episodes import EpisodeLog
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import IncidentLog
@@ -36,7 +36,7 @@ from caboose_daemon.steps.parts import JobPart, job_parts, layers_of, narrowed
 from caboose_daemon.steps.regimes import NONE, Regime, RegimeTracker
 from caboose_daemon.steps.view import GONE, MOVING_OBJECTIVE, AlignmentFacts, JobView, RankState, RankView
 from caboose_wire import Event, Group, Hello, Layer, Module
-from caboose_wire.fields import Scalar
+from caboose_wire.fields import MAX_RANKS, Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
@@ -108,6 +108,11 @@ class Attempt:
     part_engines: dict[str, Engine] = field(default_factory=dict)
     """The rules of the parts after the first, by their names."""
     members: dict[int, Member] = field(default_factory=dict)
+    """By rank; changed only by `put`."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose report no step waits for."""
+    first_rank: int = MAX_RANKS
+    """The lowest of the ranks."""
     is_over: bool = False
     """Whether it ended, or was silent for so long that it counts as ended."""
     reason: str = ""
@@ -120,8 +125,24 @@ class Attempt:
     def copy(self) -> "Attempt":
         """With a list of ranks of its own; see `Job.copy`."""
         attempt = shallow(self)
-        attempt.members = dict(self.members)
+        attempt.members, attempt.gone = dict(self.members), set(self.gone)
         return attempt
+
+    def put(self, member: Member) -> None:
+        """A rank joins, or takes the place of the process that had its number."""
+        rank = member.hello.rank
+        self.members[rank] = member
+        self.first_rank = min(self.first_rank, rank)
+        self.note_state(member)
+
+    def note_state(self, member: Member) -> None:
+        """Its state was set: steps wait for the rank's reports, or no longer."""
+        if self.members.get(member.hello.rank) is not member:
+            return
+        if member.state in GONE:
+            self.gone.add(member.hello.rank)
+        else:
+            self.gone.discard(member.hello.rank)
 
     def is_proved_by(self, hello: Hello) -> bool:
         """Whether the Hello's sender knows the secret of this launch; also if none is known of."""
@@ -145,11 +166,6 @@ class Attempt:
             num_missed=sum(member.num_missed for member in self.members.values()),
             num_dropped=sum(member.num_dropped for member in self.members.values()),
         )
-
-    @property
-    def gone(self) -> set[int]:
-        """Ranks whose report no step waits for."""
-        return {rank for rank, member in self.members.items() if member.state in GONE}
 
 
 @dataclass
@@ -182,12 +198,8 @@ class Job:
     last: AlignedStep | None = None
     last_sampled: AlignedStep | None = None
     """The last sampled step, for diagnoses."""
-    memory: deque[MemoryUse] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    """Memory use in the last sampled steps."""
-    input_ranges: deque[InputRange] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
-    """The range of the inputs in the last sampled steps."""
-    update_ratios: dict[str, deque[UpdateRatio]] = field(default_factory=dict)
-    """The typical update in the last sampled steps, by part; the name of a whole model is empty."""
+    samples: deque[SampleFacts] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
+    """What the last sampled steps showed, for diagnoses."""
     recent: deque[StepSummary] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
     pending_events: list[Event] = field(default_factory=list)
@@ -300,6 +312,7 @@ class Job:
         if part is not None:
             recent = [found for summary in recent if (found := summary.of_part(part.name)) is not None]
             sampled = None if sampled is None else narrowed(sampled, part)
+        samples = [one for one in self.samples if one.attempt == number]
         return Case(
             incident=incident,
             recent=recent,
@@ -315,24 +328,23 @@ class Job:
             abstaining=attempt.engine.abstaining(self.visible),
             sampled=sampled,
             is_on=attempt.engine.is_on,
-            memory_use=[use for use in self.memory if use.attempt == number],
-            input_ranges=[one for one in self.input_ranges if one.attempt == number],
-            update_ratios=[one for one in self.update_ratios.get(incident.part, ()) if one.attempt == number],
+            memory_use=[one.memory for one in samples],
+            input_ranges=[seen for one in samples if (seen := one.input_range) is not None],
+            update_ratios=[ratio for one in samples if (ratio := one.update_of(incident.part)) is not None],
         )
 
     def keep_sample(self, step: AlignedStep) -> None:
         """Keeps what diagnoses read of a sampled step."""
         self.last_sampled = step.without_arrays()
-        self.memory.append(MemoryUse.of(step))
-        if (seen := InputRange.of(step)) is not None:
-            self.input_ranges.append(seen)
         wholes: list[tuple[str, AlignedStep, Sequence[Layer]]] = [("", self.last_sampled, self.layers)]
         wholes += [(part.name, narrowed(self.last_sampled, part), layers_of(self.layers, part)) for part in self.parts]
-        for name, sampled, layers in wholes:
-            ratio = Updates().of(sampled, layers)
-            if ratio is not None:
-                kept = self.update_ratios.setdefault(name, deque(maxlen=RECENT_SAMPLES))
-                kept.append(UpdateRatio(step.attempt, step.step, ratio))
+        found = ((name, Updates().of(sampled, layers)) for name, sampled, layers in wholes)
+        self.samples.append(SampleFacts.of(step, {name: ratio for name, ratio in found if ratio is not None}))
+
+    @property
+    def memory(self) -> list[MemoryUse]:
+        """Memory use in the last sampled steps, oldest first."""
+        return [one.memory for one in self.samples]
 
     def scheduler_steps_at(self, step: int) -> int | None:
         """What the scheduler had counted at a step, by the last report of the attempt so far and its pace."""

@@ -56,6 +56,9 @@ class Sink:
     def attempt_began(self, job: Job) -> None:
         """A launch was recognised."""
 
+    def attempt_changed(self, job: Job) -> None:
+        """The attempt is over, or goes on after all."""
+
     def member_changed(self, job: Job, member: Member) -> None:
         """A rank joined, left or failed."""
 
@@ -174,8 +177,8 @@ class Pipeline:
         if known is not None and known.hello.incarnation == hello.incarnation:
             member.step, member.last_seq = known.step, known.last_seq
             member.num_missed, member.num_dropped = known.num_missed, known.num_dropped
-        job.attempt.members[hello.rank] = member
-        if hello.rank == min(job.attempt.members) or not job.layers:
+        job.attempt.put(member)
+        if hello.rank == job.attempt.first_rank or not job.layers:
             job.describe(hello)
         self._sink.member_changed(job, member)
         return member
@@ -184,6 +187,8 @@ class Pipeline:
         """A rank sent its Bye."""
         member.state = "terminated" if bye.signal else "failed" if bye.error else "left"
         member.error = bye.signal or bye.error
+        if job.attempt is not None:
+            job.attempt.note_state(member)
         self._sink.member_changed(job, member)
 
     def declare(self, job: Job, event: Event) -> None:
@@ -211,24 +216,29 @@ class Pipeline:
 
         return Change(record, apply)
 
-    def advance(self, now: float, between: Callable[[], None] = lambda: None) -> None:
+    def advance(
+        self, now: float, between: Callable[[], None] = lambda: None, *, read_until: float | None = None
+    ) -> None:
         """Closes the steps that are due and, about once a second, runs the rules that are triggered by time.
 
-        `between` is called after each job: the loop lets readers in.
+        `between` is called after each job: the loop lets readers in. `read_until`: messages of later than this may wait
+        to be read, so no rank is late or silent yet for lack of them.
         """
+        until = now if read_until is None else read_until
         is_tick = now >= self._next_tick
         if is_tick:
             if now - self._last_tick > OWN_GAP_SECONDS:
                 self._awake_since = now
             self._next_tick, self._last_tick = now + TICK_SECONDS, now
         for job in list(self._state.jobs.values()):
-            if job.attempt is None or self._is_quarantined(job, now):
+            is_open = job.attempt is not None and job.attempt.aligner.is_open
+            if not (is_open or is_tick) or job.attempt is None or self._is_quarantined(job, now):
                 continue
             with self._state.guard.watch("step", job, now):
-                self._close_steps(job, now)
+                self._close_steps(job, now, until=until)
             if is_tick and job.attempt.members:
                 with self._state.guard.watch("tick", job, now):
-                    self._tick(job, job.attempt, now)
+                    self._tick(job, job.attempt, now, until)
             between()
 
     def _is_quarantined(self, job: Job, now: float) -> bool:
@@ -247,18 +257,25 @@ class Pipeline:
         attempt.engine.resume()
         return False
 
-    def _tick(self, job: Job, attempt: Attempt, now: float) -> None:
-        why = self._why_over(job, now)
+    def _tick(self, job: Job, attempt: Attempt, now: float, until: float) -> None:
+        why = self._why_over(job, until)
+        if not why and attempt.is_over and job.last_seen < self._awake_since:
+            return  # the daemon has just come back: the run stays over until one of its ranks is heard
         if not why:
-            attempt.is_over = False
-            self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
+            self._set_over(job, attempt, is_over=False)
+            self._found(job, attempt.engine.run(job.view(until, job.declared()), "tick"), now)
         elif not attempt.is_over or job.incidents.open or job.episodes.open:
             is_lost = job.state not in OVER_STATES
             if not is_lost:  # rules that waited for its ranks end, and what its ranks ended with is found
-                self._found(job, attempt.engine.run(job.view(now, job.declared()), "tick"), now)
-            attempt.is_over = True
+                self._found(job, attempt.engine.run(job.view(until, job.declared()), "tick"), now)
+            self._set_over(job, attempt, is_over=True)
             # A launcher that starts it again, or a rank that comes back, goes on with the same incidents.
             self._end(job, now, why, is_cut=job.state == "crashed")
+
+    def _set_over(self, job: Job, attempt: Attempt, *, is_over: bool) -> None:
+        if attempt.is_over != is_over:
+            attempt.is_over = is_over
+            self._sink.attempt_changed(job)
 
     def _why_over(self, job: Job, now: float) -> str:
         """Why nothing more will come of the attempt; empty while something may.
@@ -321,14 +338,14 @@ class Pipeline:
         if incident is not None:
             self._sink.incident_changed(job, incident)
 
-    def _close_steps(self, job: Job, now: float, *, is_final: bool = False) -> None:
+    def _close_steps(self, job: Job, now: float, *, until: float | None = None, is_final: bool = False) -> None:
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
         for step in attempt.aligner.close(
             attempt.gone,
             attempt.world,
             job.layers,
-            now,
+            now if until is None else until,
             main_group=job.main_group,
             is_total_whole=GRADIENT_NORM in job.visible,
             is_final=is_final,

@@ -57,6 +57,8 @@ class State:
     num_bytes: int = 0
     turn_seconds: float = 0.0
     """How long the last turn of the receiving loop took, without the time it waited."""
+    behind_seconds: float = 0.0
+    """For how long messages have been waiting to be read; 0 while the daemon keeps up."""
     num_peers: int = 0
     journal_failures: int = 0
     journal_error: str = ""

@@ -12,7 +12,7 @@ nothing is sent.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -22,15 +22,18 @@ from caboose_daemon.jobs.pipeline import Pipeline, Sink
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback import bad_spans, hunting
 from caboose_daemon.rollback.aftermath import Aftermath, start_of
+from caboose_daemon.rollback.attribution import attribute
 from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
+from caboose_daemon.rollback.hindsight import look_back
 from caboose_daemon.rollback.modes import effective, owners_mode
 from caboose_daemon.rollback.plan import make_plan
 from caboose_daemon.rollback.target import ahead, choose, notice, on_all, pace, stride
 from caboose_daemon.rollback_state.cost import weigh
-from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.decision import Decision, number_of
 from caboose_daemon.rollback_state.ladder import Rung, climb, spent
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.rollback_state.loss_level import Losses
+from caboose_daemon.rollback_state.record import Weighed
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.rollback_state.triage import Triage, judge
 from caboose_daemon.steps.settings import number
@@ -160,6 +163,7 @@ class Policy:
         broken = self._aftermath.follow(job, attempt)
         if broken is not None and not cases:
             cases.append(_Case(*broken, since=attempt.began))
+        look_back(job, self._sink)
         record.is_holding = bool(cases)  # also if acknowledged: older snapshots must not be replaced
         self._keep_ledger(job, attempt, now)
         if job.state == "running" and not cases:
@@ -222,6 +226,7 @@ class Policy:
         open_now = [i for i in job.incidents.open if bad_spans.open_episodes(i, attempt.number)]
         record.triages = {}
         record.notes = {}
+        record.weighed = {n: w for n, w in record.weighed.items() if any(i.number == n for i in open_now)}
         losses = Losses.of(job.recent, attempt.number) if open_now else None
         for incident in open_now:
             assert losses is not None, "set if there is an open incident"
@@ -255,7 +260,8 @@ class Policy:
                 job, case, f"the command expired before step {pending}; it is proposed again after that step"
             )
         num_tried = sum(d.kind == "rollback" and d.state in ("aborted", "expired") and not d.was_paused for d in before)
-        rung = climb(record.decisions, triage.began, config)
+        attribution = attribute(job, job.incidents.find(number_of(case.trigger)), triage.began)
+        rung = climb(record.decisions, triage.began, config, attribution)
         boundary = self._boundary(job, attempt, num_tried)
         until = max((record.cool_until, *self._own_cool_down(job)))
         if boundary < until and record.mode == "auto":
@@ -269,20 +275,19 @@ class Policy:
             boundary=boundary,
             skip=skip,
             caution=config.caution,
+            patience=config.patience_steps,
             restore_steps=self._restore_steps(job),
         )
+        record.weighed[case.incident] = Weighed(cost, None if target is None else target.step, boundary)
         if not cost.is_worth_it:
             return self._not_yet(job, case, cost.reason)
-        if triage.age < config.patience_steps and not cost.is_certain:
-            return self._not_yet(job, case, f"{triage.age} steps since it began; waiting for {config.patience_steps}")
         draft = self._draft(job, attempt, case, rung, now)
-        draft = msgspec.structs.replace(draft, num_tried=num_tried)
+        draft = msgspec.structs.replace(draft, num_tried=num_tried, attribution=attribution)
         if target is None:
             is_known = rung.number > 1 and len(record.holdings) >= attempt.world
             if is_known:
                 return self._exhaust(job, draft, f"no snapshot is left to roll back to: {line}", before)
             return self._refuse(job, draft, line, before)
-        unskipped = "no batches are skipped: the loader is not watched (monitor.watch)"
         draft = msgspec.structs.replace(
             draft,
             cost=cost,
@@ -290,7 +295,7 @@ class Policy:
             boundary=boundary,
             skip=skip,
             lr_scale=rung.lr_scale,
-            why=(line, *rung.why, *((unskipped,) if rung.skip > skip else ())),
+            why=(line, *rung.why, *_cannot_skip(rung, skip, record.holdings.values())),
         )
         if record.budget_left(config.budget, now) <= 0:
             budget = "the ranks' rollback budget"
@@ -337,7 +342,7 @@ class Policy:
             mode=job.rollback.mode,
             trigger=case.trigger,
             rung=rung.number,
-            triage=case.triage,
+            triage=msgspec.structs.replace(case.triage, futures=None),
         )
 
     def _target(self, job: Job, attempt: Attempt, case: _Case, rung: Rung) -> tuple[Held | None, str]:
@@ -395,6 +400,14 @@ class Policy:
             return True
         self.commander.note(job, msgspec.structs.replace(draft, state="exhausted", outcome=why, closed_time=draft.time))
         return True
+
+
+def _cannot_skip(rung: Rung, skip: int, holdings: Iterable[Holdings]) -> Iterator[str]:
+    """States that batches cannot be skipped, in a run whose loader is not watched."""
+    if rung.skip > skip:
+        yield f"{rung.skip} steps of data should be skipped and are not: the loader is not watched (monitor.watch)"
+    elif not all(each.can_skip for each in holdings):
+        yield "no more batches can be skipped than those already fed: the loader is not watched (monitor.watch)"
 
 
 def _is_before(entry: LedgerEntry, decision: Decision) -> bool:

@@ -19,7 +19,9 @@ from caboose_daemon.rollback.commander import NO_JOURNAL, Commander
 from caboose_daemon.rollback.hunting import broken, can_hunt, snapshot_for
 from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.rollback.target import ahead, choose, common, held_on, notice, pace, stride
+from caboose_daemon.rollback_state.cost import Cost, weigh
 from caboose_daemon.rollback_state.decision import Decision
+from caboose_daemon.rollback_state.triage import Triage
 from caboose_wire import Held
 from caboose_wire.rollback import CommandKind
 
@@ -96,7 +98,8 @@ class Requests:
             target, line = self._target(job, attempt, request)
             if target is None:
                 return self._refuse(job, decision, line, request)
-            decision = msgspec.structs.replace(decision, target=target.step, why=(line,))
+            triage, cost = self._weighed(job, target.step, boundary, request.skip)
+            decision = msgspec.structs.replace(decision, target=target.step, why=(line,), triage=triage, cost=cost)
             if boundary < job.rollback.cool_until:
                 why = f"cool-down after the last rollback until step {job.rollback.cool_until}; the ranks would refuse"
                 return self._refuse(job, decision, why, request)
@@ -108,6 +111,14 @@ class Requests:
         if request.is_dry:
             return decision, None
         return self._commander.giving(job, decision, life_seconds=(boundary - newest) * step_seconds)
+
+    def _weighed(self, job: Job, target: int, boundary: int, skip: int) -> tuple[Triage | None, Cost | None]:
+        """What waiting would cost beside this rollback, by the triage of an open incident; it is shown, not judged."""
+        triage = next((triage for triage in job.rollback.triages.values() if triage.futures is not None), None)
+        if triage is None:
+            return None, None
+        cost = weigh(triage, target=target, boundary=boundary, skip=skip, caution=1.0)
+        return msgspec.structs.replace(triage, futures=None), cost
 
     def _obstacle(self, job: Job, attempt: Attempt | None, request: ManualRequest) -> str:
         record = job.rollback

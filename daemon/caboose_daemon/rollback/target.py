@@ -17,17 +17,14 @@ from statistics import median
 
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
+from caboose_wire.expectation import notice_steps, steps_lost
 from caboose_wire.fields import MAX_COUNT
 
-MIN_NOTICE = 4
-"""Minimum steps between the newest seen step and the boundary."""
 MAX_NOTICE = 20_000
 """Maximum steps; the ranks refuse a boundary further ahead, since it would block other commands."""
 ENOUGH_STEPS = 1000
 ENOUGH_SECONDS = 30.0
 """Upper limit for retries: the larger of these two."""
-NOTICE_SECONDS = 0.5
-"""Until every agent has read its socket and armed, with a margin for busy hosts; the lag of reports is added."""
 MAX_LAG_SECONDS = 10.0
 """The lag is measured with the ranks' clocks; a wrong clock must not move the boundary far ahead."""
 PACE_STEPS = 50
@@ -133,19 +130,15 @@ def ahead(newest: int, num_steps: int, stride: int) -> int:
 def expected_steps_lost(
     holdings: Mapping[int, Holdings], step_seconds: float, lag_seconds: float, margin: int
 ) -> int | None:
-    """Steps that a rollback after a sudden fault loses, besides those until it is decided; None without snapshots.
-
-    A fault begins half a cadence after a snapshot on average; one less than the margin before it is not used.
-    """
+    """Steps that a rollback after a sudden fault loses, besides those until it is decided; None without snapshots."""
     every = max((of_rank.snapshot_every for of_rank in holdings.values()), default=0)
     if not every:
         return None
-    return round(every / 2 + min(margin, every)) + notice(step_seconds, lag_seconds)
+    return steps_lost(every, step_seconds, min(lag_seconds, MAX_LAG_SECONDS), margin)
 
 
 def notice(step_seconds: float, lag_seconds: float, *, num_tried: int = 0) -> int:
     """Steps between the newest one seen and the boundary; doubled for each earlier try."""
-    lag = min(max(0.0, lag_seconds), MAX_LAG_SECONDS)
-    steps = math.ceil((NOTICE_SECONDS + 2.0 * lag) / max(step_seconds, 1e-6)) + 2
+    steps = notice_steps(step_seconds, min(lag_seconds, MAX_LAG_SECONDS))
     enough = max(ENOUGH_STEPS, math.ceil(ENOUGH_SECONDS / max(step_seconds, 1e-6)))
-    return min(MAX_NOTICE, enough, max(MIN_NOTICE, steps) << num_tried)
+    return min(MAX_NOTICE, enough, steps << num_tried)

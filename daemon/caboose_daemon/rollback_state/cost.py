@@ -3,14 +3,15 @@
 Design
 ------
 Waiting loses the shares of the run's progress that were lost since the loss left its level, and those that still will
-be (see `projection` for the model). A rollback loses every step from the snapshot to the boundary, whatever it was
-worth, those whose batches are skipped, and the time to restore, in steps. A rollback is also a risk, so the likely cost
-of waiting must exceed it by a factor (`caution`). If even the least cost of waiting exceeds it, no more evidence is
-needed, and it need not wait for `patience_steps`.
+be (see `futures` for the model). A rollback loses every step from the snapshot to the boundary, whatever it was worth,
+those whose batches are skipped, and the time to restore, in steps. A rollback is also a risk, so the expected cost of
+waiting must exceed it by a factor (`caution`). If it does even in the best of the likely futures, nothing else is
+asked.
 
-A loss that does not fall may pass by itself with the next step, and one that falls may prove to fall all the way. If it
-does, a rollback that would cost more is saved; if it does not, the rollback has become one step dearer. So it is given
-one more step while that chance times the saved steps is at least one step.
+Waiting is not for ever: a rollback can be decided later. After some steps it costs as many steps more, and much may
+have become clear by then. So for several numbers of steps the expected cost of deciding after them is estimated, with
+what the heights until then would show in each future. While one of these is less than a rollback now, it is waited
+for. A rollback that proves needless costs trust too: in this comparison it counts as `patience` steps more.
 
 What a falling loss still loses is never more than the steps of learning between it and its level: learning again is not
 slower than learning was. The same holds for a flat loss if the snapshot is no better than what the run has now. A flat
@@ -18,8 +19,10 @@ loss with a better snapshot available gets no such cap: it is not learning again
 """
 
 import math
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 
 from caboose_daemon.rollback_state.triage import Triage
 
@@ -36,12 +39,14 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     most: float = math.inf
     """The cost of waiting if it does not: the upper end."""
 
-    saved: float = 0.0
-    """Steps expected to be saved by one more step of patience, which costs one step."""
+    later: float = math.inf
+    """The expected cost of deciding some steps later."""
+    after: float = 0.0
+    """That number of steps."""
 
     @property
     def is_worth_it(self) -> bool:
-        return self.is_certain or (self.is_cheaper and self.saved < 1.0)
+        return self.is_certain or (self.is_cheaper and self.going_back <= self.later)
 
     @property
     def is_cheaper(self) -> bool:
@@ -63,21 +68,39 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         worth = "rollback is cheaper" if self.is_cheaper else "waiting is cheaper"
         costs = f"{worth}: waiting loses {waiting} {sign} {self.caution:g} x {self.going_back:.0f} steps of a rollback"
         if self.is_cheaper and not self.is_worth_it:
-            return f"{costs}, but it may pass by itself: one more step is expected to save {self.saved:.1f}"
+            return f"{costs}, but deciding {self.after:.0f} steps later is expected to cost {self.later:.0f}"
         return costs
 
 
-def weigh(triage: Triage, *, target: int, boundary: int, skip: int, caution: float, restore_steps: float = 0.0) -> Cost:
+def weigh(
+    triage: Triage,
+    *,
+    target: int,
+    boundary: int,
+    skip: int,
+    caution: float,
+    patience: float = 0.0,
+    restore_steps: float = 0.0,
+) -> Cost:
     """The cost of each choice."""
     is_better = triage.began - triage.as_of < target
     is_capped = triage.verdict == "recovering" or (triage.verdict == "lingering" and not is_better)
     cap = triage.as_of if is_capped else math.inf
     going_back = boundary - target + skip + restore_steps
+    futures = triage.futures
+    if futures is None:
+        waiting, later, after = triage.lost + min(triage.remaining, cap), math.inf, 0.0
+    else:
+        futures = replace(futures, remaining=np.minimum(futures.remaining, cap))
+        waiting = triage.lost + futures.likely
+        later, after = futures.if_decided_later(triage.lost, going_back + patience)
+        later -= patience
     return Cost(
-        waiting=triage.lost + min(triage.remaining, cap),
+        waiting=waiting,
         least=triage.lost + min(triage.least, cap),
         most=triage.lost + min(triage.most, cap),
         going_back=going_back,
-        saved=triage.hope * max(0.0, going_back - triage.lost - triage.then),
+        later=later,
+        after=after,
         caution=caution,
     )

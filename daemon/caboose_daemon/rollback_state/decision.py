@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from caboose_daemon.rollback_state.attribution import Attribution, Cordon, cordon_of
 from caboose_daemon.rollback_state.cost import Cost
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_wire.rollback import CommandKind, RollbackMode
@@ -65,6 +66,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The step whose batch a hunt reruns."""
     skip: int = 0
     lr_scale: float = 1.0
+    attribution: Attribution | None = None
+    """What the problem was attributed to, where that changed the decision."""
     why: tuple[str, ...] = ()
     """Reasons for the choice, or for doing nothing."""
     state: DecisionState = "advised"
@@ -91,6 +94,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     steps_lost: int = 0
     continuity: str = ""
     """How the loss continued afterwards; empty until known."""
+    saved: float | None = None
+    """Steps of training that an advised rollback would have saved, below 0 if it would have cost more; None until its
+    incident is over."""
+    hindsight: str = ""
+    """The same in one line."""
 
     @property
     def id(self) -> str:
@@ -100,7 +108,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def incident(self) -> int:
         """The incident's number; 0 for a manual request."""
-        return int(self.trigger.rpartition("/")[2] or 0)
+        return number_of(self.trigger)
+
+    @property
+    def cordon(self) -> Cordon | None:
+        """Advice to take a machine out, if one is at fault."""
+        return cordon_of(self.attribution)
 
     @property
     def is_open(self) -> bool:
@@ -159,13 +172,23 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             answers = sorted(self.num_answers.items(), reverse=self.state == "committed")
             counts = ", ".join(f"{num} {words.get(outcome, outcome)}" for outcome, num in answers)
             lines.append(f"command {self.command}: of {self.world} ranks, {counts}")
+        if self.kind == "rollback":
+            caveats = {answer.detail for answer in self.answers if answer.outcome == "accepted" and answer.detail}
+            lines += [f"before the boundary: {caveat}" for caveat in sorted(caveats)]
         if self.kind == "hunt":
             lines += [answer.detail for answer in self.answers if answer.outcome == "done" and answer.detail]
         if self.outcome:
             lines.append(self.outcome)
         if self.continuity:
             lines.append(self.continuity)
+        if self.hindsight:
+            lines.append(self.hindsight)
         return lines
+
+
+def number_of(trigger: str) -> int:
+    """The number of the incident with this id; 0 where there is none."""
+    return int(trigger.rpartition("/")[2] or 0)
 
 
 def with_answers(decision: Decision, answers: dict[int, Answer]) -> Decision:

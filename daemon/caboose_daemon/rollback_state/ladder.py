@@ -7,11 +7,16 @@ either (runs replayed unchanged spiked again a hundred steps later). So the seco
 many steps of data as the problem lasted, and lowers the learning rate. Where `quiet_steps` have passed since, snapshots
 taken meanwhile are proven and used; the rest is the same. This continues until the budget is spent or no
 untried snapshot is left.
+
+What the problem is attributed to changes the rung. A jump of the schedule is undone with the first rollback, and no
+data are at fault. After a bad batch the rate is not at fault: only data are skipped. Where a machine is at fault
+neither is changed: the rollback saves what was learned, and the advice to take the machine out is what helps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from caboose_daemon.rollback_state.attribution import Attribution, cordon_of
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.settings import RollbackConfig
 
@@ -42,8 +47,31 @@ def spent(decisions: Iterable[Decision], now: float) -> int:
     )
 
 
-def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> Rung:
+def climb(
+    decisions: Iterable[Decision], onset: int, config: RollbackConfig, attribution: Attribution | None = None
+) -> Rung:
     """The rung for a problem that began at `onset`, given the rollbacks before it (oldest first)."""
+    rung = _next(decisions, onset, config)
+    return rung if attribution is None else _adapted(rung, attribution)
+
+
+def _adapted(rung: Rung, attribution: Attribution) -> Rung:
+    """The rung, changed by what the problem is attributed to."""
+    match attribution.to:
+        case "schedule_jump":
+            scale = attribution.lr_scale if rung.number == 1 else min(rung.lr_scale, attribution.lr_scale)
+            return replace(rung, skip=0, lr_scale=scale, why=(*rung.why, f"learning rate: {attribution.text}"))
+        case "bad_batch":
+            fix = "its steps are not fed again" if rung.number == 1 else "data are skipped, the learning rate is kept"
+            return replace(rung, lr_scale=1.0, why=(*rung.why, f"data: {attribution.text}; {fix}"))
+        case "bad_rank":
+            cordon = cordon_of(attribution)
+            advice = attribution.text if cordon is None else cordon.text
+            return replace(rung, skip=0, lr_scale=1.0, why=(*rung.why, advice))
+
+
+def _next(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> Rung:
+    """The rung, whatever the problem is attributed to."""
     past = [d for d in decisions if d.kind == "rollback" and d.state == "committed" and d.boundary is not None]
     chain: list[Decision] = []
     first_onset = onset
@@ -62,8 +90,8 @@ def climb(decisions: Iterable[Decision], onset: int, config: RollbackConfig) -> 
     # What was saved after a quiet time is proven: only the data and the rate are changed then.
     is_soon = first_onset - last.boundary <= config.quiet_steps
     why = (
-        f"the rollback at step {last.boundary} (decision {last.number}) did not last: "
-        f"{'using an older snapshot, ' if is_soon else ''}skipping more data, lowering the learning rate"
+        f"the rollback at step {last.boundary} (decision {last.number}) did not last"
+        f"{': using an older snapshot' if is_soon else ''}"
     )
     used = frozenset(decision.target for decision in chain if decision.target is not None)
     older_than = last.target if is_soon else None

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from caboose_daemon.rollback_state.continuity import Continuity
+from caboose_daemon.rollback_state.cost import Cost
 from caboose_daemon.rollback_state.decision import Answer, Decision
 from caboose_daemon.rollback_state.ladder import spent
 from caboose_daemon.rollback_state.ledger import RECORDED, Ledger, saved_step
@@ -24,6 +25,15 @@ Standing = Literal["off", "advise", "ready", "sent", "checking", "exhausted"]
 """ready: may act. sent: a command is on its way. checking: the loss after a rollback is being checked."""
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """What a rollback of an open incident would be, and its cost beside that of waiting."""
+
+    cost: Cost
+    target: int | None
+    boundary: int
+
+
 @dataclass
 class RollbackRecord:
     """The rollback state of one job."""
@@ -35,6 +45,10 @@ class RollbackRecord:
     """By rank, for the current attempt."""
     triages: dict[int, Triage] = field(default_factory=dict)
     """Of open incidents, by number."""
+    weighed: dict[int, Weighed] = field(default_factory=dict)
+    """The last comparison of waiting and going back for open incidents, by number."""
+    lost_by_waiting: dict[int, float] = field(default_factory=dict)
+    """Steps of training lost since incidents began, by number."""
     notes: dict[int, str] = field(default_factory=dict)
     """Why nothing is done about an open incident for now, by number."""
     mode: RollbackMode = "off"
@@ -87,6 +101,7 @@ class RollbackRecord:
         record.decisions, record.ledger = self.decisions.copy(), self.ledger.copy()
         record.holdings, record.answers = dict(self.holdings), dict(self.answers)
         record.triages, record.notes = dict(self.triages), dict(self.notes)
+        record.weighed, record.lost_by_waiting = dict(self.weighed), dict(self.lost_by_waiting)
         return record
 
     def _rolled_back_to(self, attempt: int) -> Decision | None:
@@ -104,6 +119,7 @@ class RollbackRecord:
         self.ledger.continue_from(start_step if target is None else target)
         self.holdings.clear()
         self.triages.clear()
+        self.weighed.clear()
         self.notes.clear()
         self.num_skipped = 0
         self._scaler = SkippedSteps()

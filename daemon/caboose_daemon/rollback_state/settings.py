@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from caboose_wire.expectation import MARGIN_STEPS
+
 Exhausted = Literal["page", "stop"]
 
 
@@ -19,10 +21,11 @@ class RollbackConfig:
     """Rollbacks of one job in 24 hours; after that a person is needed. The ranks also have a budget."""
     cooldown_steps: int = 200
     """Steps after a rollback before the next one is considered."""
-    margin_steps: int = 5
+    margin_steps: int = MARGIN_STEPS
     """Steps before the onset by which a snapshot must have been taken; raise it if problems are detected late."""
     patience_steps: int = 10
-    """Steps to wait after the onset before acting, unless even the least cost of waiting is higher."""
+    """Steps that a rollback which proves needless counts for, beside those it loses: the more, the longer it waits
+    while a disturbance may still pass."""
     caution: float = 1.25
     """The likely cost of waiting must be this many times that of a rollback."""
     horizon_steps: int = 1000

@@ -7,9 +7,9 @@ with the run itself (see `loss_level`). The loss is away if its recent median is
 steps scatter. Whether it falls, is flat or rises is a straight-line fit to the later half of the time since, so the way
 up to the peak does not count forever.
 
-What is still lost is projected from there (see `projection`). The rate of a fall is that of its logarithm over the
-later half of the time, weighted by how far each loss is above the noise. The level moves on with the trend it had
-before: learning curves are close to straight lines over the logarithm of the step, so a falling one is continued so.
+What is still lost follows from what the loss may do next (see `futures`). The rate of a fall is that of its logarithm
+over the later half of the time, weighted by how far each loss is above the noise. The level moves on with the trend it
+had before: learning curves are close to straight lines over the logarithm of the step, so a fall is continued so.
 
 Nothing is projected for losses that are not finite: NaN weights stay NaN. The weights are lost if no rank has a finite
 loss; a NaN on some ranks only comes from their data, and something kept it out of the weights.
@@ -23,8 +23,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from caboose_daemon.rollback_state.falling import fall_rate, with_residues
+from caboose_daemon.rollback_state.falling import fall_rate, steps_back
+from caboose_daemon.rollback_state.futures import Futures, Raised, foresee, horizon, share
 from caboose_daemon.rollback_state.loss_level import (
+    LEVEL_STEPS,
+    MEDIAN,
     MIN_BEFORE,
     NOISE_STEPS,
     SURE,
@@ -39,15 +42,19 @@ from caboose_daemon.rollback_state.loss_level import (
     progress,
     smoothed,
 )
-from caboose_daemon.rollback_state.projection import Height, horizon, project, share, steps_back
+from caboose_daemon.rollback_state.outlook import Outlook, outlook
 from caboose_daemon.rules.parts.curve import trend
 
 Verdict = Literal["unmoved", "unknown", "early", "recovering", "lingering", "diverging"]
 
 LAST = 5
 """Losses whose median is the current loss."""
+UNSURE = MEDIAN * math.hypot(1.0 / math.sqrt(LAST), 1.0 / math.sqrt(LEVEL_STEPS))
+"""Error of the current loss against its level, both medians, in noises of single steps."""
 RISE = 0.1
 """Minimum recent rise, as a share of the excess, to count as rising."""
+UNLIKELY = 0.05
+"""Probability beyond each end of what waiting is expected to lose."""
 LOST_AFTER = 3
 """Consecutive non-finite losses after which the weights count as lost."""
 
@@ -76,10 +83,10 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     """The same if all goes well: the lower end of the projection's band."""
     most: float = math.inf
     """The same if it does not: the upper end."""
-    hope: float = 0.0
-    """Probability per step that it proves to be the better case: a loss that passes, or falls all the way."""
-    then: float = 0.0
-    """The steps still to be lost in that case."""
+    futures: Futures | None = None
+    """What the loss may do next; not recorded with a decision."""
+    outlook: Outlook | None = None
+    """The same to be drawn."""
     rate: float = 0.0
     """Share of its height by which the loss falls at each step; 0 if it does not."""
     as_of: float = math.inf
@@ -141,7 +148,8 @@ def judge(
         progress=gained,
         lost=float(shares.mean()) * (step - began + 1),
     )
-    return _follow(losses, facts, steps[is_finite], values[is_finite], excess[is_finite], horizon(step, total_steps))
+    num_ahead = horizon(step, total_steps)
+    return _follow(losses, facts, steps[is_finite], values[is_finite], excess[is_finite], num_ahead, slope)
 
 
 def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage:
@@ -157,13 +165,19 @@ def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage
 
 
 def _follow(
-    losses: Losses, facts: Triage, steps: NDArray[np.int64], values: Floats, excess: Floats, num_ahead: float
+    losses: Losses,
+    facts: Triage,
+    steps: NDArray[np.int64],
+    values: Floats,
+    excess: Floats,
+    num_ahead: float,
+    slope: float,
 ) -> Triage:
     now, peak, noise, began = facts.excess, facts.peak, facts.noise, facts.began
     where = f"loss {facts.level + now:.4g} against {facts.level:.4g} before step {began}"
-    if now <= SURE * noise:
+    if now <= SURE * UNSURE * noise:
         has_moved = peak > SURE * noise
-        how = f"{where}: {'back ' if has_moved else ''}within {SURE:g}x its noise ({noise:.3g})"
+        how = f"{where}: {'back ' if has_moved else ''}within its noise ({noise:.3g})"
         verdict: Verdict = "recovering" if has_moved else "unmoved"
         return replace(facts, verdict=verdict, remaining=0.0, most=0.0, reasons=(how,))
     where = f"{where}: {now / noise:.1f}x its noise ({noise:.3g}) above, peak {peak / noise:.1f}x"
@@ -173,59 +187,49 @@ def _follow(
     high = as_of(losses, facts.level + now, began)
     if math.isfinite(high):
         where = f"{where}; last this high {high:.0f} steps before that"
-    height = Height(
-        excess=now,
-        progress=facts.progress,
-        noise=noise,
-        age=facts.step - began + 1,
-        horizon=num_ahead,
+    verdict, rate, how = _movement(facts, steps, values, excess)
+    futures = foresee(
+        Raised(
+            steps=steps,
+            excess=excess,
+            level=facts.level,
+            noise=noise,
+            progress=facts.progress,
+            age=facts.step - began + 1,
+            horizon=num_ahead,
+        )
     )
-    verdict, height, how = _movement(height, peak, steps, values, excess)
-    left = project(height)
-    if verdict == "recovering":
-        left = with_residues(height, left, steps, excess)
-        how = f"{how}, {_steps(left.likely)} of training lost until then ({_steps(left.least)} to {_steps(left.most)})"
-    else:
-        how = f"{how}: {_steps(left.likely)} of training still to be lost"
+    least, most = futures.quantile(UNLIKELY), futures.quantile(1.0 - UNLIKELY)
+    how = f"{how}: {_steps(futures.likely)} of training still to be lost by waiting ({least:.0f} to {_steps(most)})"
     return replace(
         facts,
         verdict=verdict,
-        remaining=left.likely,
-        least=left.least,
-        most=left.most,
-        hope=left.hope,
-        then=left.then,
-        rate=height.rate,
+        remaining=futures.likely,
+        least=least,
+        most=most,
+        futures=futures,
+        outlook=outlook(futures, losses.steps, losses.values, began, facts.level, slope),
+        rate=rate,
         as_of=high,
         reasons=(where, how),
     )
 
 
-def _movement(
-    height: Height, peak: float, steps: NDArray[np.int64], values: Floats, excess: Floats
-) -> tuple[Verdict, Height, str]:
+def _movement(facts: Triage, steps: NDArray[np.int64], values: Floats, excess: Floats) -> tuple[Verdict, float, str]:
     """Whether the height falls, rises or stays, and how fast: measured over the later half of the time."""
     num = max(LAST, min(NOISE_STEPS, len(excess) // 2))
     steps, half = steps[-num:], excess[-num:]
     span = int(steps[-1] - steps[0]) + 1
-    rate, error = fall_rate(steps, half, height.noise)
-    if rate > SURE * error and height.excess < peak:
-        height = msgspec.structs.replace(height, rate=rate, error=error)
-        return (
-            "recovering",
-            height,
-            f"falling by {100 * rate:.2g} % of the excess per step: "
-            + (f"back in about {steps_back(height):.0f} steps"),
-        )
+    rate, error = fall_rate(steps, half, facts.noise)
+    if rate > SURE * error and facts.excess < facts.peak:
+        back = steps_back(facts.excess, facts.noise, rate)
+        how = f"falling by {100 * rate:.2g} % of the excess per step, back in about {back:.0f} steps"
+        return "recovering", rate, how
     line = trend(values[-num:].tolist())
-    if line.rises(SURE) and line.change > max(SURE * height.noise, RISE * height.excess):
+    if line.rises(SURE) and line.change > max(SURE * facts.noise, RISE * facts.excess):
         rise = line.change / max(1, span - 1)
-        return (
-            "diverging",
-            msgspec.structs.replace(height, rise=rise),
-            f"rising for {height.age} steps, by {rise:.3g} per step",
-        )
-    return "lingering", height, f"not falling for {span} steps"
+        return "diverging", 0.0, f"rising for {facts.age + 1} steps, by {rise:.3g} per step"
+    return "lingering", 0.0, f"not falling for {span} steps"
 
 
 def _steps(num: float) -> str:

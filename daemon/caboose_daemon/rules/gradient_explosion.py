@@ -18,6 +18,7 @@ during a learning-rate warm-up is learned as the level.
 import math
 from dataclasses import dataclass
 
+from caboose_daemon.format import amount
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
@@ -124,7 +125,8 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         onset = self._lasting.onset if self._lasting.onset is not None else step.step
         how = f", doubled {self._num_doubled} times in a row" if is_doubling else ""
         loss = "; the loss is high too" if is_loss_high else ""
-        summary = f"gradient norm {norm:.3g} against {level:.3g} before step {onset:,} ({norm / level:.3g}x){how}{loss}"
+        times = f"{amount(norm)} against {amount(level)} before step {onset:,} ({amount(norm / level)}x)"
+        summary = f"gradient norm {times}{how}{loss}"
         return self._finding(step.step, norm, self._worst, "open", summary)
 
     def resume(self, finding: Finding) -> None:

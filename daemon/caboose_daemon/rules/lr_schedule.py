@@ -27,6 +27,7 @@ loss.
 import math
 from dataclasses import dataclass
 
+from caboose_daemon.format import amount
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.updates import Updates
@@ -230,7 +231,7 @@ class LrSchedule(Rule[LrScheduleConfig]):
     def _fault_of(self, kind: str, step: AlignedStep, lr: float, before: float) -> _Fault:
         onset = step.step
         if kind == "jump":
-            times = f" {lr / before:.3g}x" if before > 0 else ""
+            times = f" {amount(lr / before)}x" if before > 0 else ""
             summary = f"learning rate jumped{times} ({before:.3g} to {lr:.3g}) at step {onset:,}, outside its schedule"
         elif kind == "reset":
             summary = f"scheduler restarted at step {onset:,}: its step count went back, learning rate now {lr:.3g}"

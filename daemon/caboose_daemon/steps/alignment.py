@@ -10,6 +10,9 @@ and dropped. At most `MAX_OPEN` steps are open; beyond that the oldest closes ea
 Waiting costs as much as ranks have reported, not as many as the claimed world has. Closing a step costs as much as
 its world: so one call closes at most `MAX_CLOSED_RANKS` / world steps, and the others wait for the next. Reports for
 more than twice `MAX_OPEN` open steps are dropped and counted as late.
+
+A deadline passes only while the daemon reads: one that cannot keep up calls no step incomplete whose reports wait in
+its own mailbox.
 """
 
 from collections import deque
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
+from caboose_daemon.steps.arrivals import Arrivals
 from caboose_daemon.steps.reduce_ranks import are_apart
 from caboose_wire import Layer, StepReport
 
@@ -44,7 +48,7 @@ class Aligner:
         self._min_deadline = min_deadline
         self._deadline_steps = deadline_steps
         self._open: dict[int, _OpenStep] = {}
-        self._reached: dict[int, int] = {}
+        self._arrivals = Arrivals()
         self._durations: deque[float] = deque(maxlen=31)
         self.last_closed = -1
         self.num_late = 0
@@ -53,8 +57,13 @@ class Aligner:
         self._num_equal = self._num_apart = 0
         self._is_local = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a step waits for ranks."""
+        return bool(self._open)
+
     def add(self, rank: int, report: StepReport, now: float) -> None:
-        self._reached[rank] = max(report.step, self._reached.get(rank, -1))
+        self._arrivals.add(rank, report.step)
         if report.step <= self.last_closed:
             self.num_late += 1
             return
@@ -82,12 +91,12 @@ class Aligner:
     ) -> Iterator[AlignedStep]:
         """The steps that are complete or overdue, in order; no step waits for ranks that are gone, or if it is final.
 
-        One whose reports cannot be combined is lost.
+        `now`: the time until which all messages have been read. One whose reports cannot be combined is lost.
         """
         if not self._open:
             return
         num_expected = 0 if is_final else world - len(gone)
-        watermark = self._watermark(gone, num_expected)
+        watermark = self._arrivals.watermark(gone, num_expected)
         deadline = self.deadline_seconds
         for number in sorted(self._open)[: max(1, MAX_CLOSED_RANKS // world)]:
             step = self._open[number]
@@ -129,15 +138,6 @@ class Aligner:
             self._num_apart = 0 if is_settled else self._num_apart
         self._is_local = self._num_apart >= (SETTLED_STEPS if is_settled else DECIDING_STEPS)
         return self._is_local or (is_apart and not is_settled)
-
-    def _watermark(self, gone: Set[int], num_expected: int) -> int:
-        """The last step that every expected rank has reached; the last one of all if no rank is expected."""
-        if not num_expected:
-            return max(self._reached.values(), default=-1)
-        if len(self._reached) < num_expected:
-            return -1
-        reached = [step for rank, step in self._reached.items() if rank not in gone]
-        return min(reached) if len(reached) == num_expected else -1
 
     @property
     def deadline_seconds(self) -> float:

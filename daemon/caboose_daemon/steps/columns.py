@@ -12,6 +12,7 @@ None means that a number was not reported. NaN means that NaN was reported. SQLi
 can be NaN has a bit of its own in the column `bad` of the journal (`nan_bit`).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
@@ -82,7 +83,7 @@ def _column(label: str, of: Callable[[Any], Any], *, default: Any = MISSING, **o
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and np.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _phase(name: str) -> Callable[[AlignedStep], float | None]:

@@ -34,9 +34,11 @@ from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
 from caboose_daemon.steps import named
+from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.steps.samples.sample import Sample, pack
+from caboose_daemon.steps.view import GONE
 from caboose_daemon.store import step_table
 from caboose_daemon.store.database import Database, JournalError
 from caboose_daemon.store.marker import Marker
@@ -50,6 +52,8 @@ logger = logging.getLogger("caboose.daemon")
 MAX_WAITING = 200_000
 MAX_WAITING_SAMPLES = 128
 """Samples are large; further ones are lost while the file cannot be written."""
+MAX_REPORTS = 512
+"""Ranks whose last reports are kept for a restart; of a larger job none are."""
 MAX_ROWS = 5_000
 """Rows of one transaction; a turn rarely has as many, the time after a full disk does."""
 RETRY_SECONDS = 0.25
@@ -131,7 +135,16 @@ class Journal(Sink):
             reason=attempt.reason,
             start_step=attempt.start_step,
             proof=attempt.proof,
+            is_over=int(attempt.is_over),
         )
+
+    def attempt_changed(self, job: Job) -> None:
+        """Writes whether it is over, and how far the ranks had come that sent no Bye."""
+        self.attempt_began(job)
+        members = job.attempt.members.values() if job.attempt is not None else ()
+        for member in members:
+            if member.state not in GONE:
+                self.member_changed(job, member)
 
     def member_changed(self, job: Job, member: Member) -> None:
         """Writes the rank, so that a restarted daemon knows its ranks."""
@@ -161,7 +174,16 @@ class Journal(Sink):
             self._put(job, "latest_samples", body=_encoded(layer_table(job)))
         if job.meters.sample is not None:
             self._keep(job, job.meters.sample, summary.attempt)
+        if job.last_sampled is not None and job.last_sampled.step == summary.step:
+            self._put_facts(job, job.last_sampled)
         self._num_steps += 1
+
+    def _put_facts(self, job: Job, sampled: AlignedStep) -> None:
+        """What diagnoses and the page read of the last sampled step."""
+        if job.samples:
+            self._put(job, "sample_facts", attempt=sampled.attempt, step=sampled.step, body=_encoded(job.samples[-1]))
+        if len(sampled.reports) <= MAX_REPORTS:
+            self._put(job, "last_reports", attempt=sampled.attempt, body=_encoded(sampled.reports))
 
     def _put_named(self, job: Job, attempt: int, step: int, numbers: Iterable[NamedNumber]) -> None:
         for number in numbers:

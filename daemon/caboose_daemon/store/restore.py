@@ -21,10 +21,11 @@ from caboose_daemon.incidents.episodes import MAX_KEPT as MAX_EPISODES
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.incidents.incident_log import MAX_KEPT
-from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_STEPS, Attempt, Job, Member
+from caboose_daemon.jobs.job import RECENT_EVENTS, RECENT_SAMPLES, RECENT_STEPS, Attempt, Job, Member
 from caboose_daemon.jobs.totals import JobTotals
 from caboose_daemon.rollback import bad_spans
 from caboose_daemon.rollback_state.record import MAX_DECISIONS
+from caboose_daemon.steps.aligned import combine
 from caboose_daemon.steps.columns import PartNumbers, StepSummary
 from caboose_daemon.steps.named import NamedNumber, in_order
 from caboose_daemon.steps.regimes import RegimeTracker
@@ -102,12 +103,14 @@ class _JobReader:
         job = Job(name=row.name, created=row.created, num_attempts=last.number)
         job.attempt = make_attempt(job, last.world, last.launch, last.agent_attempt, now)
         job.attempt.reason, job.attempt.start_step, job.attempt.proof = last.reason, last.start_step, last.proof
-        for hello in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
-            job.describe(hello)
+        described = Hello(job=job.name, rank=0, world=last.world, host="", pid=0, incarnation="")
+        for described in self._rows("descriptions", "ORDER BY attempt DESC LIMIT 1"):
+            job.describe(described)
         job.attempt.engine.part = job.parts[0].name if job.parts else ""
-        self._restore_members(job, job.attempt)
-        job.attempt.is_over = job.has_ended
+        self._restore_members(job, job.attempt, described, is_over=bool(last.is_over))
+        job.attempt.is_over = bool(last.is_over) or job.has_ended
         self._restore_steps(job, job.attempt)
+        self._restore_samples(job, job.attempt)
         kept = list(self._incidents())
         episodes = list(self._episodes({id_ for ids, _ in kept for id_ in ids}))
         job.episodes.restore(episodes)
@@ -161,10 +164,12 @@ class _JobReader:
         world = top + 1 if isinstance(top, int) and top >= 0 else known.world if known is not None else 1
         return AttemptRow(number=number, began=0.0, world=world, launch="", agent_attempt=0, reason="", start_step=0)
 
-    def _restore_members(self, job: Job, attempt: Attempt) -> None:
+    def _restore_members(self, job: Job, attempt: Attempt, described: Hello, *, is_over: bool) -> None:
+        """The ranks, with what one of them said for all; those without a Bye had vanished, if the attempt was over."""
         rows: Iterator[MemberRow] = self._rows("members", "AND attempt = ?2", attempt.number)
         for row in rows:
-            hello = Hello(
+            hello = msgspec.structs.replace(
+                described,
                 job=job.name,
                 rank=row.rank,
                 world=attempt.world,
@@ -173,15 +178,18 @@ class _JobReader:
                 incarnation=row.incarnation,
                 launch=attempt.launch,
                 attempt=attempt.agent_attempt,
+                proof="",
             )
-            was_live = row.state == "live"  # it is live again once it reports
-            attempt.members[row.rank] = Member(
+            was_live = row.state in ("live", "expected")  # it is live again once it reports
+            member = Member(
                 hello=hello,
                 last_seen=row.last_seen,
                 state="expected" if was_live else row.state,
                 step=row.step,
                 error=row.error,
+                is_gone=was_live and is_over,
             )
+            attempt.put(member)
 
     def _restore_steps(self, job: Job, attempt: Attempt) -> None:
         steps = list(self._rows("steps", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_STEPS))
@@ -189,6 +197,22 @@ class _JobReader:
         job.recent.extend(reversed(steps))
         if steps and steps[0].attempt == attempt.number:
             attempt.aligner.last_closed = steps[0].step
+
+    def _restore_samples(self, job: Job, attempt: Attempt) -> None:
+        """What sampled steps showed; the last of them stands for the newest step until a rank reports again."""
+        facts = list(self._rows("sample_facts", "ORDER BY attempt DESC, step DESC LIMIT ?2", RECENT_SAMPLES))
+        job.samples.extend(reversed(facts))
+        for number, reports in self._rows("last_reports"):
+            if number == attempt.number and reports:
+                step = min(report.step for report in reports.values())
+                job.last = job.last_sampled = combine(
+                    reports,
+                    attempt=number,
+                    step=step,
+                    world=attempt.world,
+                    layers=job.layers,
+                    main_group=job.main_group,
+                )
 
     def _with_parts(self, job: Job, steps: list[StepSummary]) -> list[StepSummary]:
         """The steps with the numbers of the job's parts."""

@@ -40,6 +40,7 @@ CHILDREN = (
     "samples",
     "part_steps",
     "named_steps",
+    "sample_facts",
     "events",
     "members",
     "episodes",
@@ -145,7 +146,7 @@ class Retention:
                 "SELECT attempt, step FROM steps WHERE job = ?1 ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?3))",
                 (number, oldest, self._max_steps - 1),
             )
-            for table in ("part_steps", "named_steps"):
+            for table in ("part_steps", "named_steps", "sample_facts"):
                 self._delete_selected(
                     database,
                     table,
@@ -169,7 +170,7 @@ class Retention:
         )
         found = database.connection.execute(f"SELECT id FROM jobs WHERE {is_over}", (oldest,)).fetchall()  # noqa: S608
         for (number,) in found:
-            for table in CHILDREN[:4]:
+            for table in CHILDREN[:5]:
                 self._delete_selected(database, table, "job = ?", (number,))
             with database.transaction() as connection:
                 connection.execute(f"DELETE FROM jobs WHERE id = ?2 AND {is_over}", (oldest, number))  # noqa: S608

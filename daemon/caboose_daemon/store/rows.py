@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from caboose_daemon.diagnosis.sample_history import SampleFacts
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.totals import JobTotals
@@ -26,7 +27,7 @@ from caboose_daemon.steps.named import NamedNumber, Source
 from caboose_daemon.steps.samples.sample import unpack
 from caboose_daemon.steps.view import RankState
 from caboose_daemon.store.step_table import NAMES, PART_NAMES, part_with_nan, with_nan
-from caboose_wire import Event, Hello
+from caboose_wire import Event, Hello, StepReport
 from caboose_wire.fields import MAX_RANKS, Count, JobName, Name, Nonce, Rank, Settings, Text, Time
 
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -81,6 +82,7 @@ class AttemptRow(Row, frozen=True):
     reason: Literal["", "rollback"]
     start_step: Count
     proof: Name | None = None
+    is_over: Flag = 0
 
 
 class MemberRow(Row, frozen=True):
@@ -134,6 +136,32 @@ class SampleRow(Row, frozen=True):
             return unpack(self.body)
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise RowError(f"body: {error}") from None
+
+
+class SampleFactsRow(Row, frozen=True):
+    """What a sampled step showed, for diagnoses."""
+
+    attempt: Count
+    step: Count
+    body: bytes
+
+    def read(self) -> SampleFacts:
+        facts = _decoded(self.body, SampleFacts)
+        _must_be_equal("attempt and step", (self.attempt, self.step), (facts.attempt, facts.step))
+        return facts
+
+
+class LastReportsRow(Row, frozen=True):
+    """The ranks' reports of the last sampled step, with the attempt they belong to."""
+
+    attempt: Count
+    body: bytes
+
+    def read(self) -> tuple[int, dict[int, StepReport]]:
+        return self.attempt, _decoded(self.body, dict[Rank, StepReport])
+
+    def check(self) -> None:
+        """Nothing: the reports were decoded when they arrived."""
 
 
 _StepColumns = msgspec.defstruct(
@@ -307,6 +335,8 @@ ROWS: dict[str, type[Row]] = {
     "descriptions": DescriptionRow,
     "latest_samples": LatestSampleRow,
     "samples": SampleRow,
+    "sample_facts": SampleFactsRow,
+    "last_reports": LastReportsRow,
     "steps": StepRow,
     "part_steps": PartStepRow,
     "named_steps": NamedStepRow,
@@ -324,6 +354,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "descriptions": ("job", "attempt"),
     "latest_samples": ("job",),
     "samples": ("job", "number"),
+    "sample_facts": ("job", "attempt", "step"),
+    "last_reports": ("job",),
     "steps": ("job", "attempt", "step"),
     "part_steps": ("job", "attempt", "step", "part"),
     "named_steps": ("job", "attempt", "step", "source", "name"),

@@ -23,7 +23,8 @@ SALVAGE_SECONDS = 10.0
 BATCH = 1000
 ORDER = (
     *("jobs", "attempts", "members", "totals", "descriptions", "incidents", "episodes", "decisions", "ledger"),
-    *("events", "latest_samples", "quarantine", "samples", "steps", "part_steps", "named_steps"),
+    *("events", "latest_samples", "last_reports", "quarantine", "samples", "sample_facts"),
+    *("steps", "part_steps", "named_steps"),
 )
 
 

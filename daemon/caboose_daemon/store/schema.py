@@ -13,7 +13,7 @@ from caboose_daemon.store.rows import RowError, read_row
 
 logger = logging.getLogger("caboose.daemon")
 
-SCHEMA_VERSION = "7"
+SCHEMA_VERSION = "8"
 UPGRADES = {
     # Had no incidents, and only the first and last finding of an episode.
     "1": ("ALTER TABLE episodes ADD COLUMN worst BLOB", "ALTER TABLE episodes ADD COLUMN told_step INTEGER"),
@@ -30,6 +30,8 @@ UPGRADES = {
     "5": (),
     # Had no digest of what the ranks of an attempt prove their launch with.
     "6": ("ALTER TABLE attempts ADD COLUMN proof TEXT",),
+    # Did not know of an attempt whether it was over.
+    "7": ("ALTER TABLE attempts ADD COLUMN is_over INTEGER NOT NULL DEFAULT 0",),
 }
 """Upgrade from each schema to the next; new tables and step columns are added on opening."""
 EVENT_COLUMNS = ("attempt", "step", "time", "kind", "fields")

@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     reason TEXT NOT NULL DEFAULT '', -- rollback, or empty for a launch
     start_step INTEGER NOT NULL DEFAULT 0,
     proof TEXT, -- digest of what its ranks prove their launch with; empty: they have no secret, NULL: not known
+    is_over INTEGER NOT NULL DEFAULT 0, -- whether it had ended when this was written
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 
@@ -61,6 +62,20 @@ CREATE TABLE IF NOT EXISTS samples (
     is_onset INTEGER NOT NULL,
     body BLOB NOT NULL, -- columns of numbers by name, as msgpack; the layers are in descriptions
     PRIMARY KEY (job, number)
+);
+
+CREATE TABLE IF NOT EXISTS sample_facts (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    attempt INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    body BLOB NOT NULL, -- SampleFacts as msgpack: what diagnoses read of a sampled step
+    PRIMARY KEY (job, attempt, step)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS last_reports (
+    job INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    attempt INTEGER NOT NULL,
+    body BLOB NOT NULL -- the ranks' reports of the last sampled step without their arrays, as msgpack
 );
 
 -- The table `steps` is made from steps/columns.py (see step_table.py).

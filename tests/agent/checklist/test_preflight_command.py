@@ -119,7 +119,7 @@ def test_what_is_wrong_with_the_target_is_said(
 ) -> None:
     assert ended(target) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("caboose-preflight: ")
+    assert captured.err.startswith("caboose preflight: ")
     assert says in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
@@ -178,7 +178,7 @@ def test_the_checks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_has_an_example_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--help") == 0
     out = capsys.readouterr().out
-    assert "caboose-preflight train:parts" in out
+    assert "caboose preflight train:parts" in out
     assert "exit codes" in out
 
 
@@ -238,5 +238,5 @@ def test_without_torch_command_and_tools_say_what_they_miss() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=clean_environment()
     )
     assert process.stdout == "caboose.preflight needs torch, which is not installed here\n"
-    assert process.stderr == "caboose-preflight: torch is not installed here; run it where the training runs\n"
+    assert process.stderr == "caboose preflight: torch is not installed here; run it where the training runs\n"
     assert process.returncode == 2

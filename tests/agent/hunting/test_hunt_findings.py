@@ -150,6 +150,56 @@ def test_one_sample_whose_backward_breaks_is_found_by_running_halves(hunting: Ca
     assert (found.where, found.operation, found.samples) == ("backward", "SqrtBackward0", (4,))
 
 
+@pytest.mark.parametrize("num", [3, 16, 40, 256])
+def test_where_every_sample_is_bad_no_sample_is_named(hunting: Callable[..., HuntResult], num: int) -> None:
+    found = hunting(a_model(lambda hidden: hidden.detach().abs() - 1e9).train(), a_batch(num), log_of_negatives)
+    assert (found.where, found.operation) == ("loss", "log")
+    assert found.samples == ()
+    assert "sample" not in found.summary
+
+
+def log_of_negatives(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return torch.log(-(model(batch).abs() + 1).mean())
+
+
+def test_a_root_of_zero_in_every_row_is_no_samples_fault(hunting: Callable[..., HuntResult]) -> None:
+    def distance(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        out = model(batch)
+        return (out - out.detach()).square().sum(dim=1).sqrt().mean()
+
+    found = hunting(a_model(), a_batch(16), distance)
+    assert (found.where, found.operation, found.samples) == ("backward", "SqrtBackward0", ())
+
+
+def test_many_bad_samples_are_named_as_long_as_one_is_good(hunting: Callable[..., HuntResult]) -> None:
+    batch = a_batch(16).abs() + 1
+    batch[1:] *= -1
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return (model(batch).sum(dim=1) * 0 + batch.sum(dim=1)).mean().log()
+
+    found = hunting(a_model(), batch, loss)
+    assert found.where == "loss"
+    assert found.samples, "sample 0 runs alone without NaN"
+    assert 0 not in found.samples
+
+
+def test_a_buffer_that_is_not_finite_is_the_answer_where_it_is_read(hunting: Callable[..., HuntResult]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)).eval()
+    model[1].running_mean[2] = NAN
+    found = hunting(model, a_batch(16), lambda model, batch: model(batch).square().mean())
+    assert (found.where, found.tensors, found.num_bad, found.samples) == ("buffer", ("1.running_mean",), 1, ())
+    assert found.summary == "rank 0, step 0: 1.running_mean: 1 elements of the buffer are not finite"
+
+
+def test_a_constant_that_is_not_finite_leaves_no_broken_sentence(hunting: Callable[..., HuntResult]) -> None:
+    constant = torch.tensor([1.0, NAN])
+    found = hunting(a_model(), a_batch(16), lambda model, batch: (model(batch) * constant).mean())
+    assert (found.where, found.module, found.samples) == ("loss", "", ())
+    assert found.summary == "rank 0, step 0: the loss"
+    assert "holds a constant that is not finite" in found.notes[-1]
+
+
 def test_a_logarithm_of_zero_in_the_loss_is_named_with_its_line(hunting: Callable[..., HuntResult]) -> None:
     batch = a_batch()
 

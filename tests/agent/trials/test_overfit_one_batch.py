@@ -88,14 +88,18 @@ def test_what_raises_in_the_reference_alone_is_no_verdict() -> None:
     model = a_model()
     calls = iter(range(120))
 
-    def strict(model: Any, batch: Any) -> torch.Tensor:
+    def count(*_: Any) -> None:
         if next(calls, None) is None:
             raise RuntimeError("this many steps were never meant")
+
+    model[0].register_forward_hook(count)
+
+    def strict(model: Any, batch: Any) -> torch.Tensor:
         return LOSS(model(batch[0] * 0), batch[1])  # type: ignore[no-any-return]
 
     found = caboose.overfit_one_batch(model, strict, [a_batch()], torch.optim.Adam(model.parameters(), lr=0.01))
     assert (found.verdict, found.reference) == ("fail", ())
-    assert found.says.endswith("in 100 steps")
+    assert "in 100 steps, not below" in found.says
 
 
 def test_a_model_that_does_not_see_its_input_fails() -> None:
@@ -141,3 +145,61 @@ def test_a_loss_that_is_no_number_is_named() -> None:
     each = torch.nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(TypeError, match=r"a tensor of shape \(16,\); return one number, as loss.mean\(\)"):
         caboose.overfit_one_batch(model, each, [a_batch()], torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_the_mean_of_the_targets_is_no_learned_batch() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    inputs = a_batch()[0]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    batch = (inputs * 0, 100 + inputs[:, :1])
+    found = caboose.overfit_one_batch(model, torch.nn.MSELoss(), [batch], optimizer)
+    assert found.gone > 0.7, "almost all of the loss is the targets' mean"
+    assert found.verdict != "pass"
+    assert found.bounds is not None
+    assert found.bounds.constant == pytest.approx(float(inputs[:, 0].var(unbiased=False)), rel=1e-3)
+    assert found.bounds.lowest == pytest.approx(0, abs=1e-4)
+
+
+def test_a_model_that_is_too_small_for_random_labels_does_not_pass() -> None:
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    batch = (torch.randn(32, 8, generator=generator), torch.randint(0, 3, (32,), generator=generator))
+    model = torch.nn.Linear(8, 3)
+    with torch.no_grad():
+        model.weight *= 8
+    found = caboose.overfit_one_batch(model, LOSS, [batch], torch.optim.Adam(model.parameters(), lr=0.1))
+    assert found.gone > 0.6
+    assert found.verdict != "pass", str(found)
+    assert found.bounds is not None
+    assert found.bounds.constant < 1.1, "the frequencies of the labels"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1),
+        lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1),
+    ],
+    ids=["criterion", "of model and batch", "of outputs and targets"],
+)
+def test_what_label_smoothing_leaves_is_no_fault_of_the_model(loss: Any) -> None:
+    model = a_model()
+    found = caboose.overfit_one_batch(model, loss, [a_batch()], torch.optim.Adam(model.parameters(), lr=0.03))
+    assert found.verdict == "pass", str(found)
+    assert found.bounds is not None
+    assert found.bounds.lowest == pytest.approx(0.2911, abs=1e-3)
+
+
+def test_a_target_loss_is_reached_or_not() -> None:
+    model = a_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    found = caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer, num_steps=300, target_loss=0.01)
+    assert found.verdict == "pass"
+    assert found.losses[-1] < 0.02
+    short = caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer, num_steps=3, target_loss=0.01)
+    assert short.verdict != "pass"
+    assert "above the target 0.01" in short.says
+    with pytest.raises(ValueError, match=r"target_loss=nan\): give a finite number"):
+        caboose.overfit_one_batch(model, LOSS, [a_batch()], optimizer, target_loss=float("nan"))

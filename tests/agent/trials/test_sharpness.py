@@ -20,7 +20,7 @@ def a_model() -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return model, (torch.randn(12, 3), torch.randn(12, 1))
 
 
-def by_algebra(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+def by_algebra(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor], *, lowest: bool = False) -> float:
     names = [name for name, _ in model.named_parameters()]
     values = [p.detach() for p in model.parameters()]
 
@@ -31,7 +31,7 @@ def by_algebra(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor])
 
     hessian = torch.autograd.functional.hessian(loss, torch.cat([v.reshape(-1) for v in values]))
     eigenvalues = torch.linalg.eigvalsh(hessian)
-    return float(eigenvalues[eigenvalues.abs().argmax()])
+    return float(eigenvalues.min() if lowest else eigenvalues[eigenvalues.abs().argmax()])
 
 
 def test_the_eigenvalue_is_that_of_the_whole_hessian() -> None:
@@ -105,8 +105,8 @@ def test_the_profile_is_plotted(tmp_path: Path) -> None:
     model, batch = a_model()
     found = caboose.sharpness(model, LOSS, [batch], num_directions=2, num_iterations=2)
     assert len(found.plot().data) == 2
-    with pytest.raises(ValueError, match=r"ends in \.html"):
-        found.plot(str(tmp_path / "sharp.png"))
+    with pytest.raises(ValueError, match=r"ends in \.png, \.svg or \.html"):
+        found.plot(str(tmp_path / "sharp.gif"))
 
 
 @pytest.mark.parametrize("option", ["num_batches", "num_directions", "num_iterations", "radius"])
@@ -114,3 +114,36 @@ def test_nothing_to_do_is_refused(option: str) -> None:
     model, batch = a_model()
     with pytest.raises(ValueError, match=rf"sharpness\({option}=0\)"):
         caboose.sharpness(model, LOSS, [batch], **{option: 0})  # type: ignore[arg-type]
+
+
+def test_a_saddle_is_called_one() -> None:
+    model, batch = a_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 0.05
+    found = caboose.sharpness(model, LOSS, [batch], num_iterations=300, tolerance=1e-3, saddle=True)
+    assert found.lowest is not None
+    assert found.lowest.value == pytest.approx(by_algebra(model, batch, lowest=True), rel=0.02)
+    assert found.lowest.value < 0
+    assert found.verdict == "saddle", str(found)
+    assert "the loss still falls along some direction" in found.advice
+
+
+def test_a_rate_above_the_limit_is_unstable() -> None:
+    model, batch = a_model()
+    found = caboose.sharpness(model, LOSS, batch, lr=100.0)
+    assert found.verdict == "unstable"
+    assert "lower the rate" in str(found)
+    assert caboose.sharpness(model, LOSS, batch, lr=1e-4).verdict in ("flat", "moderate")
+
+
+def test_a_minimum_of_huge_weights_is_sharp() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1, bias=False)
+    inputs = torch.randn(64, 8)
+    with torch.no_grad():
+        model.weight *= 100
+        targets = model(inputs) + 0.1 * torch.randn(64, 1)
+    found = caboose.sharpness(model, LOSS, (inputs, targets))
+    assert found.verdict == "sharp"
+    assert "SAM" in found.advice

@@ -10,13 +10,17 @@ import pytest
 
 from caboose_daemon.ingest.admission import PATIENCE_SECONDS
 from caboose_daemon.jobs.job import Job
+from caboose_daemon.out.api import json_shapes
+from caboose_daemon.rollback.modes import owners_mode
 from caboose_daemon.store import retention
+from caboose_wire import Batch, Layer
 from support.old_journals import make_old
 from support.processes import running_daemon, wait_until
 from support.ranks import SimulatedRank, a_report, simulated_ranks
 from support.scenario import INF, NAN, JournaledCore, Scenario, scenario
 
 Make = Callable[..., JournaledCore]
+MATRICES = tuple(Layer(name=f"layer{n}.weight", numel=64 * 64, kind="Linear") for n in range(4))
 
 
 # Through real processes
@@ -103,6 +107,57 @@ def test_jobs_steps_findings_and_events_are_kept(journaled: Make) -> None:
     assert list(after.events) == list(before.events)
     assert (after.num_steps, after.num_non_finite, after.num_attempts) == (15, 1, 1)
     assert after.finding_counts == before.finding_counts
+
+
+def test_what_sampled_steps_showed_is_kept(journaled: Make) -> None:
+    """Memory that grew, the range of the inputs, the size of updates: a diagnosis after the restart reads all of it."""
+    story = scenario(ranks=2, core=journaled(), layers=MATRICES, norms=[1.0] * len(MATRICES)).healthy(10)
+    for gib in range(1, 6):
+        story.meanwhile(host_bytes=gib * 2**30, batch=Batch(7, 0, (8, 3), 0, -1.0, float(gib)), sample_every=20)
+        story.sampled(update_ratio=[1e-3] * len(MATRICES)).healthy(3)
+    before = story.job.copy()
+
+    after = story.daemon_restarts().job
+
+    assert list(after.samples) == list(before.samples)
+    assert [use.host for use in after.memory] == [gib * 2**30 for gib in range(1, 6)]
+    assert [(one.lowest, one.highest, set(one.updates)) for one in after.samples][-1] == (-1.0, 5.0, {""})
+    story.nan_loss(0, at=story.step + 1)
+    (incident,) = story.job.incidents.open
+    case = story.job.case(incident)
+    assert (len(case.memory_use), len(case.input_ranges), len(case.update_ratios)) == (5, 5, 5)
+
+
+def test_the_last_sampled_reports_are_kept_for_the_page_and_for_diagnoses(journaled: Make) -> None:
+    story = scenario(ranks=2, core=journaled()).healthy(10)
+    story.meanwhile(batch=Batch(7, 0, (8, 3), 0, -1.0, 1.0), sample_every=20, num_scheduler_steps=11).sampled()
+    before = json_shapes.agent_facts(story.job)
+
+    job = story.daemon_restarts().job
+
+    assert json_shapes.agent_facts(job) == before
+    assert before is not None
+    assert (before["sample_every"], before["batch_shape"]) == (20, [8, 3])
+    assert job.last_sampled is not None
+    assert job.last_sampled.num_present == 2
+    assert job.scheduler_steps_at(11) == 11
+
+
+def test_what_the_ranks_said_of_themselves_is_kept(journaled: Make) -> None:
+    """The mode of rollback and the versions, also of a run that is over, whose ranks say it no more."""
+    story = scenario(ranks=2, core=journaled(), rollback="advise", agent_version="1.2.3", torch_version="2.13.0")
+    story.healthy(10).leaves(0, 1).wait(2.0)
+    before, mode = json_shapes.agent_facts(story.job), owners_mode(story.job)
+    assert before is not None
+
+    job = story.daemon_restarts().wait(2.0).job
+
+    after = json_shapes.agent_facts(job)
+    assert after is not None
+    assert (owners_mode(job), mode) == ("advise", "advise")
+    assert [after[key] for key in ("version", "torch_version")] == ["1.2.3", "2.13.0"]
+    assert [member.hello.rank for member in story.members.values()] == [0, 1]
+    assert {member.hello.proof for member in story.members.values()} == {""}
 
 
 def counted(job: Job) -> tuple[object, ...]:

@@ -460,3 +460,33 @@ def test_the_page_fits_into_eighty_columns_however_many_runs_there_are(
     for text in ("loss at step 199", "spikes", "settings that differ", "hidden", "*"):
         assert text in done.stdout
     assert all(f"\n{letter}  a-run" in f"\n{done.stdout}" for letter in "ABCDEFG")
+
+
+# Settings that nobody knows
+
+
+def test_runs_without_known_settings_are_not_taken_for_repeats(tmp_path: Path) -> None:
+    runs = [written(tmp_path, f"run{i}", falling(600, 1.0 + i, seed=i), lr=1e-3) for i in (0, 1)]
+
+    answer = compared(*runs)
+
+    assert "A has the lowest loss" in said(answer), "the rate in their curves is no proof of equal settings"
+    assert "equal" not in said(answer)
+    assert "no settings known for A and B" in said(answer)
+    assert "no known setting differs" not in said(answer)
+
+
+def test_a_setting_that_one_run_alone_reports_may_differ(tmp_path: Path) -> None:
+    a = written(tmp_path, "a", falling(600, 1.0, seed=0), optimizer="AdamW", weight_decay=0.1)
+    b = written(tmp_path, "b", falling(600, 2.0, seed=1), optimizer="AdamW")
+
+    answer = compared(a, b)
+
+    assert "A has the lowest loss" in said(answer)
+    assert "their settings are equal" not in said(answer)
+
+
+def test_runs_of_equal_known_settings_are_repeats(tmp_path: Path) -> None:
+    runs = [written(tmp_path, f"r{i}", falling(600, 1.0 + i / 10, seed=i), optimizer="AdamW", seed=i) for i in (0, 1)]
+
+    assert "chance, since their settings are equal" in said(compared(*runs))

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caboose_daemon.config import Config
+from caboose_daemon.offline.replay.logs import read_log
+from caboose_daemon.offline.replay.player import play
 from support.processes import caboose_command, clean_environment, running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
 
@@ -92,3 +95,15 @@ def test_a_file_that_is_no_log_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "notes.txt" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_config_beside_a_log_is_read(tmp_path: Path, spiking: Path) -> None:
+    settings = {"optimizer": "AdamW", "lr": 0.5, "betas": "0.9, 0.999", "dataset_length": 500}
+    (tmp_path / "spiking.config.json").write_text(json.dumps(settings))
+
+    log = read_log(spiking)
+    judged = play(log, Config().rules)
+
+    assert log.settings == settings
+    (incident,) = [incident for incident in judged.incidents if incident.rule == "loss_spike"]
+    assert incident.diagnosis is not None

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from caboose_daemon.diagnosis.case import Case, MemoryUse
+from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.causes import CAUSES
+from caboose_daemon.diagnosis.sample_history import MemoryUse
 from caboose_daemon.diagnosis.weighing import diagnose
 from caboose_daemon.incidents.incident import Witness
 from caboose_daemon.rules.parts.finding import Finding, Severity

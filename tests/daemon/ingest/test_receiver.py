@@ -1,5 +1,6 @@
 """Whatever a peer sends: it is applied, held back, or counted under a reason, and nothing is raised."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caboose_daemon.ingest import receiver
-from caboose_daemon.ingest.receiver import ASK_AGAIN_SECONDS, FORGET_SECONDS, MAX_HELD_PER_PEER, Reply
+from caboose_daemon.ingest import receiver, strangers
+from caboose_daemon.ingest.receiver import ASK_AGAIN_SECONDS, FORGET_SECONDS, Reply
+from caboose_daemon.ingest.strangers import MAX_HELD_PER_PEER
 from caboose_wire import Ack, Bye, Command, Event, Heartbeat, HelloRequest, Layer, Refused, WireError, encode
 from caboose_wire.errors import REASONS
 from support.ranks import LAYERS, a_hello, a_report
@@ -231,7 +233,7 @@ def test_what_an_unknown_peer_sends_is_held_within_bounds_oldest_first() -> None
 
 def test_all_that_is_held_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(map(len, encode(a_report(1))))
-    monkeypatch.setattr(receiver, "MAX_HELD_BYTES", 3 * size)
+    monkeypatch.setattr(strangers, "MAX_HELD_BYTES", 3 * size)
     core = Core()
     for step in range(1, 6):
         core.say(b"r0", a_report(step), 0.0)
@@ -247,8 +249,8 @@ def test_a_peer_that_talks_on_without_a_hello_does_not_use_up_what_others_may_ho
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     size = sum(map(len, encode(a_report(1))))
-    monkeypatch.setattr(receiver, "MAX_HELD_PER_PEER", 2)
-    monkeypatch.setattr(receiver, "MAX_HELD_BYTES", 10 * size)
+    monkeypatch.setattr(strangers, "MAX_HELD_PER_PEER", 2)
+    monkeypatch.setattr(strangers, "MAX_HELD_BYTES", 10 * size)
     core = Core()
     for _ in range(100):
         core.say(b"chatterbox", a_report(1), 0.0)
@@ -355,3 +357,42 @@ def test_peers_of_jobs_that_are_over_are_forgotten_after_a_while() -> None:
 def test_reasons_are_a_closed_set() -> None:
     assert WireError("oversize", "").reason in REASONS
     assert len(REASONS) == 17
+
+
+def test_a_turn_costs_the_same_however_many_peers_wait() -> None:
+    few, many = (seconds_of_turns(count) for count in (1, 600))
+    assert many < 130 * few  # when every turn looked at every peer: 460 times
+
+
+def seconds_of_turns(num_waiting: int) -> float:
+    """CPU time of 200 turns within a tenth of a second, while peers wait for the name of a job that is alive."""
+    core = Core()
+    core.say(b"owner", a_hello(rank=0, world=1), 100.0)
+    core.say(b"owner", Heartbeat(step=1), 100.0)
+    for number in range(num_waiting):
+        other = a_hello(rank=0, world=1, incarnation=f"incarnation-x{number}", launch=f"run-x{number}")
+        core.say(b"other-%d" % number, other, 100.0 + number / 1000)
+    began = time.thread_time()
+    for turn in range(200):
+        core.receiver.advance(101.0 + turn / 2000)
+    return time.thread_time() - began
+
+
+def test_a_relaunch_of_many_ranks_costs_as_much_as_it_has_ranks() -> None:
+    few, many = (min(seconds_of_a_relaunch(world) for _ in range(3)) for world in (100, 800))
+    assert many < 18 * few  # when each waiting rank looked at each old one: 35 times
+
+
+def seconds_of_a_relaunch(world: int) -> float:
+    """CPU time of 40 turns in which all ranks of a new launch wait for those of the old one."""
+    core = Core()
+    for rank in range(world):
+        core.say(b"old-%d" % rank, a_hello(rank=rank, world=world), 100.0)
+        core.say(b"old-%d" % rank, Heartbeat(step=1), 100.0 + rank / world)
+    for rank in range(world):
+        new = a_hello(rank=rank, world=world, incarnation=f"incarnation-x{rank}", launch="run-x")
+        core.say(b"new-%d" % rank, new, 102.0)
+    began = time.thread_time()
+    for turn in range(40):
+        core.receiver.advance(103.0 + turn / 10)
+    return time.thread_time() - began

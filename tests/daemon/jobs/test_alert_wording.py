@@ -6,6 +6,7 @@ from caboose_daemon.config import Config
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.alert_wording import MAX_DESCRIPTION, MAX_SUMMARY, impact
 from caboose_daemon.rules import RULES
+from caboose_wire import Batch
 from support.alert_stories import DESCRIPTIONS, EVERY_DESCRIPTION, STORIES, SUMMARIES
 from support.recorder import Core
 from support.scenario import Scenario, scenario, watching
@@ -26,6 +27,18 @@ def test_the_ten_most_frequent_alerts_can_be_acted_on(rule: str) -> None:
     assert lacks(words.summary, *SUMMARIES[rule]) == []
     assert lacks(words.description, *EVERY_DESCRIPTION, *DESCRIPTIONS[rule]) == []
     assert "\n" not in words.summary
+
+
+def test_a_batch_that_made_the_loss_nan_is_no_spike_that_passes() -> None:
+    """The worst that the incident has decides on what it means, whichever rule leads it."""
+    story = scenario(ranks=2, about="bad_batch non_finite").healthy(40)
+    story.meanwhile(batch=lambda rank: Batch(41, 0, (8, 3), 5 if rank else 0, -1.0, 1.0)).nan_loss(1, at=41)
+    story.nan_loss(0, 1, at=42, steps=5)
+    words = incident(story, "bad_batch").alert
+
+    assert words is not None
+    assert "usually costs a few steps" not in words.description
+    assert impact("non_finite")[:60] in words.description
 
 
 def test_the_words_stay_for_as_long_as_the_incident_lasts() -> None:

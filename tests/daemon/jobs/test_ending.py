@@ -179,6 +179,37 @@ def test_the_verdict_and_its_acknowledgement_survive_a_restart(journaled: Callab
     assert ending(story).severity == "info"
 
 
+def a_killed_rank(story: Scenario) -> Scenario:
+    return story.healthy(30).falls_silent(1).leaves(0, error="RuntimeError: Connection closed by peer").wait(90.0)
+
+
+def a_silence(story: Scenario) -> Scenario:
+    return story.nan_loss(1, at=40, steps=10).falls_silent(0, 1).wait(3700.0)
+
+
+@pytest.mark.parametrize("told", [a_killed_rank, a_silence])
+def test_a_verdict_on_ranks_that_vanished_is_there_as_soon_as_the_daemon_is_back(
+    journaled: Callable[[], JournaledCore], told: Callable[[Scenario], Scenario]
+) -> None:
+    """Nobody says a second time that they are gone; until one of them is heard, the run stays over."""
+    story = told(scenario(ranks=2, core=journaled()))
+    before, health = ending(story), story.job.health
+
+    story.daemon_restarts()
+    assert (story.job.health, ending(story).text) == (health, before.text)
+    for seconds in (3.0, 60.0, 120.0):
+        assert (story.wait(seconds).job.health, ending(story).text) == (health, before.text)
+
+
+def test_a_rank_that_comes_back_to_a_restarted_daemon_ends_the_verdict(journaled: Callable[[], JournaledCore]) -> None:
+    story = a_silence(scenario(ranks=2, core=journaled())).daemon_restarts().wait(3.0)
+    assert story.job.state == "lost"
+
+    story.joins(0, 1).wait(3.0)
+
+    assert (story.job.state, story.job.ending) == ("running", None)
+
+
 def test_a_crashed_run_is_over_only_when_its_ranks_had_time_to_come_back_to_a_restarted_daemon(
     journaled: Callable[[], JournaledCore],
 ) -> None:

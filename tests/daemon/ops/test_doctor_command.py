@@ -1,6 +1,7 @@
 """`caboose doctor` finds what is broken between a run and its users, and prints the fix."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 from caboose_daemon.app import keys as key_files
 from caboose_daemon.cli import caboose
 from caboose_daemon.ops.doctor.daemon import check_agents, check_daemon, check_rollback
+from caboose_daemon.out.api import known_daemons
 from caboose_daemon.out.api.client import Client
+from caboose_daemon.out.api.known_daemons import KnownDaemon
 from support.processes import DaemonProcess, running_daemon, wait_until
 from support.ranks import send_steps, simulated_ranks
 
@@ -48,6 +51,20 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]
         send_steps(ranks, 1, 5)
         assert wait_until(lambda: daemon.get("/api/v1/jobs/gpt")["num_live"] == 2, 10)
         yield daemon
+
+
+def test_the_daemon_of_the_stack_is_examined_as_every_command_asks_it(
+    watched: DaemonProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    token, pid = str(watched.data_dir / "token"), os.getpid()
+    of_the_stack = KnownDaemon(watched.url, token, watched.endpoint, pid, known_daemons.start_time(pid))
+    known_daemons.note(of_the_stack, known_daemons.STACK)
+
+    checks = examine()[1]
+
+    assert watched.url.rstrip("/") in checks["daemon"]["text"]
+    assert [checks[name]["state"] for name in ("daemon", "reports", "token")] == ["ok"] * 3
 
 
 @pytest.fixture

@@ -11,13 +11,15 @@ import httpx
 import pytest
 
 from caboose_daemon.app.app import Daemon
-from caboose_daemon.out.web import connections
+from caboose_daemon.out.web import connections, files
 from support.processes import running_daemon, wait_until
 from support.ranks import a_report, simulated_ranks
 from support.served import served
 
 LIMIT = 0.3
 """Seconds that stand for the ten of a running daemon."""
+LARGE, LARGE_BYTES = "large.js", 5_000_000
+"""A file that no socket buffer holds."""
 Connect = Callable[..., socket.socket]
 
 
@@ -41,6 +43,10 @@ def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """A daemon with little patience."""
     for name in ("HEAD_SECONDS", "BODY_SECONDS", "READ_SECONDS"):
         monkeypatch.setattr(connections, name, LIMIT)
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / LARGE).write_bytes(b"x" * LARGE_BYTES)
+    monkeypatch.setattr(files, "PAGE", page)
     with served(tmp_path) as daemon:
         yield daemon
 
@@ -145,7 +151,7 @@ def test_a_stream_lasts_longer_than_any_limit(hasty: Daemon, connect: Connect) -
 def test_a_reader_that_takes_nothing_is_dropped(hasty: Daemon, connect: Connect) -> None:
     connection = connect(hasty.url)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.sendall(b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4)
+    connection.sendall(b"GET /static/large.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4)
 
     assert wait_until(lambda: dropped(hasty) == {"slow_reader": 1}, 10)
 
@@ -153,13 +159,13 @@ def test_a_reader_that_takes_nothing_is_dropped(hasty: Daemon, connect: Connect)
 def test_a_slow_reader_that_goes_on_reading_gets_everything(hasty: Daemon, connect: Connect) -> None:
     connection = connect(hasty.url)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-    connection.sendall(b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    connection.sendall(b"GET /static/large.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     connection.settimeout(5)
     size = 0
     while content := connection.recv(16384):
         size += len(content)
         time.sleep(0.002)
-    assert size > 4_000_000
+    assert size > LARGE_BYTES
     assert dropped(hasty) == {}
 
 
@@ -218,7 +224,7 @@ def test_idle_connections_leave_descriptors_for_reports_and_other_clients(tmp_pa
         *("GET /", "GET /healthz", "GET /readyz", "GET /metrics", "GET /static/icon.svg", "GET /static/nothing"),
         *("GET /api/v1/jobs", "GET /api/v1/jobs/nothing", "GET /nothing", "GET /runbooks/CabooseLossSpike"),
         *("POST /api/v1/config", "PUT /api/v1/config", "DELETE /", "HEAD /", "GET /api/v1/stream", "GET /favicon.ico"),
-        *("GET /static/plotly.min.js", "NONSENSE"),
+        *("GET /static/page.js", "NONSENSE"),
     ],
 )
 def test_no_answer_may_be_sniffed(shared: Daemon, connect: Connect, request_: str) -> None:

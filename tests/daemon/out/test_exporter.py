@@ -259,6 +259,7 @@ FROZEN = {
     "caboose_job_quarantined": {"training_job"},
     "caboose_loop_lag_seconds": set(),
     "caboose_loop_turn_seconds": set(),
+    "caboose_loop_behind_seconds": set(),
     "caboose_loss": {"training_job", "stat"},
     "caboose_loss_scale": {"training_job"},
     "caboose_messages_received_total": {"type"},

@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from caboose_daemon.cli import caboose
 from caboose_daemon.config import Config, ExportConfig
 from caboose_daemon.jobs.state import State
+from caboose_daemon.offline.runs.from_log import from_log
 from caboose_daemon.out.export.exports import Exports, make_exports
-from caboose_daemon.out.export.items import MAX_PENDING
+from caboose_daemon.out.export.items import MAX_LAYERS, MAX_PENDING, MirroredSample, layer_values
 from caboose_daemon.out.export.runs import FILE, RunBook, folder_name
+from caboose_daemon.steps.masked import LayerValues
 from caboose_wire import Clipping, Event, Module, Phases, Scaler
 from support.guarded import guarded
 from support.mirrored import MirroredCore, Quiet
@@ -149,6 +153,46 @@ def test_tensorboard_reads_histograms_and_layers_of_a_sample(told: Callable[...,
     counts = dict(zip(value.bucket_limit, value.bucket, strict=True))
     assert event.step == 3
     assert (value.num, counts[-13.0], counts[-12.0], counts[-24.0]) == (200.0, 100.0, 50.0, 50.0)
+
+
+def test_each_layers_norm_is_a_scalar_and_a_deep_model_has_only_some(told: Callable[..., Told], tmp_path: Path) -> None:
+    story = told()
+    story.healthy(2).sampled()
+    story.end()
+    run = read_run(tmp_path / "logs" / "train" / "run-1")
+    names = [name for name in run.Tags()["scalars"] if name.startswith("grad_norm/")]
+    assert sorted(names) == sorted(f"grad_norm/{layer.name}" for layer in LAYERS)
+    assert curve(run, "grad_norm/blocks.3.weight")[0][1] == pytest.approx(0.4)
+
+    many = tuple(f"blocks.{i}.weight" for i in range(1000))
+    norms = LayerValues.from_wire(np.linspace(1.0, 2.0, 1000))
+    values = layer_values(MirroredSample(norms, None, None, many))
+    drawn = [name for name in values if name.startswith("grad_norm/")]
+    assert len(drawn) == MAX_LAYERS
+    assert drawn[0] == "grad_norm/blocks.0.weight"
+    assert drawn[-1] == "grad_norm/blocks.999.weight"
+
+
+def test_a_mirror_is_read_back_by_replay_report_and_compare(told: Callable[..., Told], tmp_path: Path) -> None:
+    story = told()
+    story.healthy(40).sampled()
+    story.says(0, Event(attempt=0, step=41, time=1.0, kind="validation", fields={"loss": 2.5}))
+    story.healthy(3)
+    story.end()
+    path = tmp_path / "logs" / "train" / "run-1"
+
+    run = from_log(path)
+
+    assert run.last_step == 44
+    assert {"loss", "grad_norm", "lr", "step_seconds"} <= set(run.curves)
+    assert run.curve("loss")[1].tolist() == pytest.approx([row.loss for row in story.job.recent], rel=1e-5)
+    assert [step for step, _, _ in run.validations] == [41]
+    assert list(run.layer_norms) == [layer.name for layer in LAYERS]
+    for command in (["replay", str(path)], ["compare", str(path), str(path)]):
+        done = CliRunner().invoke(caboose, command)
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(caboose, ["report", str(path), "-o", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
 
 
 def test_incidents_are_texts_that_tensorboard_shows(told: Callable[..., Told], tmp_path: Path) -> None:

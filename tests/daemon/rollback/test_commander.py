@@ -232,7 +232,7 @@ def test_a_cool_down_is_told() -> None:
 
 def test_a_tainted_snapshot_may_be_asked_for_by_its_step_and_is_not_taken_unasked() -> None:
     run = guarded(every=5).healthy(98)
-    run.losses(*[9.0] * 6)
+    run.losses(*[9.0] * 4)
     taints = [entry.step for entry in run.job.rollback.ledger if entry.health == "tainted"]
     assert taints == [95, 90]
 

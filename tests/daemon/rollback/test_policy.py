@@ -78,10 +78,10 @@ def test_where_the_run_began_is_known_after_a_restart_of_the_daemon_and_is_not_w
 
 
 def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
-    run = stuck(guarded().healthy(100), 12)
+    run = stuck(guarded().healthy(100), 6)
     assert run.decisions == [], "it may pass by itself, as bad data do"
     assert run.job.rollback.triages[1].verdict == "lingering"
-    assert "one more step is expected to save" in run.job.rollback.notes[1]
+    assert "steps later is expected to cost" in run.job.rollback.notes[1]
 
     stuck(run, 28)
 
@@ -93,14 +93,14 @@ def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
     assert decision.seconds == 0.05
 
 
-def test_a_loss_that_rises_and_rises_is_rolled_back_sooner() -> None:
-    stays, rises = stuck(guarded().healthy(100), 60), guarded().healthy(100)
+def test_a_loss_that_rises_and_rises_is_rolled_back_within_ten_steps() -> None:
+    rises = guarded().healthy(100)
     rises.losses(*(2.5 + 0.2 * np.arange(60)))
 
-    (late,), (soon, *_) = stays.committed, rises.decisions
+    soon = rises.decisions[0]
+    assert soon.step <= 110
     assert soon.triage is not None
     assert soon.triage.verdict == "diverging"
-    assert soon.step < late.step
 
 
 def test_lost_weights_are_rolled_back_at_once() -> None:
@@ -185,7 +185,7 @@ def test_an_incident_that_somebody_has_in_hand_is_theirs() -> None:
 
 def test_snapshots_are_held_while_something_is_wrong_and_those_of_then_are_tainted() -> None:
     run = guarded(every=5).healthy(98)
-    stuck(run, 10)
+    stuck(run, 4)
 
     assert run.job.rollback.is_holding
     health = {entry.step: entry.health for entry in run.job.rollback.ledger}
@@ -197,7 +197,7 @@ def test_snapshots_are_held_while_something_is_wrong_and_those_of_then_are_taint
 
 def test_snapshots_keep_their_health_while_not_all_ranks_have_told_again() -> None:
     run = guarded(every=5).healthy(98)
-    stuck(run, 10)
+    stuck(run, 4)
     ledger = run.job.rollback.ledger
     before = {entry.step: entry.health for entry in ledger}
     run.job.rollback.restart(is_rollback=True, start_step=run.job.latest_step)
@@ -405,7 +405,8 @@ def test_where_no_loader_is_watched_no_data_is_dropped_and_that_is_said() -> Non
     lost(run, 12)
 
     assert run.committed[1].skip == 0
-    assert "no batches are skipped" in run.committed[1].why[2]
+    assert "6 steps of data should be skipped and are not: the loader is not watched" in run.committed[1].why[-1]
+    assert "no more batches can be skipped" in run.committed[0].why[-1]
 
 
 def test_trouble_that_keeps_coming_back_spends_the_budget_and_then_people_are_called() -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from caboose_daemon.rollback.target import (
     MAX_NOTICE,
-    MIN_NOTICE,
     ahead,
     choose,
     common,
@@ -16,6 +15,7 @@ from caboose_daemon.rollback.target import (
 )
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Held, Holdings
+from caboose_wire.expectation import MIN_NOTICE
 from caboose_wire.fields import MAX_COUNT
 
 GROUP = "group-of-these-ranks"

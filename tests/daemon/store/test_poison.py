@@ -87,6 +87,8 @@ POISON = {
     "descriptions": ("UPDATE descriptions SET body = ?", b"\x81\xa3job\x07"),
     "steps": ("UPDATE steps SET loss = ? WHERE step = 7", "x"),
     "part_steps": ("UPDATE part_steps SET loss = ? WHERE step = 7", "x"),
+    "sample_facts": ("UPDATE sample_facts SET body = ?", b"\xc1"),
+    "last_reports": ("UPDATE last_reports SET body = ?", msgspec.msgpack.encode({0: 1})),
     "named_steps": ("UPDATE named_steps SET value = ? WHERE step = 7", "x"),
     "episodes": ("UPDATE episodes SET first = ?", b"\xc1"),
     "episodes.severity": ("UPDATE episodes SET severity = ?", "dreadful"),
@@ -183,7 +185,7 @@ def _columns(table: str) -> tuple[str, ...]:
 def test_a_job_whose_name_cannot_be_is_left_out_and_noted_once(data: Path) -> None:
     execute(data, "INSERT INTO jobs (id, name, created) VALUES (7, 'no / name', 1.0)")
     execute(
-        data, "INSERT INTO attempts SELECT 7, number, began, world, launch, agent_attempt, '', 0, NULL FROM attempts"
+        data, "INSERT INTO attempts SELECT 7, number, began, world, launch, agent_attempt, '', 0, NULL, 0 FROM attempts"
     )
 
     for _ in range(2):

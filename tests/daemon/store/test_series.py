@@ -258,20 +258,7 @@ def test_live_steps_tell_the_same_as_the_curve_does(served: DaemonProcess) -> No
 # What a browser keeps
 
 
-def test_plotlys_script_is_kept_for_good_under_the_name_of_its_version(served: DaemonProcess) -> None:
-    page = http.get(served.url).text
-    (name,) = {part.split('"')[0] for part in page.split('href="static/plotly')[1:]}
-    answer = http.get(f"{served.url}static/plotly{name}")
-
-    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-    assert (answer.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "Accept-Encoding")
-    assert int(answer.headers["content-length"]) < 1_600_000 < len(answer.content)
-    plain = http.get(f"{served.url}static/plotly{name}", headers={"accept-encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    assert plain.content == answer.content
-
-
-@pytest.mark.parametrize("path", ["", "static/page.js", "static/page.css", "static/plotly.min.js"])
+@pytest.mark.parametrize("path", ["", "static/page.js", "static/page.css", "static/chart.js"])
 def test_whatever_an_upgrade_may_change_is_asked_for_again_and_not_sent_again(served: DaemonProcess, path: str) -> None:
     first = http.get(f"{served.url}{path}")
     again = http.get(f"{served.url}{path}", headers={"if-none-match": first.headers["etag"]})

@@ -34,6 +34,9 @@ class Case:
     """Directories of the checkout on PYTHONPATH."""
     watched: tuple[int, ...] = (0,)
     """The optimizers, in the order of their first steps, whose model Caboose is expected to watch."""
+    logged: tuple[str, str] | None = None
+    """Where the script logs the loss of each step, if that is not what it gives to `backward`: a file of the run, and a
+    pattern whose group is the loss."""
     note: str = ""
     edits: str = "none"
 

@@ -33,6 +33,7 @@ CASES = (
         "NVIDIA/Megatron-LM",
         "examples/run_simple_mcore_train_loop.py",
         words("examples/run_simple_mcore_train_loop.py"),
+        prepare=made.megatron,
         ranks=2,
         paths=(".",),
         env=_ON_CPU,
@@ -53,6 +54,7 @@ CASES = (
             ranks=2,
             paths=(".",),
             env=_ON_CPU,
+            watched=(1,),  # the first one only steps the other
             note=note,
             edits=_BY_RECORDER,
         )
@@ -74,7 +76,9 @@ CASES = (
                 " --trainer.callbacks.downstream_evaluator.enabled=false"
             ),
             "--trainer.max_duration={{value: 30, unit: steps}}",
+            "--trainer.metrics_collect_interval=1",
         ),
+        logged=("output.txt", r"train/CE loss=([\d.]+)"),
         ranks=2,
         paths=("src",),
         data=made.olmo,
@@ -89,6 +93,7 @@ CASES = (
         words("recipes/full_finetune_single_device.py --config {data}/config.yaml"),
         paths=(".",),
         data=lambda directory: made.torchtune(directory, is_in_backward=False),
+        logged=("data/log_*.txt", r"loss:([\d.]+)"),
         note="a recipe, accumulation, clipping",
     ),
     Case(
@@ -108,7 +113,7 @@ CASES = (
             words(f"{name}_example.py"),
             directory=_PARALLEL,
             ranks=2,
-            env={**_ON_CPU, "FIELD_ACCELERATOR": "1"},
+            env={**_ON_CPU, "FIELD_ACCELERATOR": "1", "FIELD_ATTENTION": "1"},
             note=note,
             edits=_BY_RECORDER,
         )

@@ -7,12 +7,13 @@ so that the script and Caboose import torch in the order that they would without
 line of JSON per step of an optimizer to `$FIELD_RECORD/rank<R>.<PID>.jsonl`. It draws no random numbers and changes no
 tensor.
 
-Five switches make a script run on a CPU, with the same result in every run, without a change to it:
+Six switches make a script run on a CPU, with the same result in every run, without a change to it:
 
 * FIELD_SEED: seeds random, numpy and torch when torch is imported;
 * FIELD_GLOO: a process group is made with gloo whatever the script asks for;
 * FIELD_ACCELERATOR: the script is told of 8 accelerators of type "cpu";
 * FIELD_CIFAR: CIFAR-10's files need not have the published checksums;
+* FIELD_ATTENTION: attention is computed from plain operations; the CPU's own kernel does not know DTensors;
 * FIELD_CUDA: what the script moves to "cuda" or creates there stays on the CPU.
 
 FIELD_STEPS ends the script, as `sys.exit()` would, after so many steps of its first optimizer.
@@ -78,6 +79,8 @@ def _prepare() -> None:
         _use_gloo()
     if "FIELD_CUDA" in os.environ:
         _keep_on_cpu()
+    if "FIELD_ATTENTION" in os.environ:
+        torch.backends.cuda.enable_flash_sdp(False)  # it has this name for a CPU too
     if "FIELD_ACCELERATOR" in os.environ:
         torch.accelerator.is_available = lambda: True
         torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")

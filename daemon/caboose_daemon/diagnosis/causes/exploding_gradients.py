@@ -7,6 +7,7 @@ import numpy as np
 from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.format import amount
 from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.incidents.episodes import Episode
@@ -65,7 +66,7 @@ class ExplodingGradients(Cause):
         """How high, how long, how suddenly, and whether the loss followed."""
         level, peak = explosion.worst.values.get("level", 0.0), explosion.worst.values.get("peak", 0.0)
         if level > 0 and np.isfinite(peak):
-            yield supports(FAIR, f"gradient norm reached {peak:.3g}, {peak / level:.3g}x its level")
+            yield supports(FAIR, f"gradient norm reached {amount(peak)}, {amount(peak / level)}x its level")
         lasted = explosion.last.step - explosion.first.onset_step + 1
         if lasted >= LONG * case.gap:
             yield supports(SLIGHT, f"lasts for {lasted:,} steps")

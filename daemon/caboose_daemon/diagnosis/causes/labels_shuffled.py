@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
-from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.causes.memorising import LEARNED_FROM_CHANCE, was_learned_while_new
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-LEARNED = 0.9
-"""Share of chance below which a loss shows that something is learned."""
 MOVES, STILL = 1e-4, 1e-5
 """Update-to-weight ratios above which training works, and below which it does not."""
 BLOCKERS = ("frozen_parameters", "gradient_vanishing", "dead_units", "saturation", "activation_collapse", "eval_mode")
@@ -28,14 +26,15 @@ class LabelsShuffled(Cause):
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
                 yield supports(FAIR, f"loss {level:.4g} is at chance ({chance:.4g})")
-            elif case.found("overfitting") and case.is_guessing and not _was_learned_while_new(case, chance):
+            elif case.found("overfitting") and case.is_guessing and not was_learned_while_new(case, chance):
                 yield supports(
                     STRONG,
                     f"training loss {level:.4g} comes from memorising: validation was never better than chance"
                     f" ({chance:.4g})",
                 )
-            elif level < LEARNED * chance:
-                yield opposes(STRONG, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
+            elif level < LEARNED_FROM_CHANCE * chance:
+                weight = DECISIVE if was_learned_while_new(case, chance) else STRONG
+                yield opposes(weight, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
         classes, scores = case.setting("num_classes"), case.accuracies()
         if classes and scores and max(scores) < 1.0 / classes + LUCKY:
             yield supports(SLIGHT, f"validation accuracy {scores[-1]:.2g} is at chance for {classes:.0f} classes")
@@ -62,10 +61,3 @@ class LabelsShuffled(Cause):
             avoid="do not train longer or change model or optimizer: they work, but there is no signal",
             verify="the model memorises one batch in 200 steps, and its loss falls below chance in one epoch",
         )
-
-
-def _was_learned_while_new(case: Case, chance: float) -> bool:
-    """Whether the training loss fell before samples could be memorised: then the labels match the inputs."""
-    new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
-    train = case.train_at(new[-1]) if new else None
-    return train is not None and train < LEARNED * chance

@@ -20,6 +20,8 @@ APART, FAR_APART = 1.25, 2.0
 """Validation over training loss, above which the two differ, and above which they never belonged together."""
 LEARNED = 0.8
 """Share of its first value below which the training loss must be before the two are compared."""
+LEARNED_FROM_CHANCE = 0.9
+"""Share of chance below which a loss shows that something is learned."""
 
 
 class WhileNew(NamedTuple):
@@ -44,6 +46,13 @@ def while_new(case: Case) -> WhileNew | None:
     losses = case.curve("loss")
     losses = losses[np.isfinite(losses)]
     return new[-1] if new and len(losses) and new[-1].train <= LEARNED * float(losses[0]) else None
+
+
+def was_learned_while_new(case: Case, chance: float) -> bool:
+    """Whether the training loss fell before samples could be memorised: then the labels match the inputs."""
+    new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
+    train = case.train_at(new[-1]) if new else None
+    return train is not None and train < LEARNED_FROM_CHANCE * chance
 
 
 class Memorising(Cause):
@@ -74,6 +83,8 @@ class Memorising(Cause):
             yield supports(SLIGHT, "neither dropout nor weight decay")
         if case.is_guessing:
             yield opposes(STRONG, "validation was never better than chance: nothing was generalised before")
+            if case.chance is not None and was_learned_while_new(case, case.chance):
+                yield opposes(STRONG, "the training loss was below chance while its samples were new: it generalises")
         if case.found(*STANDS_STILL) and not case.found("overfitting"):
             yield opposes(STRONG, "the training loss stands still: it is not memorised")
         if case.found("eval_mode"):

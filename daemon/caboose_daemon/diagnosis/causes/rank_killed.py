@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.format import plural
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MUCH_MEMORY = 1.5
@@ -31,7 +32,7 @@ class RankKilled(Cause):
         if silent:
             yield supports(FAIR, f"heartbeats of {case.who('rank_silent')} stopped without an exit message")
         if lost:
-            yield supports(STRONG, f"{lost:.0f} peers lost the connection to it: the process is gone")
+            yield supports(STRONG, f"{plural(round(lost), 'peer')} lost the connection to it: the process is gone")
         elif terminated := case.value("rank_silent", "terminated_ranks"):
             yield supports(
                 STRONG, f"the launcher terminated {terminated:.0f} other ranks, as it does once one has ended"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.format import amount, plural
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -31,12 +32,14 @@ class ScheduleJump(Cause):
         before, lr = values.get("before", 0.0), values.get("lr", 0.0)
         if "jump" in values and before > 0:
             at = member.first.onset_step
-            yield supports(STRONG, f"learning rate jumped {lr / before:.2g}x ({before:.3g} to {lr:.3g}) at step {at:,}")
+            yield supports(
+                STRONG, f"learning rate jumped {amount(lr / before)}x ({before:.3g} to {lr:.3g}) at step {at:,}"
+            )
             after = [
                 m.first.onset_step for m in case.incident.reportable if m.rule in BREAKS and m.first.onset_step >= at
             ]
             if after:
-                yield supports(FAIR, f"loss or gradients broke {min(after) - at:,} steps later")
+                yield supports(FAIR, f"loss or gradients broke {plural(min(after) - at, 'step')} later")
             else:
                 yield supports(FAIR, "no restart, warm-up or change of data was declared there")
         else:

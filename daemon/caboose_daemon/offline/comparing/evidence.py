@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from caboose_daemon.offline.comparing.measures import Measures
-from caboose_daemon.offline.comparing.settings import BATCH, RATE, SCALE, RunSettings
+from caboose_daemon.offline.comparing.settings import BATCH, SCALE, RunSettings
 
 Kind = Literal["result", "setting", "caution"]
 MIN_RUNS = 5
@@ -60,10 +60,9 @@ class Compared:
         return max(gaps, default=None)
 
     def are_repeats(self, *runs: int) -> bool:
-        """Whether no known setting differs except the seed."""
-        tables = self.settings.tables
-        return all(map(bool, (tables[i] for i in runs))) and not any(
-            self.settings.apart(i, j) for i, j in itertools.combinations(runs, 2)
+        """Whether their settings are known, and none differs except the seed."""
+        return all(self.settings.is_known(i) for i in runs) and not any(
+            self.settings.apart(i, j) or self.settings.one_sided(i, j) for i, j in itertools.combinations(runs, 2)
         )
 
     def order(self, one: int, other: int) -> int:
@@ -187,12 +186,12 @@ def _calm(c: Compared) -> Iterator[Statement]:
 
 def _settings(c: Compared) -> Iterator[Statement]:
     causes = c.settings.causes
-    silent = [name for name, table in zip(c.names, c.settings.tables, strict=True) if not set(table) - {RATE}]
+    silent = [name for place, name in enumerate(c.names) if not c.settings.is_known(place)]
     if silent:
         text = f"no settings known for {_list(silent)}: the reason for a difference cannot be determined"
         yield Statement("caution", text)
     if not causes:
-        if len(silent) < len(c.names) and c.settings.num_equal:
+        if not silent and c.settings.num_equal:
             yield Statement("setting", "no known setting differs: differences are due to chance, data or code")
         return
     for name in causes:

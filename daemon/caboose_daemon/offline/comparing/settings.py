@@ -25,6 +25,8 @@ FOLLOWS = frozenset(
 SCALE = frozenset({"num_classes", "vocab_size", "dataset", "dataset_name", "loss", "criterion", "tokenizer", "task"})
 """Settings that change the scale of the loss."""
 BATCH, RATE = "batch of all ranks", "peak lr"
+OF_CURVES = frozenset({BATCH, RATE})
+""""Settings" that are read from the curves."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,15 @@ class RunSettings:
     def apart(self, one: int, other: int) -> list[str]:
         """The possible causes in which two runs differ, or in which one of them is unknown."""
         return [name for name in self.causes if not same(self.tables[one].get(name), self.tables[other].get(name))]
+
+    def is_known(self, place: int) -> bool:
+        """Whether anything is known of a run beside what its curves show."""
+        return bool(set(self.tables[place]) - OF_CURVES)
+
+    def one_sided(self, one: int, other: int) -> list[str]:
+        """The possible causes that only one of two runs reports: whether they differ is not known."""
+        names = set(self.tables[one]) ^ set(self.tables[other])
+        return sorted(names - FOLLOWS - OF_CURVES)
 
     def _num_values(self, name: str) -> int:
         values = [table[name] for table in self.tables if name in table]

@@ -31,7 +31,7 @@ from caboose_daemon.steps.aligned import PHASES, AlignedStep
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.masked import NO_LAYERS
 from caboose_daemon.steps.regimes import RegimeTracker
-from caboose_wire import Event, Hello
+from caboose_wire import Event, Group, Hello
 
 PROGRESS_ROWS = 5000
 MAX_CARRIED = 8
@@ -115,6 +115,7 @@ def play(
         if number in lengths:
             pipeline.begin_attempt(job, hello, now - 1.0)  # what was open ended with the row before
             job.facts = {**job.facts, LOSSES: lengths[number]}
+            _configure(job, log)
             assert job.attempt is not None, "it has just begun"
             job.attempt.regimes = RegimeTracker(is_resumed=job.num_attempts > 1 or row.step > max(1, 2 * gap))
         events = _events(row, now, log.events.get(number, ()), is_carried=carried.judge(row.val_loss))
@@ -134,6 +135,14 @@ def play(
         stats=state.rule_stats,
         incidents=[found.incidents[number] for number in sorted(found.incidents)],
     )
+
+
+def _configure(job: Job, log: Log) -> None:
+    """What files beside the log say of the run."""
+    if log.settings:
+        job.config = dict(log.settings)
+        optimizer = log.settings.get("optimizer")
+        job.groups = (Group("all", optimizer if isinstance(optimizer, str) else "", job.config),)
 
 
 def _attempts(log: Log) -> dict[int, int]:

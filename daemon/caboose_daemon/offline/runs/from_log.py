@@ -7,9 +7,9 @@ import numpy as np
 
 from caboose_daemon.config import Config
 from caboose_daemon.offline.replay.logs import Log, LogError, read_log
+from caboose_daemon.offline.replay.logs.names import layer_of
 from caboose_daemon.offline.replay.player import play
 from caboose_daemon.offline.runs.run import CURVES, Floats, Run, RunError
-from caboose_daemon.offline.runs.sidecar import settings_beside
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.rules.parts.rule import RuleConfig
 
@@ -41,9 +41,10 @@ def from_log(
         curves={name: values for name, values in curves.items() if np.isfinite(values).any()},
         num_bad=(loss.is_logged & ~np.isfinite(loss.values)).astype(np.int64),
         validations=tuple(_validations(log)),
+        layer_norms=dict(_layer_norms(log)),
         found=tuple(judged.incidents),
         incidents=tuple(json_shapes.incident(incident) for incident in judged.incidents),
-        settings={**dict(_constants(log)), **settings_beside(path)},
+        settings={**dict(_constants(log)), **log.settings},
         cannot_see=(BLIND,),
     )
 
@@ -65,6 +66,15 @@ def _validations(log: Log) -> Iterator[tuple[int, float, Mapping[str, float]]]:
     if column is not None:
         for row in np.flatnonzero(column.is_logged).tolist():
             yield int(log.steps[row]), float(column.values[row]), {}
+
+
+def _layer_norms(log: Log) -> Iterator[tuple[str, float]]:
+    """The last gradient norm of each layer, where the log has them."""
+    for name, column in log.columns.items():
+        layer = layer_of(name)
+        seen = column.values[column.is_logged & np.isfinite(column.values)]
+        if layer and len(seen):
+            yield layer, float(seen[-1])
 
 
 def _constants(log: Log) -> Iterator[tuple[str, float]]:

@@ -17,7 +17,7 @@ NOT_SETTINGS = frozenset({"lr", "initial_lr", "params", "foreach", "fused", "cap
 def run_of_job(source: RunSource, job: str) -> Run:
     """The run as the source knows it now; RunError where it does not."""
     detail, series = source.detail(job), source.series(job, source.max_points)
-    incidents = source.incidents(job)
+    incidents, sample = source.incidents(job), source.latest_sample(job)
     columns = {key: numbers([row.get(key) for row in series]) for key in CURVES}
     rows = np.array([[row["attempt"], row["step"], row["num_bad"], row["num_steps"]] for row in series], dtype=np.int64)
     rows = rows.reshape(-1, 4)
@@ -45,8 +45,17 @@ def run_of_job(source: RunSource, job: str) -> Run:
         incidents=tuple(sorted(incidents, key=lambda incident: incident["number"])),
         decisions=tuple(reversed(source.decisions(job))),
         ledger=tuple(source.ledger(job)),
-        latest_sample=source.latest_sample(job),
+        latest_sample=sample,
+        layer_norms=layer_norms(sample),
     )
+
+
+def layer_norms(sample: Json | None) -> dict[str, float]:
+    """The gradient norm of each layer in the last sample."""
+    if sample is None:
+        return {}
+    layers = sample["layers"]
+    return {n: v for n, v in zip(layers["name"], layers["grad_norm"], strict=True) if isinstance(v, int | float)}
 
 
 def validations(events: Sequence[Json]) -> list[tuple[int, float, Mapping[str, float]]]:

@@ -20,6 +20,21 @@ def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
     return sorted(rows, key=lambda row: -row["opened_time"])
 
 
+def rollback_totals(where: RunSource, jobs: Iterable[str]) -> Json:
+    """What rollback did over the life of these jobs, and what it would have done where it only advised."""
+    decisions = [row for job in jobs for row in where.decisions(job) if row["kind"] == "rollback"]
+    done = [row for row in decisions if row["state"] == "committed"]
+    judged = [row["saved"] for row in decisions if row["state"] == "advised" and row.get("saved") is not None]
+    return {
+        "num_done": len(done),
+        "steps_lost": sum(row["steps_lost"] for row in done),
+        "num_advised": sum(row["state"] == "advised" for row in decisions),
+        "num_judged": len(judged),
+        "num_right": sum(saved > 0 for saved in judged),
+        "saved": sum(judged),
+    }
+
+
 def _row(job: str, incident: Json, events: list[Json], decisions: list[Json]) -> Json:
     causes = (incident["diagnosis"] or {}).get("causes") or [None]
     likeliest = causes[0]

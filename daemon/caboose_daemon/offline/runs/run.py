@@ -64,6 +64,8 @@ class Run:
     steps_per_row: int = 1
     validations: tuple[tuple[int, float, Mapping[str, float]], ...] = ()
     """Step, loss and other numbers of each evaluation, in order."""
+    layer_norms: Mapping[str, float] = field(default_factory=dict)
+    """The last gradient norm of each layer, in the order of the model, where it is known."""
     incidents: tuple[Json, ...] = ()
     """As the API shapes them, the first opened first."""
     found: tuple[Incident, ...] = ()

@@ -17,9 +17,13 @@ from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.jobs.ending import Ending
 from caboose_daemon.jobs.job import Job, Member
 from caboose_daemon.out.links import Links
+from caboose_daemon.rollback.attribution import cordons
 from caboose_daemon.rollback.modes import owners_mode
+from caboose_daemon.rollback_state.attribution import Cordon
+from caboose_daemon.rollback_state.cost import Cost
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
+from caboose_daemon.rollback_state.record import Weighed
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.describe import alert_name
 from caboose_daemon.rules.parts.finding import Finding
@@ -211,7 +215,7 @@ def decision(item: Decision) -> Json:
         "skip": item.skip,
         "lr_scale": item.lr_scale,
         "triage": None if item.triage is None else triage(item.triage),
-        "cost": None if cost is None else {name: number(getattr(cost, name)) for name in COST},
+        "cost": None if cost is None else costs(cost),
         "command": item.command,
         "world": item.world,
         "num_answers": dict(item.num_answers),
@@ -223,8 +227,21 @@ def decision(item: Decision) -> Json:
         "seconds": number(item.seconds),
         "steps_lost": item.steps_lost,
         "continuity": item.continuity,
+        "saved": number(item.saved),
+        "attribution": None if item.attribution is None else plain(item.attribution),
+        "cordon": None if item.cordon is None else cordon(item.cordon),
         "explanation": item.explain(),
     }
+
+
+def costs(item: Cost) -> Json:
+    """The two costs of a decision."""
+    return {name: number(getattr(item, name)) for name in COST}
+
+
+def cordon(item: Cordon) -> Json:
+    """Advice to take a machine out of the job."""
+    return {**plain(item), "text": item.text}
 
 
 def triage(item: Triage) -> Json:
@@ -242,8 +259,16 @@ def triage(item: Triage) -> Json:
         "least": number(item.least),
         "most": number(item.most),
         "rate": number(item.rate),
+        "outlook": None if item.outlook is None else plain(item.outlook),
         "reasons": list(item.reasons),
     }
+
+
+def weighed(item: Weighed | None) -> Json:
+    """What a rollback would be now, and both costs."""
+    if item is None:
+        return {"cost": None, "target": None, "boundary": None}
+    return {"cost": costs(item.cost), "target": item.target, "boundary": item.boundary}
 
 
 def rollback(job: Job, budget: int, now: float) -> Json:
@@ -258,10 +283,17 @@ def rollback(job: Job, budget: int, now: float) -> Json:
         "exhausted": record.exhausted,
         "budget_left": record.budget_left(budget, now),
         "is_holding": record.is_holding,
+        "is_off_schedule": any(holdings.is_off_schedule for holdings in record.holdings.values()),
+        "cordons": [cordon(item) for item in cordons(job)],
         "cool_until": record.cool_until,
         "continuity": None if check is None else {"state": check.state, "text": check.text},
         "triages": [
-            {"incident": f"{job.name}/{incident}", **triage(item), "note": record.notes.get(incident, "")}
+            {
+                "incident": f"{job.name}/{incident}",
+                **triage(item),
+                **weighed(record.weighed.get(incident)),
+                "note": record.notes.get(incident, ""),
+            }
             for incident, item in record.triages.items()
         ],
     }

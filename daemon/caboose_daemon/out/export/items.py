@@ -65,6 +65,8 @@ class MirroredSample:
     latest: LatestSample | None
     histograms: PendingHistograms | None
     """None if not mirrored for this step."""
+    names: tuple[str, ...] = ()
+    """Of the layers."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ class Curves:
             self._pending.append(pending)
             if len(self._pending) > MAX_PENDING:
                 self._pending.popleft().step = None
-        return MirroredSample(step.whole_layer_grad_norm, job.meters.latest, pending)
+        names = tuple(layer.name for layer in job.layers)
+        return MirroredSample(step.whole_layer_grad_norm, job.meters.latest, pending, names)
 
 
 def pick(job: Job, event: Event) -> Declared | None:
@@ -186,7 +189,16 @@ def layer_values(sample: MirroredSample) -> dict[str, float]:
             values[f"layers/{name}_min"] = float(seen.min())
             values[f"layers/{name}_median"] = float(np.median(seen))
             values[f"layers/{name}_max"] = float(seen.max())
-    return values
+    return {**values, **_of_each_layer(sample)}
+
+
+def _of_each_layer(sample: MirroredSample) -> dict[str, float]:
+    """The gradient norm of each layer; of `MAX_LAYERS`, evenly spread over the depth, in a deep model."""
+    norms, num = sample.layer_grad_norm, len(sample.names)
+    if len(norms) < num:
+        return {}
+    places = {round(i * (num - 1) / (MAX_LAYERS - 1)) for i in range(MAX_LAYERS)} if num > MAX_LAYERS else range(num)
+    return {f"grad_norm/{sample.names[i]}": float(norms.values[i]) for i in sorted(places) if norms.is_finite[i]}
 
 
 def histograms(pending: PendingHistograms) -> dict[str, Floats] | None:

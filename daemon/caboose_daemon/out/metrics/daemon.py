@@ -27,6 +27,7 @@ def add_daemon(state: State, samples: MetricSamples) -> None:
         count = sum(num for (at, _), num in state.num_errors.items() if at == stage)
         samples.add("caboose_internal_errors_total", count, stage)
     samples.add("caboose_loop_turn_seconds", state.turn_seconds)
+    samples.add("caboose_loop_behind_seconds", state.behind_seconds)
     for rule, stats in sorted(state.rule_stats.items()):
         samples.add("caboose_rule_seconds_total", stats.seconds, rule)
         samples.add("caboose_rule_runs_total", stats.runs, rule)

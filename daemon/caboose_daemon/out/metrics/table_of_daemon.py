@@ -59,6 +59,11 @@ DAEMON = Section(
         ),
         Metric("caboose_loop_turn_seconds", "Duration of the last turn of the receiving loop", "Below 1 s is normal."),
         Metric(
+            "caboose_loop_behind_seconds",
+            "For how long messages have been waiting to be read",
+            "0 is normal. Above 5 s: the daemon cannot keep up and verdicts are late; no rank is called silent for it.",
+        ),
+        Metric(
             "caboose_loop_lag_seconds",
             "Age of the last report when it was judged, of the job with the largest",
             "Stable is normal. Growing: the daemon is overloaded.",

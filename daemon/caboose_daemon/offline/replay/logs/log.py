@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_wire import Event
+from caboose_wire.fields import Scalar
 
 
 class LogError(Exception):
@@ -40,3 +41,5 @@ class Log:
     """Whether a row is one step, as in a journal; a row of any other log usually stands for many."""
     events: Mapping[int, tuple[Event, ...]] = field(default_factory=dict)
     """Events declared before a row, where the log has them."""
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    """From files beside the log; see `sidecar`."""

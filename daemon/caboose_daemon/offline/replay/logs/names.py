@@ -25,7 +25,15 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("loss/train", "loss_step", "train_loss", "training_loss", "trainloss", "loss_train", "loss/training"),
         *("loss/train/total", "total_loss", "train/total_loss", "loss/total", "loss_total", "lm_loss", "train/lm_loss"),
         *("train/samples/train_loss", "loss_metrics/global_avg_loss", "train/ce_loss", "train/crossentropyloss"),
-        *("train/train_loss", "batch_loss", "train_batch_loss", "train_loss_epoch", "train/loss_epoch", "loss_epoch"),
+        *(
+            "loss/mean",
+            "train/train_loss",
+            "batch_loss",
+            "train_batch_loss",
+            "train_loss_epoch",
+            "train/loss_epoch",
+            "loss_epoch",
+        ),
     ),
     "grad_norm": (
         *(
@@ -44,12 +52,30 @@ NAMES: dict[str, tuple[str, ...]] = {
             "grad_norm/total",
             "l2_norm/grad/global",
         ),
-        *("grad/norm", "grads/norm", "gradients/norm", "grad_norm_total", "norm/grad", "grad_norm_epoch"),
+        *(
+            "gradient/norm",
+            "grad/norm",
+            "grads/norm",
+            "gradients/norm",
+            "grad_norm_total",
+            "norm/grad",
+            "grad_norm_epoch",
+        ),
     ),
     "lr": (
         *("lr", "learning_rate", "train/lr", "train/learning_rate", "training/lr", "training/learning_rate"),
         *("train_lr", "optim/lr", "optim/learning_rate", "optimizer/lr", "lr/group0", "lr/pg0", "lr_0", "lr0"),
-        *("optim/learning_rate_group0", "optim/lr_(group_0)", "train/samples/lr", "lr_step", "current_lr", "base_lr"),
+        *(
+            "lr/group_0",
+            "learning_rate/0",
+            "learning_rate/group_0",
+            "optim/learning_rate_group0",
+            "optim/lr_(group_0)",
+            "train/samples/lr",
+            "lr_step",
+            "current_lr",
+            "base_lr",
+        ),
     ),
     "val_loss": (
         *("val_loss", "val/loss", "eval_loss", "eval/loss", "valid_loss", "valid/loss", "validation_loss"),
@@ -78,8 +104,22 @@ def _normal(name: str) -> str:
 
 _PLACES = {wanted: {alias: place for place, alias in enumerate(names)} for wanted, names in NAMES.items()}
 _ANY = frozenset(alias for names in NAMES.values() for alias in names)
-_OF_OPTIMIZER = re.compile(r"lr_[a-z0-9]+(/.*)?")
-"""Lightning's LearningRateMonitor and Composer: `lr-AdamW`, `lr-AdamW/pg1`."""
+_OF_OPTIMIZER = re.compile(r"lr_[a-z0-9]+(/.*)?|(lr|learning_rate)/[^/]+")
+"""Lightning's LearningRateMonitor and Composer: `lr-AdamW`, `lr-AdamW/pg1`; and of each group: `lr/group_1`."""
+_OF_MIRROR = {"speed/step_seconds": "step_seconds", "speed/data_seconds": "data_seconds"}
+"""What Caboose's own mirrors call quantities that a replay reads under other names."""
+_OF_LAYER = re.compile(r"(?:grad_norm|gradient_norm|grad/norm|grads|gradients)/(?!total$|norm$|all$|global$)(.+)")
+
+
+def of_mirror(name: str) -> str:
+    """The name under which a replay reads a column."""
+    return _OF_MIRROR.get(name, name)
+
+
+def layer_of(name: str) -> str:
+    """The layer whose gradient norm a column is; empty for other columns."""
+    found = _OF_LAYER.fullmatch(name)
+    return found.group(1) if found is not None else ""
 
 
 def candidates(wanted: str, names: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ once for its first 64 KiB and again by its reader, so it has to be one that can 
 
 import csv
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 from caboose_daemon.offline.replay.logs.comma_separated import read_comma_separated
@@ -17,6 +18,7 @@ from caboose_daemon.offline.replay.logs.journal_file import MAGIC, read_journal
 from caboose_daemon.offline.replay.logs.journal_file import NAME as JOURNAL
 from caboose_daemon.offline.replay.logs.json_text import read_json
 from caboose_daemon.offline.replay.logs.log import Log, LogError
+from caboose_daemon.offline.replay.logs.sidecar import settings_beside
 from caboose_daemon.offline.replay.logs.table import Table, to_log
 
 IN_DIRECTORIES = ("trainer_state.json", "metrics.csv")
@@ -29,7 +31,8 @@ def read_log(path: Path) -> Log:
     if "\0" in str(path):
         raise LogError(f"{path}: no file can have this name")
     try:
-        return to_log(_in_directory(path) if path.is_dir() else _in_file(path))
+        log = to_log(_in_directory(path) if path.is_dir() else _in_file(path))
+        return replace(log, settings=settings_beside(path))
     except OSError as error:  # also what gzip raises
         raise LogError(f"{path}: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.offline.replay.logs.cells import Cells
 from caboose_daemon.offline.replay.logs.log import Column, Log, LogError
-from caboose_daemon.offline.replay.logs.names import USED, candidates, is_clock, nearest
+from caboose_daemon.offline.replay.logs.names import USED, candidates, is_clock, nearest, of_mirror
 
 MAX_STEP = 2**53
 """Beyond it a float64 no longer distinguishes two steps."""
@@ -63,7 +63,7 @@ def to_log(table: Table) -> Log:
     taken = {step, *names.values()}
     for name, cells in table.columns.items():
         if name not in taken and name not in columns and cells.text is None and cells.is_logged.any():
-            columns[name] = _column(cells)
+            columns[of_mirror(name)] = _column(cells)
     has_step = table.columns[step].is_logged
     steps = table.columns[step].values[has_step].astype(np.int64)
     if not has_step.all():

@@ -132,10 +132,10 @@ function elapsed(seconds) {
 
 const NICE_SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 
-/** What plotly needs to label the axis. */
+/** How the axis is labelled. */
 export function tickLayout(kind, [low, high], most) {
-  if (kind === "step") return { tickformat: ",d", nticks: most };
-  if (kind !== "time") return { tickformat: "~s", nticks: most };
+  if (kind === "step") return { format: "whole", nticks: most };
+  if (kind !== "time") return { format: "compact", nticks: most };
   const every = NICE_SECONDS.find((seconds) => (high - low) / seconds <= most) ?? 864000 * Math.ceil((high - low) / most / 864000);
   const tickvals = [];
   for (let at = Math.max(0, Math.ceil(low / every)) * every; at <= high; at += every) tickvals.push(at);

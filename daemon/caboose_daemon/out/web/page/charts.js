@@ -14,7 +14,7 @@ import { attemptLabels, attemptShapes, badTrace, gapShapes, incidentShapes, inci
 import { recall, remember } from "./memory.js";
 import { drawGroupNames, drawNamedCharts, groupLines, startNamedCharts, validationLoss, widest } from "./named_charts.js";
 import { drawParts, partNames } from "./part_lines.js";
-import { bandTrace, baseLayout, draw, followTheme, isReady, lineTraces, missing, PART_COLOURS, setScale, spikeTraces, stepName, table } from "./plot.js";
+import { bandTrace, baseLayout, draw, followTheme, lineTraces, missing, PART_COLOURS, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { halfLife, smoothed } from "./smoothing.js";
 import { drawPhases, drawThroughput } from "./speed.js";
 import { axisKind, keepInSight, offerAxes, rangeInSight, startZooming } from "./zooming.js";
@@ -65,9 +65,9 @@ function startSmoothing() {
   }
 }
 
-/** Draws everything; does nothing until plotly and the curves have arrived. */
+/** Draws everything; does nothing until the curves have arrived. */
 export function drawCharts(model) {
-  if (!isReady(onChange) || !model.hasCurves || !hasChanged(model)) return;
+  if (!model.hasCurves || !hasChanged(model)) return;
   const scene = sceneOf(model);
   setData(byId("charts"), "detail", detailState());
   drawLoss(scene);
@@ -143,7 +143,7 @@ const RATE = { valueOf: (row) => row.lr, lowOf: (row) => row.lr, highOf: (row) =
 function drawLoss(scene) {
   const { model, rows, current, place, sight, half } = scene;
   const { isLog } = view;
-  const hover = (row, fate) => `${stepName(row, fate)}<br>loss ${decimal(row.loss)}<br>${decimal(row.lossMin)} to ${decimal(row.lossMax)}`;
+  const hover = (row, fate) => `${stepName(row, fate)}\nloss ${decimal(row.loss)}\n${decimal(row.lossMin)} to ${decimal(row.lossMax)}`;
   const ofParts = drawParts(model, rows, current, "loss", half, isLog);
   const traces = ofParts ? ofParts.traces : curveTraces(scene, { ...LOSS, hover, isLog });
   const validation = validationLoss(scene, isLog);
@@ -187,7 +187,7 @@ function grain(rows, [from, to]) {
 function drawNorm(scene) {
   const { model, rows, current, sight, half } = scene;
   const pauses = (row) => row.norm === null && !row.numBad;
-  const hover = (row, fate) => `${stepName(row, fate)}<br>gradient norm ${decimal(row.norm)}` + (row.numSteps > 1 ? `<br>${decimal(row.normMin)} to ${decimal(row.normMax)}` : "");
+  const hover = (row, fate) => `${stepName(row, fate)}\ngradient norm ${decimal(row.norm)}` + (row.numSteps > 1 ? `\n${decimal(row.normMin)} to ${decimal(row.normMax)}` : "");
   const ofParts = drawParts(model, rows, current, "norm", half, true);
   const groups = ofParts ? null : groupLines(scene, "group_norm", "gradient norm", true);
   const traces = ofParts ? ofParts.traces : curveTraces(scene, { ...NORM, hover, pauses });
@@ -204,7 +204,7 @@ function drawNorm(scene) {
 
 function drawRate(scene) {
   const { model, rows, current, sight } = scene;
-  const hover = (row, fate) => `${stepName(row, fate)}<br>learning rate ${decimal(row.lr)}`;
+  const hover = (row, fate) => `${stepName(row, fate)}\nlearning rate ${decimal(row.lr)}`;
   const ofParts = drawParts(model, rows, current, "lr", 0, false);
   const groups = ofParts ? null : groupLines(scene, "group_lr", "learning rate", false);
   const traces = ofParts?.traces ?? groups?.traces ?? curveTraces(scene, { ...RATE, hover });

@@ -10,7 +10,7 @@ import { get, jobPath } from "./api.js";
 import { Placement } from "./axis.js";
 import { line, segments, surviving } from "./curves.js";
 import { byId, keyed, make, setNote, setText } from "./dom.js";
-import { decimal, escape, whole } from "./format.js";
+import { decimal, whole } from "./format.js";
 import { FETCH_POINTS, toRow } from "./model.js";
 import { toNamed } from "./named.js";
 import { partColour } from "./plot.js";
@@ -88,8 +88,8 @@ function runLine(run, what, kept, valueOf, isLog, isDashed = false) {
   const has = (row) => valueOf(row) !== null && (!isLog || valueOf(row) > 0);
   const pauses = (row) => valueOf(row) === null && !row.numBad;
   const { x, y, rows } = line(segments(kept, has, pauses), valueOf);
-  const hovertext = rows.map((row) => (row ? `${escape(run.name)}<br>step ${whole(row.step)}<br>${escape(what)} ${decimal(valueOf(row))}` : ""));
-  return { x, y, name: `run ${run.name}`, type: "scatter", mode: "lines", line: { color: partColour(run.colour), width: 1.4, dash: isDashed ? "dash" : "solid" }, hovertext, hoverinfo: "text" };
+  const hovertext = rows.map((row) => (row ? `${run.name}\nstep ${whole(row.step)}\n${what} ${decimal(valueOf(row))}` : ""));
+  return { x, y, name: `run ${run.name}`, mode: "lines", line: { color: partColour(run.colour), width: 1.4, dash: isDashed ? "dash" : "solid" }, hovertext };
 }
 
 function choose(name, isChosen) {

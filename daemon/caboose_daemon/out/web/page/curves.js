@@ -1,4 +1,4 @@
-/* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document, no plotly. */
+/* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document. */
 
 const LONGEST_PAUSE = 16;
 /** A remainder below this share of the step time is a rounding error. */

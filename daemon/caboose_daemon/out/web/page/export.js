@@ -1,26 +1,28 @@
 /*
- * Every chart as a picture (PNG) or as its visible numbers (CSV). Both are made here in the browser, of what is shown.
+ * Every chart and map as a picture (PNG) or as its visible numbers (CSV). Both are made here in the browser, of what is
+ * shown. A table has its numbers only.
  */
 
+import { pictureOf } from "./chart.js";
 import { make } from "./dom.js";
-import { escape } from "./format.js";
 
-const SCALE = 2;
 const tables = new WeakMap();
 
-/** Lets the reader save this chart; `rows` returns its header and its rows. */
-export function offerExport(chart, rows) {
+/** Lets the reader save this chart; `rows` returns its header and its rows, `picture` the address of a PNG with a title. */
+export function offerExport(chart, rows, picture = pictureOf) {
   const isKnown = tables.has(chart);
   tables.set(chart, rows);
-  if (!isKnown) place(chart);
+  if (!isKnown) place(chart, picture);
 }
 
-function place(chart) {
+function place(chart, picture) {
   const name = chart.dataset.title ?? chart.id.replace("-chart", "");
   const summary = make("summary", "", "⤓");
-  summary.setAttribute("aria-label", `Save the chart ${name}`);
-  summary.title = "Save this chart";
-  const box = make("details", "export", "", summary, make("div", "export-choice", "", button("PNG", "The chart as a picture", () => savePicture(chart, name)), button("CSV", "The numbers shown", () => saveNumbers(chart, name))));
+  summary.setAttribute("aria-label", `Save ${name}`);
+  summary.title = "Save as a picture or as numbers";
+  const box = make("details", "export", "", summary, make("div", "export-choice"));
+  if (picture) box.lastElementChild.append(button("PNG", "As a picture", () => savePicture(chart, name, picture)));
+  box.lastElementChild.append(button("CSV", "The numbers shown", () => saveNumbers(chart, name)));
   const title = chart.dataset.exportIn ? document.getElementById(chart.dataset.exportIn) : chart.previousElementSibling;
   title.append(box);
   const close = () => (box.open = false);
@@ -41,14 +43,11 @@ function button(text, title, action) {
   return made;
 }
 
-async function savePicture(chart, name) {
-  const paper = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
-  const { clientWidth: width, clientHeight: height } = chart;
-  const what = chart.getAttribute("aria-label").replace(/ by \w+$/, "");
-  const title = { text: escape(`${document.getElementById("picker-name").textContent}: ${what}`), font: { size: 13 }, x: 0.01, xanchor: "left", y: 0.98 };
-  const layout = { ...chart.layout, paper_bgcolor: paper, plot_bgcolor: paper, title, margin: { ...chart.layout.margin, t: 34 } };
-  const picture = await window.Plotly.toImage({ data: chart.data, layout }, { format: "png", width, height: height + 24, scale: SCALE });
-  save(picture, `${fileName(name)}.png`);
+function savePicture(chart, name, picture) {
+  const style = getComputedStyle(document.documentElement);
+  const [paper, ink] = ["--card", "--text"].map((colour) => style.getPropertyValue(colour).trim());
+  const what = (chart.getAttribute("aria-label") ?? name).replace(/ by \w+$/, "");
+  save(picture(chart, { title: `${document.getElementById("picker-name").textContent}: ${what}`, paper, ink }), `${fileName(name)}.png`);
 }
 
 function saveNumbers(chart, name) {

@@ -125,6 +125,3 @@ export function plural(number, noun) {
 export function stateName(state) {
   return STATES[state] ?? state;
 }
-
-/** Escapes text for plotly, which interprets some markup. */
-export const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");

@@ -1,13 +1,13 @@
 /* One layer: its facts, the incidents that name it, and each of its statistics by step. */
 
 import { ApiError, get, jobPath } from "./api.js";
+import { showChart } from "./chart.js";
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
 import { offerExport } from "./export.js";
 import { compact, plural, whole } from "./format.js";
 import { namesIn } from "./layer_map.js";
 import { decadeTicks, finiteOf, isBad, STATS, valueText } from "./layer_stats.js";
 
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, showTips: false };
 const PACE_MS = 2000;
 const MOST_FOUND = 12;
 const MOST_ONSETS = 20;
@@ -145,7 +145,7 @@ function drawCurves(model, colours) {
   keyed(byId("layer-charts"), shown, ([stat]) => stat, createChart, (element, [stat, values]) => {
     const last = values.findLast((value) => value !== null);
     setText(element.querySelector(".hint"), `now ${valueText(stat, last)}`);
-    window.Plotly.react(element.lastElementChild, tracesOf(stat, values, colours), layoutOf(stat, values, model, colours), CONFIG);
+    showChart(element.lastElementChild, tracesOf(stat, values, colours), layoutOf(stat, values, model, colours));
     offerExport(element.lastElementChild, () => tableOf(stat, values));
   });
 }
@@ -177,20 +177,18 @@ function tracesOf(stat, values, colours) {
     return {
       x: places.map((place) => step[place]),
       y: places.map((place) => (STATS[stat].isShare ? finiteOf(values[place]) * 100 : finiteOf(values[place]))),
-      type: "scatter",
       mode: places.length > 60 ? "lines" : "lines+markers",
       name: `attempt ${number}`,
       line: { color: number === newest ? colours.accent : colours.earlier, width: 1.6 },
       marker: { size: 4 },
-      hovertext: places.map((place) => `step ${whole(step[place])}${newest > 1 ? `, attempt ${number}` : ""}<br>${valueText(stat, values[place])}`),
-      hoverinfo: "text",
+      hovertext: places.map((place) => `step ${whole(step[place])}${newest > 1 ? `, attempt ${number}` : ""}\n${valueText(stat, values[place])}`),
     };
   });
   const bad = step.map((_, place) => place).filter((place) => isBad(values[place]));
   traces.push({
-    x: bad.map((place) => step[place]), y: bad.map(() => 0.04), yaxis: "y2", type: "scatter", mode: "markers", cliponaxis: false, name: "bad",
+    x: bad.map((place) => step[place]), y: bad.map(() => 0.04), yaxis: "y2", mode: "markers", cliponaxis: false, name: "bad",
     marker: { symbol: "x", size: 8, color: colours.bad, line: { width: 1, color: colours.card } },
-    hovertext: bad.map((place) => `step ${whole(step[place])}<br>${valueText(stat, values[place])}`), hoverinfo: "text",
+    hovertext: bad.map((place) => `step ${whole(step[place])}\n${valueText(stat, values[place])}`),
   });
   return traces;
 }
@@ -198,22 +196,16 @@ function tracesOf(stat, values, colours) {
 function layoutOf(stat, values, model, colours) {
   const finite = values.filter((value) => typeof value === "number");
   const isLog = !STATS[stat].isShare && stat !== "weight_norm" && finite.length > 0 && finite.every((value) => value > 0);
-  const axis = { color: colours.muted, gridcolor: colours.line, zeroline: false, linecolor: colours.line, fixedrange: true };
+  const axis = { color: colours.muted, gridcolor: colours.line, tickcolor: colours.line };
   const { step } = found.samples;
   const [low, high] = [Math.min(...step), Math.max(...step)];
   const room = Math.max(1, (high - low) * 0.03);
   return {
     margin: { l: 52, r: 10, t: 8, b: 26 },
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 11, color: colours.muted },
-    showlegend: false,
+    font: { size: 11 },
     hovermode: "closest",
-    dragmode: false,
-    hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.text, size: 12 }, align: "left" },
-    xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 4, tickformat: ",d" },
+    xaxis: { ...axis, range: [low - room, high + room], hasTicks: true, nticks: 4, format: "whole" },
     yaxis: { ...axis, type: isLog ? "log" : "linear", nticks: 4, ...yTicks(stat, finite, isLog) },
-    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     shapes: incidentsOf(model).slice(0, MOST_ONSETS).map(({ onset_step: at, severity }) => ({
       type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: colours[severity] ?? colours.info, width: 1 }, layer: "below",
     })),
@@ -228,5 +220,5 @@ function yTicks(stat, finite, isLog) {
   const least = isLog ? 0.3 : Math.max(Math.abs(ends[1]) * 0.01, 1e-12);
   const room = Math.max(least - (ends[1] - ends[0]), 0) / 2 + (ends[1] - ends[0]) * 0.08;
   const range = [ends[0] - room, ends[1] + room];
-  return { range, tickformat: "~g", exponentformat: "e", ...(isLog ? { tickvals: decadeTicks(range) } : {}) };
+  return { range, ...(isLog ? { tickvals: decadeTicks(range) } : {}) };
 }

@@ -1,16 +1,17 @@
 /*
- * The map of the layers: depth by samples, drawn with plotly's heat map. Non-finite numbers have a separate colour and a
+ * The map of the layers: depth by samples, drawn as a chart of cells. Non-finite numbers have a separate colour and a
  * cross, unknown cells show the hatched background, incidents are marked above the step they began at and beside the
  * layers they name.
  *
- * All columns are equally wide, and margins are set here, so that a screen position maps to a cell without plotly.
+ * All columns are equally wide, and margins are set here, so that a screen position maps to a cell.
  */
 
+import { showChart } from "./chart.js";
 import { byId, glyph, make, setNote } from "./dom.js";
+import { offerExport } from "./export.js";
 import { plural, whole } from "./format.js";
 import { CIVIDIS, colourAt, colourRange, isBad, sampleText, placeOf, rangeTexts, shortName, STATS, valueText } from "./layer_stats.js";
 
-const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, staticPlot: true };
 const SYMBOLS = { critical: "octagon", warning: "triangle-up", info: "circle" };
 const MOST_CROSSES = 800;
 const MOST_ONSETS = 40;
@@ -22,7 +23,6 @@ const TICK_ROOM = 52;
 const isNarrow = () => document.documentElement.clientWidth < 560;
 const labelLength = (map) => map.rows.name.reduce((most, name) => Math.max(most, Math.min(name.length, isNarrow() ? 12 : 28)), 6);
 const leftMargin = (map) => Math.round(14 + 6.1 * labelLength(map));
-const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 /** How many columns fit. */
 export function columnsWanted() {
@@ -88,21 +88,27 @@ export function drawMap(map, incidents, colours) {
   const traces = [heat(map, range), badHeat(map, colours), crosses(map, colours, height), onsetTrace(onsets, colours), rowMarks(map, marked, colours)];
   const layout = layoutOf(map, colours, height);
   layout.shapes = [...attemptLines(map, colours), ...onsets.map((onset) => onsetLine(onset, colours))];
-  window.Plotly.react(element, traces, layout, CONFIG);
+  showChart(element, traces, layout);
+  offerExport(element, () => tableOf(map));
   const hatch = byId("layer-hatch");
   hatch.style.inset = `${TOP}px ${RIGHT}px ${BOTTOM}px ${leftMargin(map)}px`;
   drawLegend(map, range, onsets, [...marked.values()]);
 }
 
+/** The map as a table: a line per row, a column per sample. */
+function tableOf({ rows, samples, values, stat }) {
+  const isOne = samples.attempt.every((attempt) => attempt === samples.attempt[0]);
+  const heads = samples.step.map((step, column) => (isOne ? `step ${step}` : `attempt ${samples.attempt[column]} step ${step}`));
+  const nameOf = (row) => (rows.num[row] > 1 ? `${rows.name[row]} to ${rows.last_name[row]}` : rows.name[row]);
+  return [["layer", "kind", "statistic", ...heads], ...values.map((cells, row) => [nameOf(row), rows.kind[row], stat, ...cells])];
+}
+
 function heat(map, range) {
   return {
-    type: "heatmap",
     z: range ? map.values.map((row) => row.map((cell) => colourAt(cell, range))) : [],
     zmin: range?.low ?? 0,
     zmax: range?.high ?? 1,
     colorscale: CIVIDIS.map((colour, place) => [place / (CIVIDIS.length - 1), colour]),
-    showscale: false,
-    hoverinfo: "skip",
     name: "values",
   };
 }
@@ -110,13 +116,10 @@ function heat(map, range) {
 function badHeat(map, colours) {
   const has = map.num_bad > 0;
   return {
-    type: "heatmap",
     z: has ? map.values.map((row) => row.map((cell) => (isBad(cell) ? 1 : null))) : [[null]],
     zmin: 0,
     zmax: 1,
     colorscale: [[0, colours.bad], [1, colours.bad]],
-    showscale: false,
-    hoverinfo: "skip",
     name: "bad",
   };
 }
@@ -133,7 +136,7 @@ function crosses(map, colours, height) {
   const room = Math.min(width, height / map.values.length);
   const isRoomy = room >= 7;
   return {
-    x, y, type: "scatter", mode: "markers", name: "crosses", hoverinfo: "skip",
+    x, y, mode: "markers", name: "crosses",
     marker: { symbol: "x", size: isRoomy ? Math.min(9, room - 3) : 5, color: isRoomy ? colours.card : colours.bad, line: { width: isRoomy ? 0 : 1, color: colours.card } },
   };
 }
@@ -153,11 +156,9 @@ function onsetTrace(onsets, colours) {
     x: onsets.map(({ place }) => place),
     y: onsets.map(() => 1),
     yaxis: "y2",
-    type: "scatter",
     mode: "markers",
     cliponaxis: false,
     name: "onsets",
-    hoverinfo: "skip",
     marker: {
       symbol: onsets.map(({ incident }) => SYMBOLS[incident.severity] ?? "circle"),
       color: onsets.map(({ incident }) => colours[incident.severity] ?? colours.info),
@@ -194,12 +195,9 @@ function rowMarks(map, marked, colours) {
   return {
     x: rows.map(() => map.samples.step.length - 0.5),
     y: rows,
-    xaxis: "x",
-    type: "scatter",
     mode: "markers",
     cliponaxis: false,
     name: "marked",
-    hoverinfo: "skip",
     marker: {
       symbol: "triangle-left",
       color: rows.map((row) => colours[marked.get(row)] ?? colours.info),
@@ -220,21 +218,14 @@ function attemptLines({ samples, values }, colours) {
 
 function layoutOf(map, colours, height) {
   const numColumns = map.samples.step.length;
-  const axis = { color: colours.muted, gridcolor: "transparent", zeroline: false, linecolor: colours.line, fixedrange: true, ticks: "outside", tickcolor: colours.line };
+  const axis = { color: colours.muted, hasTicks: true, tickcolor: colours.line, showgrid: false };
   const ticks = columnTicks(map);
   const rows = [...spread(map.values.length, Math.floor(height / 16))];
   return {
     margin: { l: leftMargin(map), r: RIGHT, t: TOP, b: BOTTOM },
-    height: height + TOP + BOTTOM,
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 12, color: colours.muted },
-    showlegend: false,
-    hovermode: false,
-    dragmode: false,
-    xaxis: { ...axis, range: [-0.5, numColumns - 0.5], tickvals: ticks, ticktext: ticks.map((column) => tickText(map, column)), tickangle: 0 },
-    yaxis: { ...axis, range: [map.values.length - 0.5, -0.5], tickvals: rows, ticktext: rows.map((row) => escape(shortName(map.rows.name[row], labelLength(map)))), tickfont: { size: 11 } },
-    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+    font: { size: 12 },
+    xaxis: { ...axis, range: [-0.5, numColumns - 0.5], tickvals: ticks, ticktext: ticks.map((column) => tickText(map, column)) },
+    yaxis: { ...axis, range: [map.values.length - 0.5, -0.5], tickvals: rows, ticktext: rows.map((row) => shortName(map.rows.name[row], labelLength(map))), tickfont: { size: 11 } },
   };
 }
 
@@ -253,7 +244,7 @@ function columnTicks(map) {
 function tickText({ samples }, column) {
   const isNew = column > 0 && samples.attempt[column] !== samples.attempt[column - 1];
   const step = whole(samples.step[column]);
-  return isNew ? `${step}<br>attempt ${samples.attempt[column]}` : step;
+  return isNew ? `${step}\nattempt ${samples.attempt[column]}` : step;
 }
 
 /** At most `most` of `count` places, evenly, the first among them. */

@@ -1,4 +1,4 @@
-/* The statistics of a layer: labels and how each is drawn. No DOM, no plotly. */
+/* The statistics of a layer: labels and how each is drawn. No DOM. */
 
 import { decimal, numeric, percent, setting } from "./format.js";
 

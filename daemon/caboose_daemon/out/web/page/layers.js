@@ -77,7 +77,6 @@ export function startLayers(redraw) {
 /** Draws the known data, and requests more when due. */
 export function drawLayers(model) {
   latest = model;
-  if (!window.Plotly) return; // loaded by the curves; the rest can wait
   colours ??= readColours();
   if (isStale && !isAsking && performance.now() >= nextAsk) ask(model);
   drawButtons();

@@ -6,7 +6,7 @@
  */
 
 import { attemptStarts } from "./curves.js";
-import { escape, plural, whole } from "./format.js";
+import { plural, whole } from "./format.js";
 import { colours, isNarrow, stepName } from "./plot.js";
 
 const SYMBOLS = { critical: "octagon", warning: "triangle-up", info: "circle" };
@@ -17,17 +17,15 @@ const ROLLBACK_AT = 0.86;
 
 export function badTrace(rows) {
   const bad = rows.filter((row) => row.numBad > 0);
-  const hover = (row) => (row.numSteps > 1 ? `up to ${stepName(row)}<br>${plural(row.numBad, "step")} with NaN or infinity` : `${stepName(row)}<br>NaN or infinity`);
+  const hover = (row) => (row.numSteps > 1 ? `up to ${stepName(row)}\n${plural(row.numBad, "step")} with NaN or infinity` : `${stepName(row)}\nNaN or infinity`);
   return {
     x: bad.map((row) => row.x),
     y: bad.map(() => 0.025),
     yaxis: "y2",
-    type: "scatter",
     mode: "markers",
     cliponaxis: false,
     marker: { symbol: "x", size: 8, color: colours.bad, line: { width: 1, color: colours.card } },
     hovertext: bad.map(hover),
-    hoverinfo: "text",
   };
 }
 
@@ -56,7 +54,6 @@ export function incidentTrace(model, place, sight) {
     y: incidents.map(() => 0.965),
     name: "incidents",
     yaxis: "y2",
-    type: "scatter",
     mode: "markers+text",
     cliponaxis: false,
     text: incidents.map((incident) => (withLabel.has(incident) ? ` #${incident.number} ` : "")),
@@ -70,9 +67,7 @@ export function incidentTrace(model, place, sight) {
       line: { width: 1, color: colours.card },
     },
     hovertext: incidents.map((incident) =>
-      escape(`${incident.id} ${incident.rule}, ${incident.severity}`) +
-      `<br>attempt ${incident.attempt}, onset ${whole(incident.onset_step)}, detected ${whole(incident.opened_step)}, ${until(incident)}`),
-    hoverinfo: "text",
+      `${incident.id} ${incident.rule}, ${incident.severity}\nattempt ${incident.attempt}, onset ${whole(incident.onset_step)}, detected ${whole(incident.opened_step)}, ${until(incident)}`),
   };
 }
 
@@ -84,12 +79,10 @@ export function recordTrace(model, place) {
     y: findings.map(() => 0.965),
     name: "record",
     yaxis: "y2",
-    type: "scatter",
     mode: "markers",
     cliponaxis: false,
     marker: { symbol: "circle", size: 6, color: colours.info, opacity: 0.7 },
-    hovertext: findings.map((finding) => escape(`${finding.rule}, for the record`) + `<br>onset ${whole(finding.onset_step)}`),
-    hoverinfo: "text",
+    hovertext: findings.map((finding) => `${finding.rule}, for the record\nonset ${whole(finding.onset_step)}`),
   };
 }
 
@@ -103,7 +96,6 @@ export function rollbackTrace(model, place) {
     y: marks.map(() => ROLLBACK_AT),
     name: "rollbacks",
     yaxis: "y2",
-    type: "scatter",
     mode: "markers",
     cliponaxis: false,
     marker: {
@@ -113,9 +105,8 @@ export function rollbackTrace(model, place) {
       line: { width: 1.5, color: colours.ok },
     },
     hovertext: marks.map((decision) =>
-      escape(`${decision.id}: ${verb(decision)} to step ${whole(decision.target)} at step ${whole(decision.boundary)}`) +
-      (decision.trigger ? `<br>${escape(`for incident ${decision.trigger}`)}` : "")),
-    hoverinfo: "text",
+      `${decision.id}: ${verb(decision)} to step ${whole(decision.target)} at step ${whole(decision.boundary)}` +
+      (decision.trigger ? `\n${`for incident ${decision.trigger}`}` : "")),
   };
 }
 

@@ -7,7 +7,7 @@
 import { namedRunLines } from "./compare.js";
 import { byFate, segments, spikes, valueRange } from "./curves.js";
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
-import { compact, decimal, escape, plural } from "./format.js";
+import { compact, decimal, plural } from "./format.js";
 import { bandTrace, baseLayout, colours, draw, lineTraces, PART_COLOURS, partColour, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
@@ -42,9 +42,9 @@ function validationTrace(parts, label, fate) {
   const rows = parts.flatMap((part, place) => (place ? [null, ...part] : part));
   const colour = fate === "current" ? colours.ok : colours.earlier;
   return {
-    x: rows.map((row) => row?.x ?? null), y: rows.map((row) => row?.mean ?? null), name: `${label}, ${fate}`, type: "scatter", mode: "lines+markers",
+    x: rows.map((row) => row?.x ?? null), y: rows.map((row) => row?.mean ?? null), name: `${label}, ${fate}`, mode: "lines+markers",
     line: { color: colour, width: 1.6 }, marker: { symbol: "diamond", size: rows.length > 80 ? 3 : 6, color: colour },
-    hovertext: rows.map((row) => (row ? `${stepName(row, fate)}<br>${escape(label)} ${decimal(row.mean)}` : "")), hoverinfo: "text",
+    hovertext: rows.map((row) => (row ? `${stepName(row, fate)}\n${label} ${decimal(row.mean)}` : "")),
   };
 }
 
@@ -54,7 +54,7 @@ export function groupLines(scene, source, label, isLog) {
   if (!curves.length) return null;
   const isDrawn = (row) => has(row) && (!isLog || row.mean > 0);
   const traces = curves.flatMap(({ name, rows }, number) => byFate(rows, scene.current, scene.rollbacks).flatMap(([fate, part]) => {
-    const hover = (row) => `${escape(name)}<br>${stepName(row, fate)}<br>${label} ${decimal(row.mean)}`;
+    const hover = (row) => `${name}\n${stepName(row, fate)}\n${label} ${decimal(row.mean)}`;
     const lines = lineTraces(segments(part, isDrawn, pauses), mean, hover, fate, null, partColour(number + 1));
     return lines.map((trace) => ({ ...trace, meta: name, name: `group ${name}`, line: { ...trace.line, width: 1.3 } }));
   }));
@@ -123,7 +123,7 @@ function drawOne(scene, name, curves) {
   }
   const layout = baseLayout(scene.sight);
   setScale(layout.yaxis, range, false);
-  if (range && range[1] >= LARGE) layout.yaxis.tickformat = "~s";
+  if (range && range[1] >= LARGE) layout.yaxis.format = "compact";
   layout.shapes = scene.shapes;
   const [first] = curves;
   draw(element.id, traces, layout, table(first.rows, scene.sight, { value: mean, min: (row) => row.low, max: (row) => row.high }));
@@ -138,7 +138,7 @@ const short = (value) => (value >= LARGE && value < 1e15 ? compact(value) : deci
 function metricTraces(scene, name, rows) {
   return byFate(rows, scene.current, scene.rollbacks).flatMap(([fate, part]) => {
     const parts = segments(part, has, pauses);
-    const hover = (row) => `${stepName(row, fate)}<br>${escape(name)} ${decimal(row.mean)}` + (row.numSteps > 1 ? `<br>${decimal(row.low)} to ${decimal(row.high)}` : "");
+    const hover = (row) => `${stepName(row, fate)}\n${name} ${decimal(row.mean)}` + (row.numSteps > 1 ? `\n${decimal(row.low)} to ${decimal(row.high)}` : "");
     return [
       bandTrace(parts, (row) => row.low, (row) => row.high, fate),
       ...lineTraces(parts, mean, hover, fate, scene.half && smoothed(parts, mean, scene.half)),

@@ -1,7 +1,7 @@
 /* One line for each part of a job with several models: a GAN's two, an actor and its critics. */
 
 import { byFate, segments } from "./curves.js";
-import { decimal, escape } from "./format.js";
+import { decimal } from "./format.js";
 import { lineTraces, partColour, stepName } from "./plot.js";
 import { smoothed } from "./smoothing.js";
 
@@ -27,7 +27,7 @@ function linesOf(model, rows, current, { name, number, what, half, isLog }) {
   const traces = [];
   for (const [fate, part] of byFate(rows, current, model.rollbacks())) {
     const parts = segments(part, has, pauses);
-    const hover = (row) => `${escape(name)}<br>${stepName(row, fate)}<br>${LABELS[what]} ${decimal(valueOf(row))}`;
+    const hover = (row) => `${name}\n${stepName(row, fate)}\n${LABELS[what]} ${decimal(valueOf(row))}`;
     const lines = lineTraces(parts, valueOf, hover, fate, half && smoothed(parts, valueOf, half), partColour(number));
     traces.push(...lines.map((trace) => ({ ...trace, meta: name })));
   }

@@ -1,89 +1,50 @@
 /*
- * How a chart is drawn: with plotly's SVG traces, which need no eval and so work under the page's content policy.
+ * What the curves have in common: their axes, lines, bands and marks, as `chart.js` takes them.
  *
- * Ranges are computed here: the charts share their steps (zooming one zooms all), and values fit the visible steps.
+ * The charts share their steps (zooming one zooms all), and values fit the visible steps.
  */
 
 import { band, line, logTicks } from "./curves.js";
-import { byId, make, setNote } from "./dom.js";
+import { showChart } from "./chart.js";
+import { byId } from "./dom.js";
 import { decimal, plural, whole } from "./format.js";
 import { tickLayout } from "./axis.js";
 import { offerExport } from "./export.js";
 import { axisKind, listenToKeys, zoomTo } from "./zooming.js";
 
-const RETRY_MS = 3000;
 export const PART_COLOURS = 6;
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, showTips: false };
 
 export let colours = null;
-let isPlotlyAsked = false;
 
 /** Calls `redraw` when the colours have changed. */
 export function followTheme(redraw) {
+  colours = readColours();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    colours = null;
+    colours = readColours();
     redraw();
   });
-}
-
-/** Whether charts can be drawn; if not, `redraw` is called once they can. */
-export function isReady(redraw) {
-  if (window.Plotly) colours ??= readColours();
-  else askForPlotly(redraw);
-  return Boolean(window.Plotly);
-}
-
-/** Runs plotly after text and numbers are on the screen: it is large, and they need not wait for it. */
-function askForPlotly(redraw) {
-  if (isPlotlyAsked) return;
-  isPlotlyAsked = true;
-  const script = make("script");
-  script.src = byId("plotly").href; // already loading: the page's head lists it
-  script.addEventListener("load", () => redraw());
-  script.addEventListener("error", () => {
-    isPlotlyAsked = false;
-    script.remove();
-    setNote(byId("loss-note"), "The charts cannot be drawn: their library did not load. Retrying.");
-    setTimeout(() => askForPlotly(redraw), RETRY_MS);
-  });
-  requestAnimationFrame(() => setTimeout(() => document.head.append(script)));
 }
 
 /** Draws a chart; `rows` returns its numbers as a table, for an export. */
 export function draw(id, traces, layout, rows = null) {
   const element = byId(id);
-  const isFirst = !element.classList.contains("js-plotly-plot");
-  window.Plotly.react(element, traces, layout, CONFIG);
+  const isFirst = !element.layout;
+  showChart(element, traces, layout, { onRange: zoomTo, onReset: () => zoomTo(null) });
   element.ariaLabel = (element.ariaLabel ?? "").replace(/ by \w+$/, ` by ${axisKind()}`);
   if (rows) offerExport(element, rows);
-  if (!isFirst) return;
-  element.on("plotly_relayout", (change) => {
-    const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    if (range[0] !== undefined) zoomTo([Number(range[0]), Number(range[1])]);
-  });
-  element.on("plotly_doubleclick", () => zoomTo(null));
-  listenToKeys(element);
+  if (isFirst) listenToKeys(element);
 }
 
 export const isNarrow = () => document.documentElement.clientWidth < 560;
 
 export function baseLayout(sight) {
-  const axis = { color: colours.muted, gridcolor: colours.line, zeroline: false, linecolor: colours.line };
+  const axis = { color: colours.muted, gridcolor: colours.line, tickcolor: colours.line };
   return {
     margin: { l: isNarrow() ? 50 : 56, r: 12, t: 10, b: 30 },
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 12, color: colours.muted },
-    showlegend: false,
+    font: { size: 12 },
     hovermode: "closest",
-    hoverdistance: 40,
-    // On a touch screen dragging scrolls the page.
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.text, size: 12 }, align: "left" },
-    // A copy: plotly writes into the ranges it is given.
-    xaxis: { ...axis, range: [...sight], showgrid: false, ticks: "outside", tickcolor: colours.line, separatethousands: true, ...tickLayout(axisKind(), sight, isNarrow() ? 4 : 8) },
-    yaxis: { ...axis, fixedrange: true, tickformat: "~g", nticks: 6, exponentformat: "e" },
-    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+    xaxis: { ...axis, range: [...sight], hasTicks: true, ...tickLayout(axisKind(), sight, isNarrow() ? 4 : 8) },
+    yaxis: { ...axis, nticks: 6 },
   };
 }
 
@@ -95,7 +56,7 @@ export function setScale(axis, range, isLog) {
 
 export function bandTrace(parts, lowOf, highOf, fate) {
   const colour = fate === "current" ? colours.band : colours.earlierBand;
-  return { ...band(parts.filter((part) => part.length > 1), lowOf, highOf), type: "scatter", mode: "lines", fill: "toself", fillcolor: colour, line: { width: 0, color: colour }, hoverinfo: "skip" };
+  return { ...band(parts.filter((part) => part.length > 1), lowOf, highOf), mode: "lines", fill: "toself", fillcolor: colour, line: { width: 0, color: colour } };
 }
 
 /**
@@ -104,15 +65,15 @@ export function bandTrace(parts, lowOf, highOf, fate) {
  */
 export function lineTraces(parts, valueOf, hoverOf, fate, smooth = null, accent = colours.accent) {
   const colour = { current: accent, undone: colours.undone, earlier: colours.earlier }[fate];
-  const pen = { color: colour, width: fate === "earlier" ? 1.3 : 1.8, dash: fate === "undone" ? "4px,2px" : "solid" };
+  const pen = { color: colour, width: fate === "earlier" ? 1.3 : 1.8, dash: fate === "undone" ? "short" : "solid" };
   const { x, y, rows } = line(parts, valueOf);
   const alone = line(parts.filter((part) => part.length === 1), valueOf);
-  const hover = { hovertext: rows.map((row) => (row ? hoverOf(row) + (smooth ? `<br>smooth ${decimal(smooth.get(row))}` : "") : "")), hoverinfo: "text" };
-  const dots = { x: alone.x, y: alone.y, type: "scatter", mode: "markers", marker: { color: colour, size: 4 }, hoverinfo: "skip" };
-  if (!smooth) return [{ x, y, type: "scatter", mode: "lines", name: fate, line: pen, ...hover }, dots];
+  const hover = { hovertext: rows.map((row) => (row ? hoverOf(row) + (smooth ? `\nsmooth ${decimal(smooth.get(row))}` : "") : "")) };
+  const dots = { x: alone.x, y: alone.y, mode: "markers", marker: { color: colour, size: 4 } };
+  if (!smooth) return [{ x, y, mode: "lines", name: fate, line: pen, ...hover }, dots];
   return [
-    { x, y, type: "scatter", mode: "lines", name: `${fate}, raw`, line: { ...pen, width: 1 }, opacity: 0.4, hoverinfo: "skip" },
-    { x, y: rows.map((row) => (row ? smooth.get(row) : null)), type: "scatter", mode: "lines", name: `${fate}, smooth`, line: { ...pen, width: pen.width + 0.6 }, ...hover },
+    { x, y, mode: "lines", name: `${fate}, raw`, line: { ...pen, width: 1 }, opacity: 0.4 },
+    { x, y: rows.map((row) => (row ? smooth.get(row) : null)), mode: "lines", name: `${fate}, smooth`, line: { ...pen, width: pen.width + 0.6 }, ...hover },
     dots,
   ];
 }
@@ -127,7 +88,7 @@ export function spikeTraces(found, valueOf, fate, say = decimal) {
     y.push(valueOf(row), value, null);
     hovertext.push("", `${say(value)} in one of ${plural(row.numSteps, "step")} up to ${stepName(row, fate)}`, "");
   }
-  return [{ x, y, name: "spikes", type: "scatter", mode: "lines", line: { color: colour, width: 1.5 }, hovertext, hoverinfo: "text" }];
+  return [{ x, y, name: "spikes", mode: "lines", line: { color: colour, width: 1.5 }, hovertext }];
 }
 
 /** The visible rows as a table, made when it is asked for; `columns` are its numbers by their names. */

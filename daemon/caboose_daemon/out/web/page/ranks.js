@@ -3,7 +3,9 @@
  */
 
 import { get } from "./api.js";
+import { pictureWith } from "./chart.js";
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
+import { offerExport } from "./export.js";
 import { decimal, duration, NONE, plural, whole } from "./format.js";
 import { recall, remember } from "./memory.js";
 import { arrange, neighbour, paint, shade, squareAt } from "./rankgrid.js";
@@ -125,13 +127,28 @@ export function drawRanks(model) {
   const counts = countStates(ranks);
   setText(byId("ranks-hint"), [...counts].map(([state, number]) => `${whole(number)} ${STATE_NAMES[state] ?? state}`).join(", "));
   const isMany = ranks.length > MOST_ROWS;
-  for (const id of ["rank-map", "rank-tools", "rank-legend", "rank-detail"]) byId(id).hidden = !isMany;
-  byId("rank-scroll").hidden = isMany;
+  for (const id of ["rank-map", "rank-tools", "rank-map-export", "rank-legend", "rank-detail"]) byId(id).hidden = !isMany;
+  byId("rank-scroll").hidden = byId("rank-table-export").hidden = isMany;
   const all = compare(ranks, namedRanks(model.findings.values(), status.world));
   last = { ranks, all };
+  if (isMany) offerExport(byId("rank-grid"), tableOf, pictureOfMap);
+  else offerExport(byId("rank-table"), tableOf, null);
   if (isMany) drawMap();
   else keyed(byId("rank-table").tBodies[0], ranks, (rank) => rank.rank, createRow, (row, rank) => updateRow(row, rank, all));
   hideUnknown(ranks);
+}
+
+/** All ranks as a table, those too that the filter hides. */
+function tableOf() {
+  const extra = EXTRA.map(({ name }) => name).filter((name) => last.ranks.some((rank) => typeof rank[name] === "number"));
+  const names = ["rank", "host", "pid", "state", "step", "loss", "step_seconds", ...extra, "silent_seconds", "num_missed", "num_dropped", "error"];
+  return [names, ...last.ranks.map((rank) => names.map((name) => (name === "state" ? rankState(rank) : rank[name])))];
+}
+
+function pictureOfMap(canvas, { title, ...words }) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const by = `${title.split(":")[0]}: ranks by ${MEASURES[measure].name.toLowerCase()}`;
+  return pictureWith({ title: by, ...words }, width, height, (pen) => pen.drawImage(canvas, 0, 0, width, height));
 }
 
 function drawLast() {

@@ -7,6 +7,7 @@
 
 import { byId, glyph, keyed, make, pairs, setData, setNote, setText } from "./dom.js";
 import { clock, plural, whole } from "./format.js";
+import { makeProjection, updateProjection } from "./projection.js";
 
 const FEW_DECISIONS = 5;
 const MARKS = { committed: "ok", advised: "info", sent: "unknown", aborted: "warning", refused: "warning", expired: "warning", failed: "critical", exhausted: "critical" };
@@ -34,6 +35,7 @@ export function drawRollback(model) {
   if (byId("rollback").hidden) return;
   setText(byId("rollback-hint"), `${state.mode} · ${STANDINGS[state.standing] ?? state.standing}`);
   pairs(byId("rollback-list"), stateRows(model, state));
+  drawProjections(state.triages.filter((triage) => triage.outlook));
   drawDecisions(decisions);
 }
 
@@ -43,9 +45,17 @@ function stateRows(model, state) {
   if (state.cool_until > model.status.step) rows.push(["Cool-down", `until step ${whole(state.cool_until)}`]);
   if (state.exhausted) rows.push(["Exhausted", state.exhausted, "warning"]);
   if (state.is_holding) rows.push(["Snapshots", "paused while an incident is open, so that healthy ones are kept"]);
+  for (const cordon of state.cordons) rows.push([`Rank ${cordon.rank}`, cordon.text, "critical"]);
   for (const triage of state.triages) rows.push([`Incident ${triage.incident}`, [triage.verdict, ...triage.reasons, triage.note].filter(Boolean).join(" · ")]);
   if (state.continuity?.text) rows.push(["After the last one", state.continuity.text, state.continuity.state === "broken" ? "warning" : ""]);
   return rows;
+}
+
+/** One picture for each open incident. */
+function drawProjections(triages) {
+  const list = byId("rollback-projections");
+  list.hidden = !triages.length;
+  keyed(list, triages, (triage) => triage.incident, makeProjection, (figure, triage) => updateProjection(figure, triage.outlook, triage));
 }
 
 /** The mode, and which side limits it. */

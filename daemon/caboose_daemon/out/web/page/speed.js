@@ -38,14 +38,14 @@ export function drawThroughput(scene) {
   for (const [fate, part] of byFate(rows, model.status.attempt, model.rollbacks())) {
     const parts = segments(part, has);
     traces.push(bandTrace(parts, low, high, fate), ...spikeTraces(spikes(part, sight, (row) => rates.get(row)?.mean ?? null, low, high, false), (row) => rates.get(row).mean, fate, amount));
-    const hover = (row) => `${stepName(row, fate)}<br>${amount(mean(row))} ${name}/s` + (row.numSteps > 1 ? `<br>${amount(low(row))} to ${amount(high(row))}` : "");
+    const hover = (row) => `${stepName(row, fate)}\n${amount(mean(row))} ${name}/s` + (row.numSteps > 1 ? `\n${amount(low(row))} to ${amount(high(row))}` : "");
     traces.push(...lineTraces(parts, mean, hover, fate, half && smoothed(parts, mean, half)));
   }
   traces.push(...runLines(scene.others, `${name} per second`, (row) => of(row)?.mean ?? null, false));
   const layout = baseLayout(sight);
   const range = valueRange(rows, sight, low, high, false);
   setScale(layout.yaxis, range && [0, range[1] * ROOM], false);
-  layout.yaxis.tickformat = "~s";
+  layout.yaxis.format = "compact";
   layout.shapes = shapes;
   const each = (pick) => (row) => rates.get(row)?.[pick] ?? null;
   draw("throughput-chart", traces, layout, table(rows, sight, { [`${name}_per_second`]: each("mean"), lowest: each("low"), highest: each("high") }));
@@ -65,21 +65,19 @@ export function drawPhases({ model, rows, sight, gapShapes }) {
   const range = valueRange(kept, sight, whole, whole, false);
   const [scale, unitName] = range && range[1] < 1 ? [1000, "ms"] : [1, "s"];
   const edge = (place) => (row) => (place < 0 ? 0 : stacks.get(row)[place] * scale);
-  const hover = (row) => [stepName(row), `step time ${duration(row.seconds)}`, ...shares(stacks.get(row)).map(([name, seconds, share]) => `${name} ${duration(seconds)} (${belief(share)})`).reverse()].join("<br>");
+  const hover = (row) => [stepName(row), `step time ${duration(row.seconds)}`, ...shares(stacks.get(row)).map(([name, seconds, share]) => `${name} ${duration(seconds)} (${belief(share)})`).reverse()].join("\n");
   const isThere = LAYERS.map((_, place) => kept.some((row) => stacks.get(row) && width(stacks.get(row), place) > 0));
   const traces = LAYERS.map((name, place) => ({
     ...band(parts, edge(place - 1), edge(place)),
     name,
-    type: "scatter",
     mode: "lines",
     fill: "toself",
     fillcolor: colours[`phase${place}`],
     line: { width: isThere[place] ? 0.7 : 0, color: colours.card },
-    hoverinfo: "skip",
   }));
   const shown = parts.flat();
   const inSight = ({ x }) => x >= sight[0] && x <= sight[1];
-  traces.push({ x: shown.map((row) => row.x), y: shown.map(edge(LAYERS.length - 1)), name: "step", type: "scatter", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover), hoverinfo: "text" });
+  traces.push({ x: shown.map((row) => row.x), y: shown.map(edge(LAYERS.length - 1)), name: "step", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover) });
   const layout = baseLayout(sight);
   const top = range ? range[1] * scale * ROOM : 1;
   setScale(layout.yaxis, [0, top], false);

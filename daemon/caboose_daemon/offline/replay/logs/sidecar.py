@@ -2,7 +2,7 @@
 
 Design
 ------
-Used for comparison only, so an unreadable file is no error: the run has fewer settings. YAML is read
+What needs settings does without where there are none, so an unreadable file is no error. YAML is read
 line by line, `key: value`, which is what Lightning writes; anything nested in it is left out rather than guessed.
 """
 

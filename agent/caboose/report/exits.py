@@ -21,8 +21,8 @@ from caboose.observe.patches import Patches
 MAX_CHARACTERS = 4096
 
 
-class Ending(NamedTuple):
-    """How a run ended, as its Bye states it."""
+class Exit(NamedTuple):
+    """How a process exits, as its Bye states it; the daemon's verdict on the run is another thing."""
 
     error: str = ""
     signal: str = ""
@@ -32,7 +32,7 @@ class EarlyExit(Exception):
     """`os._exit` with a failure."""
 
 
-class EndingWatch:
+class ExitWatch:
     """The one of this process; started once."""
 
     def __init__(self, count_steps: Callable[[], int], before_exit: Callable[[], None]) -> None:
@@ -97,11 +97,11 @@ class EndingWatch:
         return _exit
 
 
-def ending_with(error: BaseException | None, signal_name: str) -> Ending:
-    """The ending by this error, this signal, or neither; it holds nothing of the exception."""
+def exit_with(error: BaseException | None, signal_name: str) -> Exit:
+    """The exit with this error, this signal, or neither; it holds nothing of the exception."""
     if isinstance(error, KeyboardInterrupt):
         signal_name = signal_name or "SIGINT"
-    return Ending("" if error is None else _text(error), signal_name)
+    return Exit("" if error is None else _text(error), signal_name)
 
 
 def _text(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""`caboose plot`: the charts of runs, and what is drawn in them."""
