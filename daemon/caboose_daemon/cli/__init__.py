@@ -18,13 +18,17 @@ HOMES = {
     "preflight": "agent_commands",
     "note": "incident_commands",
     "snapshot": "rollback",
+    "try": "try_change",
 }
 """The module of a command that is not named after it."""
+FUNCTIONS = {"try": "try_change"}
+"""The function of a command whose name is a word of Python."""
 NAMES = (
     "ack",
     "apply",
     "checkpoint",
     "compare",
+    "config",
     "daemon",
     "demo",
     "diagnose",
@@ -36,6 +40,7 @@ NAMES = (
     "inspect",
     "jobs",
     "keys",
+    "mcp",
     "note",
     "plot",
     "preflight",
@@ -46,6 +51,7 @@ NAMES = (
     "snapshot",
     "stack",
     "top",
+    "try",
     "verify",
 )
 
@@ -74,7 +80,7 @@ class LazyGroup(click.Group):
 
 def command(name: str) -> click.Command:
     """One of `NAMES`."""
-    found = getattr(import_module(f"{__name__}.{HOMES.get(name, name)}"), name)
+    found = getattr(import_module(f"{__name__}.{HOMES.get(name, name)}"), FUNCTIONS.get(name, name))
     assert isinstance(found, click.Command), f"{name} is a command in its module"
     return found
 
@@ -106,10 +112,12 @@ def caboose(context: click.Context) -> None:
         caboose drill       train models with known faults, and check what is found
         caboose rollback    roll a run back to a healthy snapshot
         caboose hunt        find which number broke first, and in which samples
+        caboose try         try a change for some steps, beside the same steps without it
         caboose verify      judge whether a change helped
         caboose history     past incidents, their causes, what resolved them
         caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
+        caboose mcp         let an assistant ask about your runs
     """
     if context.invoked_subcommand is None:
         import_module(f"{__name__}.overview").overview(context)

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from caboose_daemon.cli import hypothesis_pages
+from caboose_daemon.cli.agent_process import AgentCommandError, ask
 from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.diagnosis_pages import page
 from caboose_daemon.cli.options import (
@@ -18,18 +20,23 @@ from caboose_daemon.cli.options import (
     json_lines_option,
     load_config,
     load_one_run,
+    load_runs,
     make_console,
+    named_job,
     one_line_errors,
     print_json,
 )
 from caboose_daemon.offline.guided.interview import Interview
+from caboose_daemon.offline.hypotheses.curvature import Curvature
+from caboose_daemon.offline.hypotheses.examining import examine
 from caboose_daemon.offline.replay.logs import LogError, read_logs
 from caboose_daemon.offline.replay.player import play
-from caboose_daemon.offline.runs.source import MAX_NAMES
+from caboose_daemon.offline.runs.source import MAX_NAMES, DaemonSource
 from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.client import Client, job_path
 
 WHICH = "Which run? A job, FILE.sqlite:JOB or a log; Enter for none"
+INSPECT = "caboose.inspect_command"
 Json = dict[str, Any]
 
 
@@ -39,15 +46,29 @@ Json = dict[str, Any]
         "caboose diagnose llama-7b --all",
         "caboose diagnose trainer_state.json",
         "caboose diagnose --guided trainer_state.json",
+        "caboose diagnose llama-7b --now",
+        "caboose diagnose journal.sqlite:llama-7b --now --parts train.py:parts --checkpoint step-4000.pt",
         "caboose diagnose llama-7b --json | jq '.incidents[0].diagnosis.causes[0]'",
     )
 )
 @click.argument("what", metavar="JOB|FILE...", nargs=-1)
 @click.option("--all", "with_past", is_flag=True, help="Show past incidents as well as open ones.")
+@click.option("--now", "is_now", is_flag=True, help="Test five explanations for a validation that is flat for hours.")
+@click.option("--parts", metavar="SCRIPT:FUNCTION", help="With --now: model, loss and data, to measure the curvature.")
+@click.option("--checkpoint", metavar="FILE", help="With --parts: the weights to measure at.")
 @click.option("--guided", is_flag=True, help="Start from a symptom, and ask for what the run does not show.")
 @json_lines_option
 @daemon_option
-def diagnose(what: tuple[str, ...], with_past: bool, guided: bool, as_json: bool, address: str | None) -> None:
+def diagnose(
+    what: tuple[str, ...],
+    with_past: bool,
+    is_now: bool,
+    parts: str | None,
+    checkpoint: str | None,
+    guided: bool,
+    as_json: bool,
+    address: str | None,
+) -> None:
     """Show what is wrong with a run, where it began, the likely causes, and the first fix.
 
     JOB is a job of the daemon; without one, its only job. FILE is a log that `caboose replay` reads: the same rules run
@@ -56,18 +77,54 @@ def diagnose(what: tuple[str, ...], with_past: bool, guided: bool, as_json: bool
     With --guided you are asked for the symptom, and then for what JOB or FILE (or no run) does not answer. Press Enter
     where you do not know. The same causes are weighed.
 
+    With --now, five explanations for "validation is flat, training creeps down" are tested on the run, live or past:
+    normal convergence, a saddle or flat region, a schedule that has decayed, a validation that returns the same number,
+    silent overfitting or an old checkpoint. Each is supported, refuted, or cannot be decided, with what is missing.
+
     Confidences add up to 100 % with "unknown". They state how well the evidence fits, not how bad the incident is.
 
     Exit codes: 0 shown (whatever was found), 1 a guided diagnosis was interrupted, 2 no such job or file, no daemon
     answers.
     """
     console = make_console()
+    if (parts or checkpoint) and not (is_now and parts and checkpoint):
+        fail("--parts and --checkpoint go together, with --now")
+    if is_now:
+        _print_now(what, address, parts, checkpoint, as_json=as_json)
+        return
     answers = [_interview(what, address, is_quiet=as_json)] if guided else _answers(what, address, with_past=with_past)
     for answer in answers:
         if as_json:
             print_json(answer)
         else:
             console.print(page(answer, min(console.width, 110)))
+
+
+def _print_now(
+    what: tuple[str, ...], address: str | None, parts: str | None, checkpoint: str | None, *, as_json: bool
+) -> None:
+    """The hypotheses of --now, tested on each run."""
+    with one_line_errors():
+        names = what or (named_job(DaemonSource(connect(address)), None),)
+    measured = None if parts is None or checkpoint is None else _curvature(parts, checkpoint)
+    for run in load_runs(names, address):
+        answer = examine(run, measured)
+        if as_json:
+            print_json(answer)
+        else:
+            make_console().print(hypothesis_pages.page(answer))
+
+
+def _curvature(parts: str, checkpoint: str) -> Curvature:
+    """The Hessian's largest and smallest eigenvalue at a checkpoint, measured in another process."""
+    try:
+        answer = ask(INSPECT, ["sharpness", parts, "--checkpoint", checkpoint, "--json"])
+    except AgentCommandError as error:
+        fail(f"--parts {parts}: {error}")
+    found = Curvature.of(answer)
+    if found is None:
+        fail(f"--parts {parts}: the measurement has no smallest eigenvalue")
+    return found
 
 
 def _answers(what: tuple[str, ...], address: str | None, *, with_past: bool) -> Iterator[Json]:

@@ -20,7 +20,9 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
-from caboose_daemon.offline.runs.past import remember, rollback_totals
+from caboose_daemon.offline.runs.past import between_incidents, remember, rollback_totals
+from caboose_daemon.offline.runs.source import MAX_NAMES
+from caboose_daemon.offline.trying.knowledge import similar, tried
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50
@@ -30,6 +32,7 @@ DEFAULT_NUM = 50
     epilog=example(
         "caboose history",
         "caboose history --cause lr_too_high --since 4w",
+        "caboose history --like llama-7b/3",
         "caboose history --journal old/journal.sqlite --json | jq -r '.incidents[] | [.id, .cause.id] | @tsv'",
     )
 )
@@ -37,6 +40,7 @@ DEFAULT_NUM = 50
 @click.option("--rule", help="Only incidents led by this rule.")
 @click.option("--cause", help="Only incidents with this likeliest cause.")
 @click.option("--since", metavar="TIME", help="Only the last hours, days or weeks: 12h, 7d, 2w.")
+@click.option("--like", metavar="JOB/NUMBER", help="What was tried for incidents like this one, in any job.")
 @click.option("--open", "is_open", is_flag=True, help="Only open incidents.")
 @click.option(
     "-n",
@@ -54,6 +58,7 @@ def history(
     rule: str | None,
     cause: str | None,
     since: str | None,
+    like: str | None,
     is_open: bool,
     num: int,
     journal: Path | None,
@@ -63,9 +68,11 @@ def history(
     """Show past incidents of all jobs, with their causes and what resolved them.
 
     The cause is the likeliest one of the diagnosis. An incident is resolved by how it ended, and by the changes that
-    were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. The last lines sum up
-    what rollback did over the life of these jobs, and what it would have saved where it only advised. Up to 200
-    incidents of each job are kept; of a journal, the 200 newest jobs are read.
+    were declared (`caboose note`, monitor.event("fix", ...)) or rolled back while it was open. Changes that were
+    declared while none was open, and kept verdicts (`caboose try --job`, `caboose verify --keep`), are listed below.
+    With --like, only those for incidents of the same cause or rule, what helped first. The last lines sum up what
+    rollback did over the life of these jobs, and what it would have saved where it only advised. Up to 200 incidents
+    of each job are kept; of a journal, the 200 newest jobs are read.
 
     Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon answers.
     """
@@ -74,13 +81,33 @@ def history(
         where = source(address, journal)
         jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
         found, totals = remember(where, jobs), rollback_totals(where, jobs)
+        known = tried(where, jobs)
+        between = between_incidents(where, jobs, found) if like is None else []
+    if like is not None:
+        about = next((row for row in found if row["id"] == like), None)
+        if about is None:
+            fail(f"no incident {like!r}; {', '.join(row['id'] for row in found[:MAX_NAMES]) or 'there is none yet'}")
+        cause = (about["cause"] or {}).get("id")
+        found = [row for row in found if row is about or _is_like(row, about["rule"], cause)]
+        known = similar(known, rule=about["rule"], cause=cause or "")
     kept = [row for row in found if _is_wanted(row, rule, cause, oldest, is_open=is_open)]
-    answer = {"num_found": len(kept), "incidents": kept[:num], "rollback": totals}
+    known = [row for row in known if row["time"] >= oldest]
+    answer = {
+        "num_found": len(kept),
+        "incidents": kept[:num],
+        "tried": known[:num],
+        "changes": between[:num],
+        "rollback": totals,
+    }
     if as_json:
         print_json(answer)
     else:
         console = make_console()
         console.print(page(answer, kept, console.width))
+
+
+def _is_like(row: dict[str, Any], rule: str, cause: str | None) -> bool:
+    return row["rule"] == rule or (cause is not None and (row["cause"] or {}).get("id") == cause)
 
 
 def _is_wanted(row: dict[str, Any], rule: str | None, cause: str | None, oldest: float, *, is_open: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rich import box
@@ -11,21 +12,38 @@ from rich.text import Text
 
 from caboose_daemon.cli.style import COLOURS, MARKS
 from caboose_daemon.format import duration, plural
+from caboose_daemon.offline.trying.knowledge import in_words
 
 Json = dict[str, Any]
 MAX_CAUSES = 8
+MAX_KNOWN = 20
 NARROW = 100
 
 
 def page(answer: Json, found: list[Json], width: int) -> RenderableType:
-    """The incidents, newest first, and a table of their causes."""
+    """The incidents, newest first, a table of their causes, and what was tried."""
     if not found:
-        return Text("no matching incident; `caboose diagnose` shows the present state", "dim")
+        return Group(Text("no matching incident; `caboose diagnose` shows the present state", "dim"), *_known(answer))
     shown = answer["incidents"]
     parts: list[RenderableType] = [_table(shown, width)]
     if len(shown) < len(found):
         parts.append(Text(f"{len(found) - len(shown):,} more; -n {len(found)} shows all\n", "dim"))
-    return Group(*parts, *_causes(found), *_rollbacks(answer["rollback"]))
+    return Group(*parts, *_causes(found), *_known(answer), *_rollbacks(answer["rollback"]))
+
+
+def _known(answer: Json) -> Iterator[RenderableType]:
+    """What was tried, and the changes that were declared while no incident was open."""
+    lines = (
+        ("tried, and whether it helped", [in_words(row) for row in answer["tried"]]),
+        (
+            "changed while no incident was open",
+            [f"{r['job']}, step {r['step']:,}: {r['change']}" for r in answer["changes"]],
+        ),
+    )
+    for title, rows in lines:
+        if rows:
+            yield Text(f"\n{title}", "bold")
+            yield from (Text(f"  {row}") for row in rows[:MAX_KNOWN])
 
 
 def _table(rows: list[Json], width: int) -> Table:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from caboose_daemon.cli.keeping import keep
 from caboose_daemon.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -20,9 +21,11 @@ from caboose_daemon.cli.options import (
     one_line_errors,
     print_json,
     source,
+    token_option,
 )
 from caboose_daemon.cli.verify_pages import change_in_words, page
 from caboose_daemon.offline.runs.source import RunSource
+from caboose_daemon.offline.trying.knowledge import VERDICT
 from caboose_daemon.offline.verifying.verdict import SETTLING_STEPS, judge
 from caboose_daemon.out.api.steps_around import MAX_STEPS
 
@@ -40,6 +43,7 @@ Json = dict[str, Any]
     epilog=example(
         "caboose note llama-7b 'halved the learning rate' --kind fix --set lr=1e-4",
         "caboose verify llama-7b",
+        "caboose verify llama-7b --keep",
         "caboose verify llama-7b --at 12000 --json | jq .verdict",
     )
 )
@@ -68,6 +72,8 @@ Json = dict[str, Any]
     show_default=True,
     help="Steps right after the change to ignore.",
 )
+@click.option("--keep", "is_kept", is_flag=True, help="Keep the verdict with the job, for `caboose history`.")
+@token_option
 @journal_option
 @daemon_option
 @json_option
@@ -77,6 +83,8 @@ def verify(
     number: int,
     steps: int,
     settling: int,
+    is_kept: bool,
+    token_file: str | None,
     journal: Path | None,
     address: str | None,
     as_json: bool,
@@ -91,6 +99,8 @@ def verify(
     Exit codes: 0 it helped, 1 it did not (worse, mixed, or no relevant difference), 2 cannot ask (no such job, no
     change declared, no daemon answers), 3 undecided (also if only the step time became better).
     """
+    if is_kept and journal is not None:
+        fail("--keep and --journal: a journal is only read; ask the daemon")
     with one_line_errors():
         where = source(address, journal)
         name = named_job(where, job)
@@ -99,6 +109,12 @@ def verify(
         around = where.steps(name, change["attempt"], change["step"], before=steps, after=steps + settling)
         verdict = judge(around, change, events, where.incidents(name), settling=settling)
     answer = {"job": name, "change": change, **verdict.as_object()}
+    if is_kept:
+        what = change_in_words(change)
+        first = verdict.quantities[0].comparison
+        why = f"loss {first.change}" + (f": {first.why}" if first.why else "")
+        fields = {"change": what, "verdict": verdict.overall, "why": why, "text": f"{what}: {verdict.overall}"}
+        keep(VERDICT, name, fields, incident=None, address=address, token_file=token_file)
     if as_json:
         print_json(answer)
     else:

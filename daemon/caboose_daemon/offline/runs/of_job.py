@@ -37,6 +37,7 @@ def run_of_job(source: RunSource, job: str) -> Run:
         steps_per_row=int(rows[:, 3].max(initial=1)),
         curves={key: values for key, values in columns.items() if np.isfinite(values).any()},
         validations=tuple(validations(detail["events"])),
+        updates=tuple((row["step"], row["ratio"]) for row in source.updates(job)),
         settings=settings(detail),
         state=detail["state"],
         detail=detail,

@@ -20,6 +20,31 @@ def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
     return sorted(rows, key=lambda row: -row["opened_time"])
 
 
+def between_incidents(where: RunSource, jobs: Iterable[str], incidents: Iterable[Json]) -> list[Json]:
+    """The changes that were declared while no incident of their job was open, the newest first."""
+    spans: dict[str, list[Json]] = {}
+    for row in incidents:
+        spans.setdefault(row["job"], []).append(row)
+    found = [
+        {"job": job, "step": event["step"], "time": event["time"], "change": _in_words(event)}
+        for job in jobs
+        for event in where.events(job)
+        if event["kind"] in CHANGES and not any(_was_open(event["time"], row) for row in spans.get(job, []))
+    ]
+    return sorted(found, key=lambda row: -row["time"])
+
+
+def _was_open(time: float, incident: Json) -> bool:
+    return bool(incident["opened_time"] <= time and (incident["is_open"] or time <= incident["closed_time"]))
+
+
+def _in_words(event: Json) -> str:
+    """A declared change: its text, and what was set."""
+    fields = {name: value for name, value in event["fields"].items() if name not in ("text", "by")}
+    details = [str(event["fields"].get("text", "")), ", ".join(f"{name}={value}" for name, value in fields.items())]
+    return f"{event['kind']}: {'; '.join(filter(None, details)) or 'no text'}"
+
+
 def rollback_totals(where: RunSource, jobs: Iterable[str]) -> Json:
     """What rollback did over the life of these jobs, and what it would have done where it only advised."""
     decisions = [row for job in jobs for row in where.decisions(job) if row["kind"] == "rollback"]
@@ -64,10 +89,7 @@ def _resolved_by(incident: Json, events: list[Json], decisions: list[Json]) -> l
             done.append((decision["time"], decision["outcome"] or decision["summary"]))
     for event in events:
         if event["kind"] in CHANGES and _is_within(event["time"], incident):
-            fields = {name: value for name, value in event["fields"].items() if name not in ("text", "by")}
-            details = [str(event["fields"].get("text", ""))]
-            details += [", ".join(f"{name}={value}" for name, value in fields.items())]
-            done.append((event["time"], f"{event['kind']}: {'; '.join(filter(None, details)) or 'no text'}"))
+            done.append((event["time"], _in_words(event)))
     return list(dict.fromkeys(text for _, text in sorted(done)))
 
 

@@ -64,6 +64,8 @@ class Run:
     steps_per_row: int = 1
     validations: tuple[tuple[int, float, Mapping[str, float]], ...] = ()
     """Step, loss and other numbers of each evaluation, in order."""
+    updates: tuple[tuple[int, float], ...] = ()
+    """Step and typical update-to-weight ratio of each sample, in order."""
     layer_norms: Mapping[str, float] = field(default_factory=dict)
     """The last gradient norm of each layer, in the order of the model, where it is known."""
     incidents: tuple[Json, ...] = ()

@@ -27,8 +27,10 @@ from caboose_daemon.out.api import json_shapes
 from caboose_daemon.out.api.client import Client, ClientError, job_path
 from caboose_daemon.out.api.declared import declared
 from caboose_daemon.out.api.steps_around import steps_around
+from caboose_daemon.out.api.update_history import typical_updates
 from caboose_daemon.store.database import JournalError
 from caboose_daemon.store.history import HistoryReader, read_jobs
+from caboose_daemon.store.sample_history import SampleReader
 
 MAX_NAMES = 20
 """Job names in an error."""
@@ -68,6 +70,9 @@ class RunSource(Protocol):
 
     def latest_sample(self, job: str) -> Json | None:
         """Its layers at the last sampled step."""
+
+    def updates(self, job: str) -> list[Json]:
+        """Its typical update-to-weight ratio at each sampled step, oldest first."""
 
     def events(self, job: str) -> list[Json]:
         """Its declared events other than validations, oldest first, each once."""
@@ -112,6 +117,12 @@ class DaemonSource:
     def latest_sample(self, job: str) -> Json | None:
         sample: Json | None = self._get(job_path(job, "/sample"))["sample"]
         return sample
+
+    def updates(self, job: str) -> list[Json]:
+        try:
+            return self._rows(job_path(job, "/updates"), "updates")
+        except RunError:  # a daemon of an older version
+            return []
 
     def events(self, job: str) -> list[Json]:
         return self._rows(job_path(job, "/events"), "events")
@@ -180,6 +191,10 @@ class JournalSource:
     def latest_sample(self, job: str) -> Json | None:
         with self._reading(job) as reader:
             return reader.latest_sample(job)
+
+    def updates(self, job: str) -> list[Json]:
+        with self._reading(job) as reader:
+            return typical_updates(SampleReader(reader.connection, job))
 
     def events(self, job: str) -> list[Json]:
         with self._reading(job) as reader:

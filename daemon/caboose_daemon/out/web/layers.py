@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.out.api.layer_map import Keep, layer_history, layer_map
+from caboose_daemon.out.api.update_history import typical_updates
 from caboose_daemon.out.web.context import Context
 from caboose_daemon.out.web.replies import error, unknown_job
 from caboose_daemon.steps.samples.stats import STATS, Stat
@@ -57,6 +58,7 @@ class LayersApi:
 
     def routes(self) -> list[Route]:
         return [
+            Route("/api/v1/jobs/{job}/updates", self.updates),
             Route("/api/v1/jobs/{job}/layers", self.layers),
             Route("/api/v1/jobs/{job}/layers/{layer:path}", self.layer),
         ]
@@ -88,6 +90,17 @@ class LayersApi:
             }
 
         return JSONResponse(await run_in_threadpool(self._context.samples, name, ask))
+
+    async def updates(self, request: Request) -> Response:
+        """The typical update-to-weight ratio of every sample."""
+        name = request.path_params["job"]
+        asked = self._about(name)
+        if isinstance(asked, Response):
+            return asked
+        updates = await run_in_threadpool(
+            self._context.samples, name, lambda reader: {"updates": typical_updates(reader)}
+        )
+        return JSONResponse({"job": name, **updates})
 
     async def layer(self, request: Request) -> Response:
         """Every statistic of one layer and of its module."""

@@ -10,6 +10,7 @@ lower median: in adapters every second matrix starts at zero, and the other half
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.depth import Matrices
 from caboose_daemon.steps.aligned import AlignedStep, middle
@@ -37,8 +38,14 @@ class Updates:
         ratios = step.layer_values("update_ratio")
         if ratios is None or len(ratios) != len(layers):
             return None
+        return self.median(ratios.values, ratios.is_known, layers)
+
+    def median(
+        self, ratios: NDArray[np.floating], is_known: NDArray[np.bool_], layers: Sequence[Layer]
+    ) -> float | None:
+        """The same, of one ratio per layer; None where none of the weight matrices has a known one."""
         if self._matrices.look(layers):
             self._is_large = self._matrices.root_sizes >= MIN_ELEMENTS**0.5
         rows = self._matrices.rows[self._is_large]
-        seen = ratios.values[rows[ratios.is_known[rows]]]
+        seen = ratios[rows[is_known[rows]]]
         return float(middle(seen)) if len(seen) else None
