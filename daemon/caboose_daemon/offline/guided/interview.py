@@ -57,7 +57,7 @@ class Interview:
         if known:
             self.show("Known from the run: " + ", ".join(f"{name} {value}" for name, value in known.items()))
         case = self._filled(case, symptom)
-        diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case))
+        diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case, with_possible=True))
         return {
             "job": diagnosed.job,
             "state": "as described" if self.run is None else self.run.state,
