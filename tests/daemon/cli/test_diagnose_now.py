@@ -64,7 +64,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
             )
             for fault in SUPPORTED
         ]
-        assert [job.wait(120) for job in jobs] == [0] * len(jobs)
+        assert [job.wait(400) for job in jobs] == [0] * len(jobs)
         for fault in SUPPORTED:
             assert wait_until(lambda fault=fault: daemon.get(f"/api/v1/jobs/{fault}")["state"] == "ended", 10)
         yield daemon
