@@ -132,7 +132,7 @@ def _print_now(
 def _curvature(parts: str, checkpoint: str) -> Curvature:
     """The Hessian's largest and smallest eigenvalue at a checkpoint, measured in another process."""
     try:
-        answer = ask_agent(INSPECT, ["sharpness", parts, "--checkpoint", checkpoint, "--json"])
+        answer = ask_agent(INSPECT, ["sharpness", parts, "--checkpoint", checkpoint, "--saddle", "--json"])
     except AgentCommandError as error:
         fail(f"--parts {parts}: {error}")
     found = Curvature.of(answer)

@@ -133,9 +133,9 @@ def test_a_small_gradient_alone_does_not_tell_a_saddle_from_a_minimum() -> None:
     norms = np.exp(noisy(2, 0.2)) * np.where(STEPS < 1500, 1.0, 0.02)
     small = run(LOSSES, following(), grad_norm=norms)
     assert verdicts(small)["flat_region"] == "undecided"
-    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.01))["flat_region"] == "supported"
-    assert verdicts(small, Curvature(1.0, 10.0, -0.1, 0.01))["flat_region"] == "refuted"
-    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.5))["flat_region"] == "undecided"
+    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.9, 0.01))["flat_region"] == "supported"
+    assert verdicts(small, Curvature(1.0, 10.0, -0.1, 0.01, 0.01))["flat_region"] == "refuted"
+    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.01, 0.5))["flat_region"] == "undecided"
     assert verdicts(run(LOSSES, following(), grad_norm=np.exp(noisy(2, 0.2))))["flat_region"] == "refuted"
 
 
