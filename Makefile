@@ -36,7 +36,7 @@ setup: $(BIN)/.ready ## build the virtual environment (VENV=... overrides .venv)
 demo: $(BIN)/.demo-ready ## watch a real 2-rank run in this terminal (KEEP=1 leaves the page up)
 	@$(BIN)/caboose demo $(if $(KEEP),--keep)
 
-tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium)
+tools: ## install the Debian packages the tests use (prometheus, alertmanager, victoria-metrics, chromium, kubectl)
 	@requirements/system.sh tests
 
 # Tests often wait for processes that they started, so there are more workers than cores. A slow file's tests share

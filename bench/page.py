@@ -30,7 +30,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.long_run import JOB, going_on, write_long_run
-from support.opening import open_page
+from support.opening import open_page, processor_seconds
 from support.processes import DaemonProcess, running_daemon, wait_until
 
 GOAL_SECONDS = 2.0
@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with running_daemon(directory) as daemon, going_on(daemon.endpoint, asked.steps + 1, asked.ranks):
             wait_until(lambda: daemon.get(f"/api/v1/jobs/{JOB}")["num_live"] == asked.ranks, 30)
             first = open_page(playwright, daemon.url, JOB)
+            before = processor_seconds(pid=daemon.process.pid)
             openings = [open_page(playwright, daemon.url, JOB) for _ in range(asked.times)]
+            served = processor_seconds(pid=daemon.process.pid) - before
             middle = asked.steps // 2
             series = [
                 (what, *series_seconds(daemon, query))
@@ -97,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n| answer | median | transferred |\n|---|---|---|")
     for what, seconds, num_bytes in series:
         print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
+    browser = statistics.median(opening.browser_seconds for opening in openings)
+    print(
+        f"\nan opening: {len(openings[-1].transfers)} requests; processor time {browser:.2f} s in the browser's first"
+    )
+    print(f"seconds, and {served / asked.times:.2f} s in the daemon, reports of {asked.ranks} ranks included")
     for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:
         print(f"{transfer['startTime']:7.0f} to {transfer['responseEnd']:7.0f} ms {transfer['name']}")
     print(f"\n95 % of the openings show all charts within {worst:.2f} s; the goal is {GOAL_SECONDS:g} s.")

@@ -19,7 +19,7 @@ from typing import Any
 import recording
 from randomised_page import page
 from randomised_runs import Results, Runs, ending, fingerprint, in_mixed_order, num_slots, with_twins
-from randomised_scores import Judged, judge
+from randomised_scores import Judged, fitted, judge
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="only so many draws, in the fixed mixed order")
     parser.add_argument("--slots", type=int, default=num_slots(), help="processes that train at the same time")
     parser.add_argument("--failures", action="store_true", help="list the failures of the tune half")
+    parser.add_argument("--fit", action="store_true", help="the constants of diagnosis/calibration.py on these runs")
     parser.add_argument("--output", type=Path, help="Markdown page whose measured part is replaced")
     options = parser.parse_args()
     console, results = Console(), Results(options.results)
@@ -61,6 +62,9 @@ def main() -> int:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     if options.failures:
         _print_failures(judged, console)
+    if options.fit:
+        at_a_tie, per_lead = fitted(judged)
+        console.print(f"AT_A_TIE, PER_LEAD = {at_a_tie:.2f}, {per_lead:.2f}", markup=False)
     return 0
 
 

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from caboose_daemon.diagnosis.calibration import lead
 from caboose_drills.randomised.diseases import Disease, find
 from caboose_drills.randomised.draw import Draw
 
@@ -243,6 +246,21 @@ def expected_error(judged: Iterable[Judged]) -> float:
     parts = [part for part in bins(judged) if part[0]]
     total = sum(num for num, _, _ in parts)
     return sum(num * abs(sure - right) for num, sure, right in parts) / total if total else math.nan
+
+
+def fitted(judged: Iterable[Judged], strictness: float = 1.0) -> tuple[float, float]:
+    """The constants of the daemon's calibration, from uncalibrated runs; the slope is held back like one more run."""
+    runs = [one for one in judged if one.is_found and not one.is_mild and one.causes]
+    leads = np.array([lead([share for _, share in one.causes]) for one in runs])
+    right = np.array([one.causes[0][0] in one.disease.causes for one in runs], dtype=np.float64)
+    columns, weights = np.stack([np.ones_like(leads), leads], axis=1), np.zeros(2)
+    for _ in range(50):
+        chances = 1.0 / (1.0 + np.exp(-columns @ weights))
+        held = np.array([0.0, strictness])
+        slope = columns.T @ (right - chances) - held * weights
+        bend = (columns * (chances * (1.0 - chances))[:, None]).T @ columns + np.diag(held)
+        weights += np.linalg.solve(bend, slope)
+    return float(weights[0]), float(weights[1])
 
 
 def _share(values: Iterable[bool]) -> float:

@@ -11,6 +11,7 @@ The result is the loss on held-out data at the end: what a run is worth, however
 
 import argparse
 import copy
+import gc
 import json
 import os
 from pathlib import Path
@@ -193,6 +194,9 @@ def main() -> None:
     result = _oracle(run) if options.mode == "oracle" else _watched(run)
     if dist.get_rank() == 0:
         options.result.write_text(json.dumps(result))
+    dist.barrier()
+    del run
+    gc.collect()  # a reducer that outlives its process group may hang
     dist.destroy_process_group()
 
 
@@ -203,7 +207,12 @@ def _watched(run: Run) -> dict[str, Any]:
         "auto" if o.mode == "auto" else "advise", cooldown_steps=50, snapshots=caboose.Snapshots(every=10)
     )
     monitor = caboose.attach(
-        run.model, run.optimizer, scheduler=run.scheduler, rollback=rollback, num_classes=CLASSES, total_steps=o.steps
+        run.model,
+        run.optimizer,
+        scheduler=run.scheduler,
+        rollback=rollback,
+        num_classes=CLASSES,
+        config={"total_steps": o.steps},
     )
     losses = []
     for step in range(1, o.steps + 1):

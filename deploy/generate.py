@@ -1,5 +1,5 @@
-"""Writes the generated files in deploy/: caboose.example.toml from the configuration dataclasses, the PrometheusRule
-from dashboards/alerts.
+"""Writes the generated files in deploy/: caboose.example.toml from the configuration dataclasses, the PrometheusRules
+from dashboards/alerts, the ConfigMaps of Grafana's dashboards from dashboards/grafana.
 
     python deploy/generate.py             # or: make deploy
     python deploy/generate.py --check     # exit 1 if a file is out of date
@@ -7,61 +7,17 @@ from dashboards/alerts.
 
 import argparse
 import json
+import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from caboose_daemon import assets
-from caboose_daemon.config import SECTIONS, Config
-from caboose_daemon.rules import RULES
-from caboose_daemon.rules.parts.describe import describe, field_docs
+from caboose_daemon.ops.config_reference import reference
 
 DEPLOY = Path(__file__).parent
-HEAD = """\
-# Every key of caboose.toml with its default value and its meaning. Used unchanged, this file has no effect.
-# Generated from the code by `make deploy`. The daemon refuses unknown keys, so a misspelt key is an error.
-"""
-
-
-def example() -> str:
-    """The complete default configuration."""
-    lines = [HEAD]
-    config = Config()
-    for name in SECTIONS:
-        section = getattr(config, name)
-        about = str(type(section).__doc__).partition(": ")[2] or str(type(section).__doc__)
-        lines += [f"# {about[:1].upper()}{about[1:]}", f"[{name}]"]
-        docs = field_docs(type(section))
-        for field in fields(section):
-            lines += [*comment(docs[field.name]), f"{field.name} = {toml(getattr(section, field.name))}"]
-        lines.append("")
-    for rule in map(describe, RULES):
-        lines += [*comment(f"{rule.name}: {rule.sees}"), f"[rules.{rule.name}]"]
-        for threshold in rule.thresholds:
-            lines += [*comment(threshold.doc), f"{threshold.key} = {toml(threshold.default)}"]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def comment(text: str) -> Iterator[str]:
-    """Text as comment lines."""
-    return (f"# {line}" for line in textwrap.wrap(text, 116))
-
-
-def toml(value: Any) -> str:
-    """A default value in TOML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return repr(value)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml ships no types
@@ -76,22 +32,45 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def prometheus_rule() -> str:
-    """All alerting and recording rules as one resource of the Prometheus operator."""
-    groups = [group for path in assets.alerts() for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
-    resource = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "caboose", "labels": {"app.kubernetes.io/name": "caboose"}},
-        "spec": {"groups": groups},
-    }
-    text = yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
-    return f"# Generated from dashboards/alerts by `make deploy`; do not edit.\n{text}"
+def prometheus_rules() -> str:
+    """All alerting and recording rules as resources of the Prometheus operator, one per group.
+
+    `kubectl apply` keeps a copy of an object in an annotation of at most 256 KiB: one of all groups would be refused.
+    """
+    rules = []
+    for path in assets.alerts():
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            name = re.sub(r"[^a-z0-9]+", "-", f"caboose-{group['name'].lower().removeprefix('caboose')}").strip("-")
+            resource = {
+                "apiVersion": "monitoring.coreos.com/v1",
+                "kind": "PrometheusRule",
+                "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "caboose"}},
+                "spec": {"groups": [group]},
+            }
+            rules.append(yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True))
+    return "# Generated from dashboards/alerts by `make deploy`; do not edit.\n" + "---\n".join(rules)
+
+
+def dashboard_maps() -> str:
+    """Every dashboard as a ConfigMap of its own: one of all would be too large for `kubectl apply`."""
+    maps = []
+    for path in assets.dashboards():
+        labels = {"app.kubernetes.io/name": "caboose", "grafana_dashboard": "1"}
+        content = json.dumps(json.loads(path.read_text(encoding="utf-8")), separators=(",", ":"), ensure_ascii=False)
+        resource = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": path.stem, "labels": labels},
+            "data": {path.name: content},
+        }
+        maps.append(yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=10**9, allow_unicode=True))
+    return "# Generated from dashboards/grafana by `make deploy`; do not edit.\n" + "---\n".join(maps)
 
 
 MADE: Mapping[str, Callable[[], str]] = {
-    "caboose.example.toml": example,
-    "kubernetes/prometheusrule.yaml": prometheus_rule,
+    "caboose.example.toml": reference,
+    "kubernetes/operator/prometheusrules.yaml": prometheus_rules,
+    "kubernetes/dashboards/dashboards.yaml": dashboard_maps,
 }
 
 

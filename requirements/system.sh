@@ -18,6 +18,7 @@ tests)
     command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     command -v victoria-metrics >/dev/null 2>&1 || missing="$missing victoria-metrics"
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    command -v kubectl >/dev/null 2>&1 || missing="$missing kubernetes-client"
     ;;
 esac
 

@@ -19,8 +19,8 @@ cp -r "$root/tests" "$root/docs" "$root/dashboards" "$root/pyproject.toml" "$roo
 cd "$work"
 # A wheel carries everything the product needs at run time, or the tests fail here.
 "$work/venv/bin/python" -c '
-import caboose, caboose_daemon, caboose_wire
-for module in (caboose, caboose_daemon, caboose_wire):
+import caboose, caboose_daemon, caboose_plots, caboose_wire
+for module in (caboose, caboose_daemon, caboose_plots, caboose_wire):
     assert "/venv/" in module.__file__, module.__file__
 '
 "$root/requirements/tests.sh" "$work/venv/bin/python" "$@"

@@ -28,17 +28,16 @@ TOOLS: dict[str, str] = {
     "nan": "which number becomes NaN or infinite first, on the first batch",
 }
 EPILOG = """\
-example:
+train.py:parts is a function that returns a dict with model, loss_fn, loader and optimizer, as for caboose preflight.
+
+Exit codes: 0 nothing was found; 1 something was found; 2 wrong usage, or it cannot be run (the message gives the
+reason); 130 interrupted.
+
+Example:
   caboose inspect gradients train.py:parts --plot flow.png
   caboose inspect activations train.py:parts --checkpoint step-4000.pt
   caboose inspect lr train.py:parts --plot lr.svg
   caboose inspect one-batch train.py:parts --target-loss 0.01
-
-train.py:parts is a function that returns a dict with model, loss_fn, loader and optimizer, as for caboose preflight.
-
-exit codes:
-  0  nothing was found       1  something was found
-  2  wrong usage, or it cannot be run; the message gives the reason       130  interrupted
 """
 
 

@@ -226,6 +226,16 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Non-finite elements; counted on sampled steps and after an incident, else None."""
     lowest: float | None = None
     highest: float | None = None
+    mean: float | None = None
+    """Of all elements; equal from batch to batch only where the elements are."""
+    num_bad_targets: Count | None = None
+    """Targets of the loss that are not finite; this and the next two on sampled steps, where the loss shows them."""
+    target_variance: float | None = None
+    """Of real targets over the batch, at each place of them: the squared error of the best constant answer."""
+    commonest_share: float | None = None
+    """Share of the targets that are of the commonest class."""
+    target_entropy: float | None = None
+    """Entropy of the targets' classes, in nats: the loss of an answer by their frequencies. None of too few targets."""
 
 
 class Mode(msgspec.Struct, frozen=True, array_like=True):
@@ -234,6 +244,8 @@ class Mode(msgspec.Struct, frozen=True, array_like=True):
     is_training: bool = True
     num_norms_in_eval: Count = 0
     num_dropouts_in_eval: Count = 0
+    num_evaluations: Count = 0
+    """Forwards of the step in eval mode, with gradients enabled, before that last one in train mode."""
 
 
 class Scaler(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, s
 S = TypeVar("S")
 Tables = Mapping[str, Mapping[str, Any]]
 """Thresholds set explicitly, by rule."""
-SECTIONS = ("daemon", "journal", "alignment", "metrics", "grafana", "export", "rollback")
+SECTIONS = ("daemon", "journal", "alignment", "metrics", "otlp", "grafana", "export", "rollback")
 """Sections besides the rules; changing them takes a restart."""
 
 
@@ -126,6 +126,36 @@ class MetricsConfig:
         _must_be_positive(self, "incident_seconds")
 
 
+SIGNALS = ("metrics", "logs", "traces")
+
+
+@dataclass(frozen=True)
+class OtlpConfig:
+    """`[otlp]`: metrics, incidents and attempts pushed over OTLP. Needs the extra `otel`."""
+
+    endpoint: str = ""
+    """Address of a collector, http://host:port or https://host:port. Empty: nothing is pushed."""
+    protocol: Literal["grpc", "http"] = "grpc"
+    """grpc (usually port 4317), or http (usually port 4318; /v1/metrics, /v1/logs and /v1/traces are added)."""
+    signals: tuple[str, ...] = SIGNALS
+    """What is pushed: metrics, logs (incidents), traces (attempts)."""
+    interval_seconds: float = 30.0
+    """Seconds between two pushes of metrics. Incidents are pushed at once."""
+    timeout_seconds: float = 5.0
+    """Seconds after which a request that was not answered has failed."""
+    headers_file: str = ""
+    """File with headers of the requests, such as a token: one `name: value` a line."""
+    certificate_file: str = ""
+    """File with the certificates that an https endpoint is checked with, PEM. Empty: those of the system."""
+
+    def __post_init__(self) -> None:
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint = {self.endpoint!r}: expected http://host:port or https://host:port")
+        if not self.signals or set(self.signals) - set(SIGNALS):
+            raise ValueError(f"signals = {list(self.signals)!r}: use some of {', '.join(map(repr, SIGNALS))}")
+        _must_be_positive(self, "interval_seconds", "timeout_seconds")
+
+
 @dataclass(frozen=True)
 class GrafanaConfig:
     """`[grafana]`: the Grafana that gets annotations of incidents, and dashboards from `caboose grafana push`."""
@@ -184,6 +214,7 @@ class Config:
     journal: JournalConfig = field(default_factory=JournalConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    otlp: OtlpConfig = field(default_factory=OtlpConfig)
     grafana: GrafanaConfig = field(default_factory=GrafanaConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     rollback: RollbackConfig = field(default_factory=RollbackConfig)

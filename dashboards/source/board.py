@@ -30,12 +30,16 @@ class Annotation(cogbuilder.Builder[model.AnnotationQuery]):
 
 
 class Posted(cogbuilder.Builder[model.AnnotationQuery]):
-    """Annotations that the daemon and `caboose grafana push` have posted to Grafana for the chosen job."""
+    """Annotations that the daemon and `caboose grafana push` have posted to Grafana for the chosen job.
+
+    Off until somebody switches it on: Prometheus has the incidents already, and each would be marked twice.
+    """
 
     def build(self) -> model.AnnotationQuery:
         tags = [annotations.COMMON, f"{JOB}:$job"]
         return model.AnnotationQuery(
             name="Posted to Grafana",
+            enable=False,
             datasource=model.DataSourceRef(type_val="grafana", uid="-- Grafana --"),
             icon_color=NOTED,
             target=model.AnnotationTarget(limit=100, match_any=False, tags=tags, type_val="tags"),
@@ -113,12 +117,12 @@ def board(
         made.with_variable(chosen("job", "Job", query, is_many=jobs == "many", about="The training job."))
     for variable in extra:
         made.with_variable(variable)
-    addresses = "label_values(caboose_daemon_links_info, runbooks)"
-    about_runbooks = "Where the daemon serves the runbooks."
-    runbooks = chosen("runbooks", "Runbooks", addresses, is_many=False, about=about_runbooks)
-    made.with_variable(runbooks.hide(model.VariableHide.HIDE_VARIABLE))
-    others = build.DashboardLink("Caboose").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(False)
-    made.link(others.include_vars(True).keep_time(True).icon("external link"))
+    for variable_name, label, what in (("runbooks", "runbooks", "the runbooks"), ("page", "url", "its live page")):
+        query, where = f"label_values(caboose_daemon_links_info, {label})", f"Where the daemon serves {what}."
+        address = chosen(variable_name, variable_name.capitalize(), query, is_many=False, about=where)
+        made.with_variable(address.hide(model.VariableHide.HIDE_VARIABLE))
+    for link in _links(name, jobs):
+        made.link(link)
     if jobs == "one":
         made.annotations(incidents())
     number = 0
@@ -128,6 +132,25 @@ def board(
             number += 1
             made.with_panel(panel.id(number))
     return made
+
+
+def _links(name: str, jobs: Jobs) -> list[build.DashboardLink]:
+    """To the live page of the job, and to the other dashboards; several chosen jobs are none for a board of one."""
+    page = build.DashboardLink("Live page").type(model.DashboardLinkType.LINK).target_blank(True).icon("external link")
+    if jobs == "one":
+        others = build.DashboardLink("Caboose").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(False)
+        kept = others.include_vars(True).keep_time(True).icon("external link")
+        return [page.url("${page}/?job=${job:percentencode}"), kept]
+    to = (
+        build.DashboardLink(f"Caboose / {other.capitalize()}")
+        .type(model.DashboardLinkType.LINK)
+        .url(f"/d/{UIDS[other]}?${{datasource:queryparam}}")
+        .keep_time(True)
+        .icon("dashboard")
+        for other in UIDS
+        if other != name
+    )
+    return [page.url("${page}/?jobs"), *to]
 
 
 def as_json(made: build.Dashboard) -> dict[str, Any]:

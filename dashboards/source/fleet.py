@@ -186,6 +186,7 @@ def fleet() -> build.Dashboard:
                         about="Aligned steps per second of each job. Stable is normal; a running job at 0 is stalled.",
                         rules=("job_stalled", "throughput_regression"),
                         is_open_ended=True,
+                        is_high_good=True,
                     ),
                     curves(
                         "Missing ranks",

@@ -166,6 +166,7 @@ def _ingest() -> list[Panel]:
         curves(
             "Loop lag and duration",
             Curve(gauge("caboose_loop_lag_seconds"), "age of the last judged report"),
+            Curve(gauge("caboose_loop_behind_seconds"), "behind its mailbox"),
             Curve(gauge("caboose_loop_turn_seconds"), "duration of a turn"),
             unit="s",
             about="Age of the last judged report, and duration of one turn of the loop. Turns below 1 s are normal; a"

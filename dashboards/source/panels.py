@@ -52,6 +52,7 @@ def curves(
     size: tuple[int, int] = (12, 8),
     log: int = 0,
     is_open_ended: bool = False,
+    is_high_good: bool = False,
     is_stacked: bool = False,
     is_counted: bool = False,
     least: float | None = None,
@@ -59,7 +60,8 @@ def curves(
 ) -> timeseries.Panel:
     """Curves over time. A NaN is a gap and is never bridged.
 
-    `is_open_ended`: one query returns any number of curves, coloured by value. `is_counted`: bars, for events.
+    `is_open_ended`: one query returns any number of curves, coloured by value: the highest red, or, with
+    `is_high_good`, the lowest yellow. `is_counted`: bars, for events.
     """
     panel = _dressed(timeseries.Panel(), title, about, [c.expression for c in shown], rules, size)
     panel.unit(unit).span_nulls(False).line_width(2).fill_opacity(0).show_points(common.VisibilityMode.AUTO)
@@ -81,7 +83,8 @@ def curves(
     if most is not None:
         panel.max(most)
     if is_open_ended:
-        mode = dashboard.FieldColorModeId.CONTINUOUS_BL_YL_RD
+        modes = dashboard.FieldColorModeId
+        mode = modes.CONTINUOUS_YL_BL if is_high_good else modes.CONTINUOUS_BL_YL_RD
         panel.color_scheme(build.FieldColor().mode(mode).series_by(dashboard.FieldColorSeriesByMode.LAST))
     else:
         panel.color_scheme(build.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(CURVES[0]))

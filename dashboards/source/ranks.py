@@ -184,6 +184,7 @@ def _over_time() -> list[Panel]:
             about="Share of time in which the device ran kernels. Near 100 % is normal. Low on every rank: data or"
             " network limit the job. Low on one: that rank waits. No data on a CPU.",
             is_open_ended=True,
+            is_high_good=True,
             size=(12, 9),
             least=0,
         ),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from caboose_wire import Event, Group, Layer
+from caboose_wire import Event, Group, Layer, Phases
 from support.long_run import JOB, SPIKE, write_long_run
 from support.processes import DaemonProcess, running_daemon
 from support.ranks import LAYERS, SimulatedRank, a_report, send_steps, simulated_ranks
@@ -128,6 +128,34 @@ def test_axes_and_a_link_to_a_view(
         first, last = other.evaluate(RANGE)
         assert [first, last] == pytest.approx([low / 1000 - 1, high / 1000 - 1], abs=3), "the same steps stay in sight"
         other.close()
+
+
+def test_a_validation_of_each_ranks_own_data_is_listed_once_with_the_mean(
+    daemon: DaemonProcess, page: Page, job: str
+) -> None:
+    with simulated_ranks(daemon.endpoint, 2, {"job": job}) as ranks:
+        send_steps(ranks, 1, 10)
+        for loss, rank in zip((1.0, 2.0), ranks, strict=True):
+            rank.send(
+                Event(attempt=0, step=10, time=1010.0, kind="validation", fields={"loss": loss, "set": "held out"})
+            )
+        page.goto(f"{daemon.url}?job={job}")
+        expect(page.locator("#events-list li")).to_have_count(1)
+        expect(page.locator("#events-list li")).to_contain_text("loss 1.500 · set held out · mean of 2 ranks")
+
+
+def test_a_step_that_takes_far_longer_than_all_others_does_not_flatten_them(
+    daemon: DaemonProcess, page: Page, job: str
+) -> None:
+    with simulated_ranks(daemon.endpoint, 1, {"job": job}) as (rank,):
+        for step in range(1, 101):
+            total = 9.0 if step == 1 else 0.1
+            phases = Phases(total=total, data=0.01, forward=0.03, backward=0.05, optimizer=0.01)
+            rank.send(a_report(step, phases=phases))
+        page.goto(f"{daemon.url}?job={job}")
+        page.wait_for_function("() => document.getElementById('phase-chart').data?.at(-1).x.includes(100)")
+        assert page.evaluate("() => document.getElementById('phase-chart').layout.yaxis.range[1]") < 0.4 * 1000
+        expect(page.locator("#phase-note")).to_contain_text("1 point above the chart, at most 9.0\u202fs.")
 
 
 def save(page: Page, name: str, kind: str, directory: Path) -> Path:

@@ -16,7 +16,8 @@ BAD_INPUTS = {
     "unknown section": ("[deamon]\nlisten = 'x'", "deamon: unknown key; did you mean daemon?"),
     "unknown key at the top": (
         "zzz = 'x'",
-        "zzz = 'x': unknown key; valid here: alignment, daemon, export, grafana, journal, metrics, rollback, rules",
+        "zzz = 'x': unknown key; "
+        "valid here: alignment, daemon, export, grafana, journal, metrics, otlp, rollback, rules",
     ),
     "misspelt key": ("[daemon]\nlistn = 'x'", "daemon.listn = 'x': unknown key; did you mean daemon.listen?"),
     "misspelt key of a number": (

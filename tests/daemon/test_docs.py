@@ -10,6 +10,7 @@ import click
 import pytest
 
 from caboose.settings.environment import VARIABLES
+from caboose_daemon.assistant.tools import BUDGETS
 from caboose_daemon.cli import command as named
 from caboose_daemon.config import (
     AlignmentConfig,
@@ -18,6 +19,7 @@ from caboose_daemon.config import (
     GrafanaConfig,
     JournalConfig,
     MetricsConfig,
+    OtlpConfig,
     RollbackConfig,
 )
 from caboose_daemon.rules import RULES
@@ -47,6 +49,7 @@ def test_every_key_of_the_configuration_is_in_the_daemons_page(section: type) ->
     [
         (GrafanaConfig, "docs/grafana.md"),
         (ExportConfig, "docs/mirrors.md"),
+        (OtlpConfig, "docs/opentelemetry.md"),
         (RollbackConfig, "docs/rollback.md"),
     ],
 )
@@ -74,6 +77,14 @@ def test_every_flag_of_the_daemon_is_in_its_page() -> None:
     options = [option for parameter in named("daemon").params for option in parameter.opts]
     assert options
     assert [option for option in options if option not in page("docs/daemon.md")] == []
+
+
+def test_every_flag_tool_and_prompt_for_assistants_is_in_its_page() -> None:
+    options = [p.opts[0] for p in named("mcp").params if isinstance(p, click.Option)]
+    text = page("docs/assistant.md")
+    prompts = ("why_is_my_run_sick", "is_this_plateau_normal", "compare_these_runs")
+    assert [name for name in (*options, *BUDGETS, *prompts) if f"`{name}" not in text] == []
+    assert [name for name, most in BUDGETS.items() if f"| `{name}` | {most:,} |" not in text] == []
 
 
 def test_every_variable_of_the_agent_is_in_its_page() -> None:

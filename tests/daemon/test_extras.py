@@ -43,8 +43,9 @@ def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
     return found
 
 
-def test_the_daemons_extra_brings_no_package_that_is_installed_over_another() -> None:
-    found = closure([*required("daemon"), *map(Requirement, OF_PEOPLE)])
+@pytest.mark.parametrize("extra", ["daemon", "mirror", "mcp", "otel"])
+def test_an_extra_brings_no_package_that_is_installed_over_another(extra: str) -> None:
+    found = closure([*required("daemon"), *required(extra), *map(Requirement, OF_PEOPLE)])
     owners = defaultdict(set)
     for name, package in found.items():
         for path in package.files or ():

@@ -93,8 +93,7 @@ def test_alertmanager_accepts_its_configuration() -> None:
 
 
 def test_promtool_accepts_the_groups_of_the_prometheus_rule(tmp_path: Path) -> None:
-    (resource,) = manifests("prometheusrule.yaml")
-    groups = resource["spec"]["groups"]
+    groups = [group for resource in manifests("operator/prometheusrules.yaml") for group in resource["spec"]["groups"]]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": groups}))
     shipped = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in assets.alerts()]
@@ -109,7 +108,9 @@ def test_promtool_accepts_the_groups_of_the_prometheus_rule(tmp_path: Path) -> N
 
 
 def manifests(*names: str) -> list[Any]:
-    paths = [KUBERNETES / name for name in names] or sorted(KUBERNETES.glob("*.yaml"))
+    """The manifests of these files; of none, those of the daemon, of the operator and of the sidecar."""
+    names = names or ("base/*.yaml", "operator/*.yaml", "examples/sidecar.yaml")
+    paths = [path for name in names for path in sorted(KUBERNETES.glob(name)) if path.name != "kustomization.yaml"]
     return [found for path in paths for found in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 
 
@@ -122,7 +123,8 @@ def of_kind(kind: str) -> Any:
 def test_kubernetes_accepts_every_manifest(version: str) -> None:
     checked = [manifest for manifest in manifests() if manifest["kind"] not in OPERATORS]
 
-    assert {manifest["kind"] for manifest in checked} == {"ConfigMap", "StatefulSet", "Service", "Job"}
+    kinds = {"ConfigMap", "StatefulSet", "Service", "Job", "PodDisruptionBudget", "NetworkPolicy"}
+    assert {manifest["kind"] for manifest in checked} == kinds
     for manifest in checked:
         kubernetes_validate.validate(manifest, version, strict=True)
 

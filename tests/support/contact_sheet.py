@@ -15,7 +15,7 @@ import math
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ NOTHING = "no data"
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 SCALE = ["#2166AC", "#67A9CF", "#F0E442", "#EF8A62", "#B2182B"]
 """Blue over yellow to red, as Grafana colours curves by value."""
+GOOD_SCALE = ["#F0E442", "#A6BDDB", "#67A9CF", "#3690C0", "#2166AC"]
+"""Yellow to blue, where the lowest value is the one to look at."""
 STYLE = """
 body { margin: 0; padding: 14px; background: #111217; color: #d8d9da; font: 13px 'DejaVu Sans', sans-serif; }
 h1 { font-size: 19px; margin: 2px 0 4px; } p { margin: 0 0 10px; color: #9fa1a6; }
@@ -177,7 +179,7 @@ class Sheet:
         if not traces:
             return ""
         if is_by_value:
-            _color_by_value(traces)
+            _color_by_value(traces, GOOD_SCALE if defaults["color"]["mode"] == "continuous-YlBl" else SCALE)
         layout = _layout(panel, len(traces))
         steps = [step for step in defaults["thresholds"]["steps"] if step["value"] is not None]
         highest = max(value for trace in traces for value in trace["y"] if value is not None)
@@ -307,12 +309,12 @@ def _drawn(panel: Mapping[str, Any], ref: str, name: str, custom: Mapping[str, A
     return {"type": "scatter", "mode": "lines", "line": line, "connectgaps": bool(custom["spanNulls"]), **stack}
 
 
-def _color_by_value(traces: list[dict[str, Any]]) -> None:
+def _color_by_value(traces: list[dict[str, Any]], scale: Sequence[str]) -> None:
     lasts = [next((v for v in reversed(trace["y"]) if v is not None), 0.0) for trace in traces]
     low, high = min(lasts), max(lasts)
     for trace, last in zip(traces, lasts, strict=True):
         share = (last - low) / (high - low) if high > low else 0.0
-        color = SCALE[min(len(SCALE) - 1, int(share * len(SCALE)))]
+        color = scale[min(len(scale) - 1, int(share * len(scale)))]
         trace["line" if trace["type"] == "scatter" else "marker"]["color"] = color
 
 

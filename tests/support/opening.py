@@ -39,6 +39,8 @@ class Opening:
     seconds: float
     """Until the charts are, too."""
     num_bytes: int
+    browser_seconds: float
+    """Processor time of the browser in the first seconds, live updates included."""
     transfers: list[dict[str, Any]]
 
 
@@ -46,11 +48,13 @@ def open_page(playwright: Playwright, url: str, job: str) -> Opening:
     """Opens the page in a new browser and looks at it once all of it must be there."""
     # A browser's children may still write for a moment after it has ended.
     cleanly = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    with cleanly as profile, _chromium(Path(profile)) as address:
+    with cleanly as profile, _chromium(Path(profile)) as (address, session):
         time.sleep(SETTLE_SECONDS)  # a browser has things to do when it starts
+        before = processor_seconds(session=session)
         httpx.put(f"{address}/json/new?{url}?job={job}", timeout=WAIT_SECONDS).raise_for_status()
         for patience in (4.0, WAIT_SECONDS):
             time.sleep(patience)
+            used = processor_seconds(session=session) - before
             entries = _entries(playwright, address, url)
             marks = {entry["name"]: entry["startTime"] / 1000 for entry in entries if entry["type"] == "mark"}
             if "caboose charts" in marks:
@@ -59,12 +63,23 @@ def open_page(playwright: Playwright, url: str, job: str) -> Opening:
             raise TimeoutError(f"{url}: no charts after {WAIT_SECONDS:g} s")
     transfers = [entry for entry in entries if entry["type"] != "mark"]
     num_bytes = sum(entry["size"] for entry in transfers)
-    return Opening(marks["caboose words"], marks["caboose charts"], num_bytes, transfers)
+    return Opening(marks["caboose words"], marks["caboose charts"], num_bytes, used, transfers)
+
+
+def processor_seconds(*, pid: int = 0, session: int = 0) -> float:
+    """Processor time of a process, or of all processes of a session."""
+    ticks = 0
+    for stat in Path("/proc").glob(f"{pid or '[0-9]*'}/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            if pid or int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def _chromium(profile: Path) -> Iterator[str]:
-    """A new browser that nobody debugs yet; gives the address at which it can be asked for tabs."""
+def _chromium(profile: Path) -> Iterator[tuple[str, int]]:
+    """A new browser that nobody debugs yet: the address at which it can be asked for tabs, and its session."""
     command = [CHROMIUM, *FLAGS, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
     process = subprocess.Popen(
         [*command, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -73,7 +88,7 @@ def _chromium(profile: Path) -> Iterator[str]:
         port = wait_until(lambda: (profile / "DevToolsActivePort").exists(), WAIT_SECONDS)
         if not port:
             raise TimeoutError(f"{CHROMIUM} did not start")
-        yield f"http://127.0.0.1:{(profile / 'DevToolsActivePort').read_text().split()[0]}"
+        yield f"http://127.0.0.1:{(profile / 'DevToolsActivePort').read_text().split()[0]}", process.pid
     finally:
         end(process)
         with contextlib.suppress(ProcessLookupError):

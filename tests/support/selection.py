@@ -156,7 +156,11 @@ STAYS = (
 """Long tests of those files."""
 
 
-CASES = ("test_every_query_returns_data", "test_every_query_returns_data_of_the_real_run")
+CASES = (
+    "test_every_query_returns_data",
+    "test_every_query_returns_data_of_the_real_run",
+    "test_each_extra_alone_installs_into_an_empty_environment",
+)
 """Of long tests with several cases `make test-long` runs the first, `make test-rest` the others; of these, all."""
 
 

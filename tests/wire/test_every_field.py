@@ -64,8 +64,8 @@ monitor = caboose.attach(
 )
 end = time.monotonic() + 5.0
 while time.monotonic() < end:
-    for batch in monitor.watch([torch.ones(1, 2)] * 100):
-        loss = model(batch).pow(2).sum()
+    for batch in monitor.watch([torch.ones(2, 2)] * 100):
+        loss = torch.nn.functional.mse_loss(model(batch), torch.randn(2, 2))
         loss.backward()
         optimizer.step()
         scheduler.step()

@@ -25,8 +25,8 @@ from caboose.version import __version__
 
 PROGRAM = "caboose preflight"
 EPILOG = """\
-example:
-  # train.py
+The function, in train.py:
+
   def parts():
       model, loader = make_model(), make_loader()
       return {
@@ -36,15 +36,15 @@ example:
           "optimizer": torch.optim.AdamW(model.parameters(), lr=3e-4),
       }
 
+What your code prints goes to stderr; stdout has the report alone.
+
+Exit codes: 0 nothing failed; 1 a check failed, or with --strict one warned; 2 wrong usage, or nothing can be checked
+(the message gives the reason); 130 interrupted.
+
+Example:
   caboose preflight train:parts
   caboose preflight train.py:parts --skip overfits --json
   torchrun --nproc-per-node 2 --no-python caboose-preflight train:parts
-
-exit codes:
-  0  nothing failed       1  a check failed, or with --strict one warned
-  2  wrong usage, or nothing can be checked; the message gives the reason       130  interrupted
-
-what your code prints goes to stderr; stdout has the report alone
 """
 
 

@@ -31,7 +31,7 @@ def run(flight: Flight) -> CheckResult:
         (plain_name(f"{module_name}.{name}".lstrip(".")), module, weight)
         for module_name, module in flight.trial.model.named_modules()
         for name, weight in module.named_parameters(recurse=False)
-        if (isinstance(module, KINDS) or is_conv1d(module)) and weight.dim() > 1
+        if (isinstance(module, KINDS) or is_conv1d(module)) and weight.dim() > 1 and weight.requires_grad
     ]
     looked = len(weights)
     for full, module, weight in weights:

@@ -18,7 +18,7 @@ RECENT, SMALL = 64, 16_384
 
 
 BatchPlace = tuple[int, int, Sequence[int]]
-"""Index, epoch and shape of a batch."""
+"""Index, epoch and shape of a batch; the index is below 0 where no loader is watched."""
 
 
 def describe(place: BatchPlace | None) -> Batch | None:
@@ -26,7 +26,7 @@ def describe(place: BatchPlace | None) -> Batch | None:
     if place is None:
         return None
     index, epoch, shape = place
-    return Batch(index=index, epoch=max(0, epoch), shape=tuple(shape[:16]))
+    return Batch(index=None if index < 0 else index, epoch=max(0, epoch), shape=tuple(shape[:16]))
 
 
 class BatchCounter:
@@ -40,6 +40,8 @@ class BatchCounter:
         self._shape: Sequence[int] = ()
         self._input: weakref.ref[torch.Tensor] | None = None
         """What the model was called with last."""
+        self._input_shape: Sequence[int] = ()
+        """Of what the model was called with in this step, where that is sampled."""
         self._recent: deque[torch.Tensor] = deque(maxlen=RECENT)
         """Small inputs on the host, kept until the reports of their steps are made, which go many to a message."""
 
@@ -64,21 +66,33 @@ class BatchCounter:
         if first.is_cpu and first.numel() <= SMALL and not first.requires_grad:
             self._recent.append(first)
 
+    def note_shape(self, args: Any) -> None:
+        """The model is called in training in a sampled step: the first dimension of its input is the batch."""
+        first = args[0] if type(args) is tuple and args else None
+        self._input_shape = first.shape if isinstance(first, torch.Tensor) and not first.is_nested else ()
+
     def reachable(self) -> "weakref.ref[torch.Tensor] | None":
         """The step's input, while it exists: what the model was called with, else the loader's batch."""
         return self.held if self._input is None else self._input
 
     def place(self) -> "BatchPlace | None":
-        """Which batch the last one was; None if no loader is watched."""
-        return None if self.index < 0 else (self.index, self.epoch, self._shape)
+        """Which batch the last one was; without a watched loader, what is known of the model's input, or None."""
+        if self.index >= 0:
+            return self.index, self.epoch, self._shape
+        shape = self._input_shape
+        if not shape:
+            return None
+        self._input_shape = ()
+        return -1, 0, shape
 
     def add_to(self, vector: StepVector) -> None:
-        """Adds the range of the last batch, or of the model's input, and the number of its bad elements."""
-        held = self.held if self.index >= 0 else self._input
-        tensor = held() if held is not None else None
+        """Adds the range of the model's input, or of the last batch, and the number of its bad elements."""
+        tensor = None if self._input is None else self._input()
+        if tensor is None and self.held is not None:
+            tensor = self.held()
         found = extent(tensor) if tensor is not None else None
         if found is not None:
-            for name, value in zip(("batch_low", "batch_high", "batch_bad"), found, strict=True):
+            for name, value in zip(("batch_low", "batch_high", "batch_bad", "batch_mean"), found, strict=True):
                 vector.add_scalar(name, value)
 
 
@@ -90,19 +104,19 @@ def after_an_incident(batch: Batch | None, held: "weakref.ref[torch.Tensor] | No
     found = extent(tensor)
     if found is None:
         return batch
-    low, high, bad = found
+    low, high, bad, mean = found
     known = Batch(index=None, shape=tuple(tensor.shape[:16])) if batch is None else batch
-    return msgspec.structs.replace(known, num_bad=int(bad), lowest=float(low), highest=float(high))
+    return msgspec.structs.replace(known, num_bad=int(bad), lowest=float(low), highest=float(high), mean=float(mean))
 
 
-def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Lowest and highest element of this rank's part, and how many are not finite; None if that cannot be read."""
+def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Lowest and highest element of this rank's part, how many are not finite, and their mean; None if unreadable."""
     mine = own_part(tensor, "a batch")
     if mine is None or not mine.numel():
         return None
     low, high = torch.aminmax(mine)
     bad = (~torch.isfinite(mine)).sum() if mine.is_floating_point() else torch.zeros((), device=mine.device)
-    return low, high, bad
+    return low, high, bad, mine.mean(dtype=torch.float32)
 
 
 def _first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def gather(
     }
     device = facts["device"]
     facts |= _initial_weights(model) | _recurrent_weights(model) | _at_random(model, optimizers)
+    facts["linear_pairs"] = _linear_pairs(model) or None
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -88,13 +89,14 @@ def _listed(names: Any) -> str | None:
 def _initial_weights(model: torch.nn.Module) -> dict[str, Scalar]:
     """`init_he_min` and `init_he_max`: standard deviation of a layer's weights over that of He initialisation.
 
-    Read once, at attach, from a part of the first layers; it waits for the device.
+    Read once, at attach, from a part of the first layers; it waits for the device. Frozen weights are left out: a fixed
+    filter was not drawn.
     """
     ratios: list[float] = []
     for module in model.modules():
         # As an attribute it may be computed, which may change the model.
         weight = module._parameters.get("weight")  # noqa: SLF001 - as above
-        if weight is None or weight.dim() < 2 or isinstance(module, torch.nn.Embedding):
+        if weight is None or weight.dim() < 2 or not weight.requires_grad or isinstance(module, torch.nn.Embedding):
             continue
         if len(ratios) == MAX_INIT_LAYERS:
             break
@@ -119,7 +121,9 @@ def _recurrent_weights(model: torch.nn.Module) -> dict[str, Scalar]:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
             continue
         for name, weight in module._parameters.items():  # noqa: SLF001 - as above
-            if weight is None or "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
+            if weight is None or not weight.requires_grad:
+                continue
+            if "weight_hh" not in name or len(found) == MAX_INIT_LAYERS:
                 continue
             part = own(weight).detach().reshape(-1)[:65_536].float()
             if part.numel() > 1:
@@ -147,6 +151,44 @@ def _at_random(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimize
         if _is_as_drawn(weight):
             found["unheld_at_random" if weight.requires_grad else "frozen_at_random"] += num_elements(weight)
     return {name: value for name, value in found.items() if value}
+
+
+def _linear_pairs(model: torch.nn.Module) -> int:
+    """Linear layers whose input is another one's output, with nothing between them that is not linear.
+
+    Only a plain `Sequential` shows what follows what. A pair with fewer units between them is a factor on purpose.
+    """
+    num = 0
+    before: torch.nn.Linear | None = None
+    for module in _in_sequence(model):
+        if isinstance(module, torch.nn.Identity | _DropoutNd):
+            continue
+        after = module if isinstance(module, torch.nn.Linear) else None
+        if before is not None and after is not None:
+            num += before.out_features >= min(before.in_features, after.out_features)
+        before = after
+    return num
+
+
+def _in_sequence(module: torch.nn.Module) -> Iterator[torch.nn.Module | None]:
+    """The modules of each plain sequence in the order in which they run; None between two sequences."""
+    if isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward:
+        for child in module:
+            if isinstance(child, torch.nn.Sequential):
+                yield from _in_sequence(child)
+            else:
+                yield child
+                yield from _elsewhere(child)
+    else:
+        yield from _elsewhere(module)
+
+
+def _elsewhere(module: torch.nn.Module) -> Iterator[torch.nn.Module | None]:
+    """The sequences inside of another module."""
+    for child in module.children():
+        yield None
+        yield from _in_sequence(child)
+        yield None
 
 
 def _is_as_drawn(weight: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from caboose.guard import Protect
@@ -30,6 +31,7 @@ from caboose.observe.forward import UNCALLED, Calls, Modes
 from caboose.observe.gradients import GradientReader
 from caboose.observe.kept_gradients import KeptGradients
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
+from caboose.observe.loss_graph import LossGraph
 from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
@@ -110,6 +112,8 @@ class Observer:
         self._is_sampled = False
         self._is_clip_scaled = False
         self._mode: Mode | None = None
+        self._num_evaluations = 0
+        """Forwards of this step in eval mode."""
         self._part_modes: dict[Modes, Mode] = {}
         self._calls = Calls()
         self._blind_while_uncalled: frozenset[str] = frozenset()
@@ -137,6 +141,8 @@ class Observer:
         knows_waits = is_reduced or (is_sharded and not in_parts and in_fsdp2(model))
         self._waits = WaitObserver(clock, protect, is_distributed=knows_waits)
         self._waits.is_partly_known = in_parts
+        self._loss_graph = LossGraph()
+        self._read_roots = protect("loss", self._read_loss)
         self._samples = Samples(
             model,
             self.table,
@@ -275,10 +281,12 @@ class Observer:
             self._clipping.turn(on=not is_thin)
             self._hooks.turn(thin=is_thin)
         self._is_sampled = is_sampled
+        self._waits.read_roots = self._read_roots if is_sampled else None
         if is_sampled and not self._calls.was_called:
             self._samples.begin_step()
         self._vector = StepVector()
         self._mode = None
+        self._num_evaluations = 0
         self._was_called.clear()
         self._part_modes.clear()
         self._is_clip_scaled = False
@@ -329,6 +337,7 @@ class Observer:
             self.blind = {what: why for what, why in self.blind.items() if what not in self._blind_while_uncalled}
             self._has_news = True
         if is_first and self._is_sampled:
+            self.batches.note_shape(args)
             self._samples.begin_forward(module)
         self._clock.mark("forward")
 
@@ -364,6 +373,13 @@ class Observer:
             self._state.keep_scale()  # it is in the local gradients
             self._samples.before_update(number, self._gradients)
 
+    def _read_loss(self, roots: Any) -> None:
+        """The first backward of a sampled step begins; the loss of one of several parts is not told apart."""
+        self._waits.read_roots = None
+        if not self._outline.parts and self._loss_graph.read(roots, self._vector):
+            self.facts.update(self._loss_graph.facts)
+            self._has_news = True
+
     def _after_step(self, number: int) -> None:
         """An optimizer's step has ended."""
         optimizer = self.optimizers[number]
@@ -383,7 +399,7 @@ class Observer:
         modes = self._modes[id(module)]
         mode = modes.read()
         if not self._outline.parts:
-            self._mode = mode
+            self._mode = self._after_evaluations(mode)
             return
         known = self._part_modes.get(modes)
         if known is None or (_in_eval(mode) < _in_eval(known)):
@@ -394,6 +410,13 @@ class Observer:
             sum(m.num_norms_in_eval for m in found),
             sum(m.num_dropouts_in_eval for m in found),
         )
+
+    def _after_evaluations(self, mode: Mode) -> Mode:
+        """The mode, with the number of forwards in eval mode that came before it in the step: an evaluation's."""
+        self._num_evaluations += not mode.is_training
+        if not mode.is_training or not self._num_evaluations:
+            return mode
+        return msgspec.structs.replace(mode, num_evaluations=self._num_evaluations)
 
     def _add_losses(self, vector: StepVector, loss: Any) -> tuple[float | None, ...]:
         """Adds the losses of the parts to the vector; returns those that are plain numbers, in the parts' order."""

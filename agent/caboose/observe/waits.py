@@ -57,6 +57,8 @@ class WaitObserver:
         self._is_waiting = False
         self._is_on = True
         self._is_closed = False
+        self.read_roots: Callable[[Any], Any] | None = None
+        """Called with what a backward starts from, before it begins; set in sampled steps."""
         _watching.append(self)
         _observers.append(self)
         _install()
@@ -74,6 +76,8 @@ class WaitObserver:
         _watch_backward()
 
     def _begin_backward(self, roots: Any) -> None:
+        if self.read_roots is not None:
+            self.read_roots(roots)
         self._clock.mark("backward")
         root = roots[0] if isinstance(roots, list | tuple) and roots else roots
         if self._is_distributed and isinstance(root, torch.Tensor) and root.requires_grad:

@@ -27,6 +27,18 @@ MISSING = np.float32(-1.0)
 OF_ALL_LAYERS = ("local_grad_norm", "layer_fingerprint")
 """Arrays that differ between ranks, so each rank reports them for every layer."""
 
+OF_THE_BATCH = {
+    "num_bad": "batch_bad",
+    "lowest": "batch_low",
+    "highest": "batch_high",
+    "mean": "batch_mean",
+    "num_bad_targets": "target_bad",
+    "target_variance": "target_variance",
+    "commonest_share": "target_share",
+    "target_entropy": "target_entropy",
+}
+"""Fields of the wire's Batch, by the names of their values."""
+
 SHORT_SECONDS = 0.02
 """Steps below this travel several to a message."""
 
@@ -214,12 +226,11 @@ class StepRecord:
 
     def _batch(self, values: Values) -> Batch | None:
         batch = None if self.batch is None else wire_batch(self.batch)
-        if "batch_bad" not in values:
+        found = {field: value for field, name in OF_THE_BATCH.items() if (value := _scalar(values, name)) is not None}
+        if not found:
             return batch
-        if batch is None:
-            batch = Batch(index=None)
-        low, high, bad = (values[f"batch_{name}"][1][0].item() for name in ("low", "high", "bad"))
-        return msgspec.structs.replace(batch, num_bad=int(bad), lowest=low, highest=high)
+        counts = {field: int(value) for field, value in found.items() if field.startswith("num_")}
+        return msgspec.structs.replace(Batch(index=None) if batch is None else batch, **found | counts)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ from caboose_daemon.out.api import known_daemons
 from caboose_daemon.out.api.known_daemons import KnownDaemon, start_time
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import ExportError, make_exports
+from caboose_daemon.out.otlp.make import make_otlp
+from caboose_daemon.out.outbox import CLOSE_SECONDS
 from caboose_daemon.out.web.application import make_application
 from caboose_daemon.out.web.connections import HEAD_SECONDS, NO_SNIFFING, Dropped, bounded
 from caboose_daemon.out.web.context import Context
@@ -90,6 +93,7 @@ class Daemon:
         path = self._data_dir / "journal.sqlite"
         try:
             self._exports = make_exports(self._config, self.state, self._data_dir)
+            self._otlp = make_otlp(self._config, self.state, self._clock)
             self._journal, self._inspected = open_journal(
                 path, self._config.journal, self.state, self._pipeline(Sink()), self._clock()
             )
@@ -116,7 +120,7 @@ class Daemon:
         config, clock = self._config, self._clock
         self._broker = Broker()
         self._writes = Writes()
-        sink = DaemonSink(self._journal, self._broker, self._exports)
+        sink = DaemonSink(self._journal, self._broker, self._exports, self._otlp)
         pipeline = self._pipeline(sink)
         self._thresholds = Thresholds(config, self.state, pipeline, clock)
         commander = Commander(sink, self._secret())
@@ -283,6 +287,8 @@ class Daemon:
             )
         )
         self._exports.start()
+        if self._otlp is not None:
+            self._otlp.start()
         self._journal.retention.start(self._clock, is_checked=self._inspected.is_checked)
         self._loop.start()
 
@@ -397,7 +403,10 @@ class Daemon:
             self._http_socket.close()
         self._history.close()
         self._journal.close(self._clock())
+        began = time.monotonic()
         self._exports.close()
+        if self._otlp is not None:
+            self._otlp.close(max(0.5, CLOSE_SECONDS - (time.monotonic() - began)))
         with contextlib.suppress(OSError):
             os.close(self._lock)
 

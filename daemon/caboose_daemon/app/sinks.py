@@ -1,6 +1,6 @@
 """Where the pipeline's results go in a running daemon: the journal, open pages, the exports."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
@@ -16,16 +16,29 @@ from caboose_daemon.store.journal import Journal
 from caboose_wire import Event
 
 
+class Pushed(Protocol):
+    """What is pushed over OTLP; its module needs a library that only an extra brings."""
+
+    def attempt_began(self, job: Job) -> None:
+        """A launch, a rollback or a restart."""
+
+    def incident_changed(self, job: Job, incident: Incident) -> None:
+        """It opened, changed or ended."""
+
+
 class LiveSink(Sink):
     """What leaves the daemon at once: live updates for open pages, and the exports."""
 
-    def __init__(self, broker: Broker, exports: Exports) -> None:
+    def __init__(self, broker: Broker, exports: Exports, otlp: Pushed | None = None) -> None:
         self._broker = broker
         self._exports = exports
+        self._otlp = otlp
         self._updates: list[tuple[str, str, Any]] = []
 
     def attempt_began(self, job: Job) -> None:
         self._exports.attempt_began(job)
+        if self._otlp is not None:
+            self._otlp.attempt_began(job)
         self._updates.append((job.name, "attempt", {"attempt": job.num_attempts}))
 
     def step_closed(self, job: Job, summary: StepSummary) -> None:
@@ -41,6 +54,8 @@ class LiveSink(Sink):
 
     def incident_changed(self, job: Job, incident: Incident) -> None:
         self._exports.incident_changed(job, incident)
+        if self._otlp is not None:
+            self._otlp.incident_changed(job, incident)
         if self._broker.has_listeners:
             self._updates.append((job.name, "incident", json_shapes.incident(incident)))
 
@@ -66,9 +81,11 @@ class LiveSink(Sink):
 class DaemonSink(Sink):
     """The pipeline's sink in a running daemon: the journal first, then what leaves the daemon."""
 
-    def __init__(self, journal: Journal, broker: Broker, exports: Exports | None = None) -> None:
+    def __init__(
+        self, journal: Journal, broker: Broker, exports: Exports | None = None, otlp: Pushed | None = None
+    ) -> None:
         self._journal = journal
-        self._live = LiveSink(broker, exports or Exports())
+        self._live = LiveSink(broker, exports or Exports(), otlp)
         self._sinks: tuple[Sink, ...] = (journal, self._live)
 
     def attempt_began(self, job: Job) -> None:

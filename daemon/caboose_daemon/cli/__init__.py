@@ -28,6 +28,7 @@ NAMES = (
     "apply",
     "checkpoint",
     "compare",
+    "config",
     "daemon",
     "demo",
     "diagnose",
@@ -39,6 +40,7 @@ NAMES = (
     "inspect",
     "jobs",
     "keys",
+    "mcp",
     "note",
     "plot",
     "preflight",
@@ -115,6 +117,7 @@ def caboose(context: click.Context) -> None:
         caboose history     past incidents, their causes, what resolved them
         caboose doctor      find out why nothing shows up
         caboose grafana     dashboards and incidents in your Grafana
+        caboose mcp         let an assistant ask about your runs
     """
     if context.invoked_subcommand is None:
         import_module(f"{__name__}.overview").overview(context)

@@ -11,6 +11,8 @@ import sys
 
 import click
 
+from caboose_daemon.cli.console import echo
+
 SETTINGS = {"ignore_unknown_options": True, "help_option_names": [], "allow_interspersed_args": False}
 
 
@@ -32,6 +34,13 @@ def inspect(arguments: tuple[str, ...]) -> None:
 
 
 def _run(module: str, arguments: tuple[str, ...]) -> None:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        arguments = ("--help",)
+        shown = subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
+        )
+        echo(shown.stdout or shown.stderr, nl=False)
+        sys.exit(shown.returncode)
     try:
         ended = subprocess.run([sys.executable, "-m", module, *arguments], check=False)  # noqa: S603 - our own command
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,16 @@ def daemon(
     Exit codes: 0 ended as asked, 1 failed, 2 cannot start as configured.
     """
     log_to_stderr()
-    overrides: dict[str, Any] = {name: value for name, value in given.items() if value}
-    if insecure:
-        overrides["insecure"] = True
-    if linger_seconds is not None:
-        overrides["linger_seconds"] = linger_seconds
-    acting = {name: value for name, value in (("mode", rollback), ("secret_file", secret_file)) if value}
-    keeping = {"strict": True} if strict_journal else {}
+    overrides, acting, keeping = overridden(
+        {
+            **given,
+            "insecure": insecure,
+            "strict_journal": strict_journal,
+            "rollback": rollback,
+            "secret_file": secret_file,
+            "linger_seconds": linger_seconds,
+        }
+    )
     config_file = config_file or default_file()
 
     def reread() -> Config:
@@ -128,6 +132,17 @@ def _collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def overridden(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What flags and variables set in `[daemon]`, `[rollback]` and `[journal]`."""
+    acting = {name: given[flag] for name, flag in (("mode", "rollback"), ("secret_file", "secret_file")) if given[flag]}
+    keeping = {"strict": True} if given["strict_journal"] else {}
+    others = ("rollback", "secret_file", "strict_journal", "linger_seconds", "config_file", "ready_file")
+    overrides = {name: value for name, value in given.items() if value and name not in others}
+    if given["linger_seconds"] is not None:
+        overrides["linger_seconds"] = given["linger_seconds"]
+    return overrides, acting, keeping
 
 
 def _announce(running: Daemon, ready_file: Path | None) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
-from caboose_daemon.diagnosis.sample_history import InputRange, MemoryUse, UpdateRatio
+from caboose_daemon.diagnosis.sample_history import InputRange, MemoryUse, TargetSample, UpdateRatio
+from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.curve import trend
@@ -39,6 +40,7 @@ NEAR_CHANCE = 0.03
 LUCKY = 0.05
 """By how much the accuracy of a guess may exceed 1 / classes."""
 FIRST_STEPS = 5
+FEW_TARGETS = 2
 FEW_SAMPLES = 5
 """Samples before the onset that show how it came to it."""
 
@@ -69,6 +71,8 @@ class Case:
     """In the sampled steps so far, oldest first."""
     input_ranges: Sequence[InputRange] = ()
     """Of the batches in the sampled steps so far, oldest first."""
+    targets: Sequence[TargetSample] = ()
+    """Of the loss in the sampled steps so far, oldest first."""
     update_ratios: Sequence[UpdateRatio] = ()
     """Of the sampled steps so far, oldest first."""
 
@@ -96,6 +100,15 @@ class Case:
     def found(self, *rules: str) -> bool:
         """Whether one of these rules has an episode in the incident."""
         return any(self.episode(rule) is not None for rule in rules)
+
+    def came_first(self, rule: str, slack: int = ONSET_POINTS) -> bool:
+        """Whether this rule's condition began before the numbers broke, or they did not: else it may be a consequence.
+
+        `slack`: points by which the rule may name its onset too late.
+        """
+        own = min((e.first.onset_step for e in self.incident.episodes if e.rule == rule), default=None)
+        breaks = min((e.first.onset_step for e in self.incident.reportable if e.rule in BREAKS), default=None)
+        return own is not None and (breaks is None or own <= breaks + slack * self.gap)
 
     def finding(self, rule: str) -> Finding | None:
         """The worst finding of this rule's last episode."""
@@ -168,8 +181,17 @@ class Case:
     @property
     def batch(self) -> float | None:
         """Samples per step over all ranks; None where the batch size is not known."""
-        batch = self.setting("batch_size")
+        batch = self.samples_per_call
         return batch * self.world if batch else None
+
+    @property
+    def samples_per_call(self) -> float | None:
+        """Samples that the model gets at once: the loader's batch size, else the rows of its input when sampled."""
+        batch = self.setting("batch_size")
+        if batch is not None or self.sampled is None:
+            return batch
+        seen = [report.batch for report in self.sampled.reports.values() if report.batch is not None]
+        return max((float(one.shape[0]) for one in seen if one.shape and one.index is None), default=None)
 
     @property
     def dropout(self) -> float | None:
@@ -192,7 +214,7 @@ class Case:
 
     def epochs_at(self, step: int) -> float | None:
         """How often the data had been seen at a step."""
-        batch, size = self.setting("batch_size"), self.setting("dataset_length")
+        batch, size = self.samples_per_call, self.setting("dataset_length") or self.setting("dataset_size")
         return step * batch * self.world / size if batch and size else None
 
     # Curves
@@ -329,6 +351,25 @@ class Case:
         return None if classes is None else math.log(classes)
 
     @property
+    def guess(self) -> float | None:
+        """The loss of the best answer without looking at the inputs: by the targets that were seen, else chance."""
+        blind = [one.blind for one in self.targets if one.blind is not None]
+        return sum(blind) / len(blind) if len(blind) >= FEW_TARGETS else self.chance
+
+    @property
+    def unexplained(self) -> float | None:
+        """The loss as a share of that without a look at the inputs, in the later half of the samples."""
+        pairs = [(one.loss, one.blind) for one in self.targets if one.loss is not None and one.blind]
+        last = pairs[-len(pairs) // 2 :]
+        return sum(loss for loss, _ in last) / sum(blind for _, blind in last) if len(pairs) >= FEW_TARGETS else None
+
+    @property
+    def commonest_share(self) -> float | None:
+        """Share of the commonest class among the targets; None where they are no classes, or too few were seen."""
+        shares = [one.commonest for one in self.targets if one.commonest is not None]
+        return sum(shares) / len(shares) if len(shares) >= FEW_TARGETS else None
+
+    @property
     def is_guessing(self) -> bool | None:
         """Whether no evaluation gave a better loss than a guess; None where there was none, or chance is not known.
 
@@ -337,10 +378,12 @@ class Case:
         losses = [found.loss for _, found in self.validations]
         best = self.value("overfitting", "best")  # in a long run it is older than the events that are kept
         losses += [] if best is None else [best]
-        if self.chance is None or not losses:
+        guess, chance = self.guess, self.chance
+        if guess is None or not losses:
             return None
         accuracy = float(np.median(self.accuracies() or [0.0]))
-        return min(losses) > (1.0 - NEAR_CHANCE) * self.chance and accuracy < math.exp(-self.chance) + LUCKY
+        is_as_right = chance is None or accuracy < math.exp(-chance) + LUCKY
+        return min(losses) > (1.0 - NEAR_CHANCE) * guess and is_as_right
 
     @property
     def level(self) -> float | None:
@@ -376,6 +419,19 @@ class Case:
             return None
         top = float(later[: ONSET_POINTS // 2].max()) - self.jump[0]
         return 1.0 - (float(np.median(later[-3:])) - self.jump[0]) / top
+
+    @cached_property
+    def sustained(self) -> float | None:
+        """How much of the first height of a jump was left a few steps later; None without a jump, or too soon.
+
+        Other data raises every step's loss. One bad batch raises its own, and what it did to the weights.
+        """
+        later = self.since("loss")
+        if self.jump is None or len(later) < ONSET_POINTS:
+            return None
+        before = self.jump[0]
+        top = float(later[:FIRST_STEPS].max()) - before
+        return (float(np.median(later[FIRST_STEPS:ONSET_POINTS])) - before) / top if top > 0 else None
 
     @property
     def has_validation(self) -> bool:

@@ -51,6 +51,9 @@ PARTED = 3.0
 """Highest loss over the usual loss, above which a rank has parted from the others ..."""
 STAYED = 1.5
 """... if the lowest is below this ratio."""
+PARTED_STEPS = 60
+"""Steps since the onset that show it, of which the first few are enough: what the odd data does to the weights raises
+the loss of all ranks soon."""
 MOST = 0.7
 MIN_PARTED = 3
 
@@ -102,7 +105,7 @@ def has_first_step(case: Case) -> bool:
 def early_jump(case: Case) -> Jump | None:
     """A jump of the loss soon after the start: from the rule, or from a curve that learned nothing since."""
     first, peak = case.most("lr_too_high", "first"), case.most("lr_too_high", "thrown_to")
-    if first is not None and peak is not None:
+    if first is not None and peak is not None and case.came_first("lr_too_high", 0):
         return Jump(first, peak)
     if not has_first_step(case):
         return None
@@ -132,6 +135,29 @@ def first_excess(case: Case) -> float | None:
         return None
     first = case.curve("loss")[:1]
     return None if not len(first) or np.isnan(first[0]) else float(first[0]) / chance
+
+
+QUICK, SLOW = 0.15, 0.35
+"""Shares of a run by which half of its fall is over: of one that learns, and of one that memorises without a rule."""
+FALL_PARTS = 40
+LEAST_FALL = 0.1
+"""Fall of a loss, as a share of its first level, of which a shape is known."""
+
+
+def half_fall(case: Case) -> float | None:
+    """Share of the run after which half of the loss's fall was over; None where it fell too little, or began unseen.
+
+    What holds for all samples is learned at first, and fast. Samples without a rule are learned one by one, and late.
+    """
+    losses = case.curve("loss")
+    losses = losses[np.isfinite(losses)]
+    if not has_first_step(case) or len(losses) < FALL_PARTS:
+        return None
+    means = [float(part.mean()) for part in np.array_split(losses, FALL_PARTS)]
+    first, last = float(np.median(losses[:3])), float(np.mean(means[-4:]))
+    if first - last < LEAST_FALL * abs(first):
+        return None
+    return next(number for number, mean in enumerate(means, 1) if mean <= (first + last) / 2) / FALL_PARTS
 
 
 def faded_gradient(case: Case) -> Fading | None:
@@ -191,11 +217,11 @@ def _explained(levels: NDArray[np.float64], place: int) -> float:
 def ranks_parted(case: Case) -> Parted | None:
     """The losses of the ranks, if one rose since the onset while another stayed; None if not, or not known."""
     usual = case.before("loss_max")
-    low, high = case.since("loss_min"), case.since("loss_max")
+    low, high = case.since("loss_min")[:PARTED_STEPS], case.since("loss_max")[:PARTED_STEPS]
     if case.world < 2 or len(usual) < MIN_PARTED or len(low) < MIN_PARTED or len(low) != len(high):
         return None
     level = float(np.median(usual))
     is_parted = (high > PARTED * level) & (low < STAYED * level)
-    if not level > 0 or is_parted.mean() < MOST:
+    if not level > 0 or not (is_parted.mean() >= MOST or is_parted[: MIN_PARTED + 1].sum() >= MIN_PARTED):
         return None
     return Parted(level, float(np.median(low[is_parted])), float(np.median(high[is_parted])), int(is_parted.sum()))

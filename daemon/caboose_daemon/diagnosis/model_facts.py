@@ -12,6 +12,7 @@ import numpy as np
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.rules.parts.depth import is_matrix
+from caboose_daemon.rules.parts.risky_model import VERY_LARGE
 from caboose_wire import Module
 
 HALF_MAX = 65504.0
@@ -23,10 +24,10 @@ FIRST_STEPS = 10
 """A condition that starts by this step was there from the start."""
 MIN_SAMPLES = 4
 """Sampled batches that are alike by no chance."""
-VERY_LARGE = 300.0
-"""Absolute value above which inputs are not the bytes of an image either."""
 NO_INIT = 0.01
 """Initial weights over those of He initialisation that are all but zero: units have nothing to fire on."""
+STRETCHED = 2.0
+"""Factor by which recurrent weights stretch a state that is never intended; orthogonal ones have 1."""
 HUGE_INIT = 4.0
 """Initial weights over those of He initialisation that make any learning rate too high."""
 FEW_SAMPLES = 16
@@ -43,6 +44,16 @@ def kinds(case: Case) -> frozenset[str]:
     found = [module.kind for module in case.modules] + [layer.kind for layer in case.layers]
     found += re.split(r"[,\s]+", case.fact("activations"))
     return frozenset(kind.lower() for kind in found if kind)
+
+
+def is_linear(case: Case) -> bool:
+    """Whether the model, as far as its modules show, is a linear function of its inputs."""
+    if case.setting("linear_pairs") and not case.fact("activations"):
+        return True
+    plain = ("Linear", "Embedding", "EmbeddingBag", "Identity", "Flatten")
+    known = [module.kind for module in case.modules]
+    are_plain = all(kind in plain or kind.startswith(("Conv", "BatchNorm", "AvgPool")) for kind in known)
+    return bool(known) and not case.fact("activations") and are_plain
 
 
 def has_norms(case: Case) -> bool:
@@ -79,6 +90,12 @@ def init_ratio(case: Case) -> tuple[float, float] | None:
     return None if lowest is None or highest is None else (lowest, highest)
 
 
+def stretch(case: Case) -> float | None:
+    """The factor by which initial recurrent weights stretch a state, where that is too much; None where it is not."""
+    factor = case.setting("init_recurrent")
+    return factor if factor is not None and factor > STRETCHED else None
+
+
 def input_range(case: Case) -> tuple[float, float] | None:
     """Lowest and highest element of the batches of the last sampled step; without one, as it was given otherwise."""
     if case.sampled is None:
@@ -105,15 +122,25 @@ def wrong_from_the_start(case: Case) -> str | None:
 def has_constant_inputs(case: Case) -> bool:
     """Whether each sampled batch had one and the same number in all elements, or all had exactly one odd range."""
     seen = case.input_ranges
-    if len(seen) < MIN_SAMPLES or has_embedding(case):
+    if len(seen) < min_samples(case) or has_embedding(case):
         return False
-    ranges = {(one.lowest, one.highest) for one in seen}
-    return all(low == high for low, high in ranges) or (len(ranges) == 1 and is_continuous(*next(iter(ranges))))
+    ranges = {(one.lowest, one.highest, one.mean) for one in seen}
+    is_flat = all(low == high for low, high, _ in ranges)
+    return is_flat or (len(ranges) == 1 and are_the_same(*next(iter(ranges))))
 
 
-def is_continuous(low: float, high: float) -> bool:
-    """Whether these limits are no natural ones, such as 0 and 1, that every good batch has."""
-    return any(round(limit, 2) != limit for limit in (low, high))
+def min_samples(case: Case) -> int:
+    """Sampled batches that are alike by no chance: fewer where their means are known too."""
+    return MIN_SAMPLES if any(one.mean is None for one in case.input_ranges) else MIN_SAMPLES // 2
+
+
+def are_the_same(low: float, high: float, mean: float | None) -> bool:
+    """Whether batches with these limits and this mean have the same elements.
+
+    Data with natural limits, such as those of images after a normalisation, have them in every batch. Where the mean is
+    not known, limits that are alike on both sides, or round, may be such.
+    """
+    return mean is not None or (any(round(limit, 2) != limit for limit in (low, high)) and low != -high)
 
 
 def lost_gradient_at(case: Case) -> int | None:
@@ -128,6 +155,15 @@ def would_show_dead_units(case: Case) -> bool:
     """Whether dead units would have been reported: the rule is on, and its window has enough samples."""
     batch = case.setting("batch_size")
     return case.is_quiet("dead_units") and (batch is None or batch >= FEW_SAMPLES)
+
+
+REAL_TARGETS = frozenset({"squared_error", "smooth_l1", "huber"})
+"""Kinds of losses, as the agent names them, that take real targets and no logarithm."""
+
+
+def has_real_targets(case: Case) -> bool:
+    """Whether the loss takes real numbers as targets, and nothing that is undefined for some of them."""
+    return case.fact("loss_kind") in REAL_TARGETS
 
 
 def is_half(case: Case) -> bool:

@@ -6,7 +6,8 @@ Naive Bayes with few, round weights. Every cause starts with the same odds, less
 multiplies them. Each reported member that it does not explain divides them, and so does having no evidence for it;
 otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like the others that
 explains everything and has no evidence: so a confidence can be high only where specific evidence supports a cause, and
-all confidences add up to 1 with the unknown. Causes below 2 % are not shown.
+all confidences add up to 1 with the unknown. Causes below 2 % are not shown. What is shown is calibrated at last (see
+`calibration`), which changes no order.
 
 What a cause explains is a list of its usual symptoms, not of all. A cause none of whose symptoms was reported competes
 too, if one strong piece of evidence supports it and the incident is about numbers, as the cause is: a learning rate
@@ -20,6 +21,9 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
+from caboose_daemon.diagnosis.calibration import UNMEASURED, calibrated
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import STRONG, Cause, Evidence
 from caboose_daemon.diagnosis.causes import CAUSES
@@ -89,6 +93,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
         if odd / total >= MIN_CONFIDENCE
     ]
     remaining, refusals = refuse(case, shown)
+    remaining = remaining if UNMEASURED & set(case.reportable_rules) else _with_confidences(remaining)
     return Diagnosis(
         step=case.step,
         causes=tuple(remaining),
@@ -97,6 +102,14 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
         missing=tuple(_missing(case)),
         hunts=tuple(hunt.summary for hunt in case.hunts[:MAX_HUNTS]),
     )
+
+
+def _with_confidences(causes: list[RankedCause]) -> list[RankedCause]:
+    confidences = calibrated([cause.confidence for cause in causes])
+    return [
+        msgspec.structs.replace(cause, confidence=confidence)
+        for cause, confidence in zip(causes, confidences, strict=True)
+    ]
 
 
 def _weigh(cause: Cause, case: Case) -> Iterable[tuple[list[Evidence], float]]:

@@ -117,7 +117,11 @@ EXTREME: Mapping[str, frozenset[str]] = {
     "no_steps": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence", "lr_schedule", "overfitting"},
     "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
     "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence"},
-    "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence"},
+    "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting"},
+    "wrong_loss": CONSEQUENCES["lr_too_high"] | {"lr_too_high", "gradient_explosion", "overfitting", "batch_size"},
+    "large_inputs": CONSEQUENCES["lr_too_high"] | {"lr_too_high", "gradient_explosion", "lr_too_low", "overfitting"},
+    "linear": STANDS_STILL | {"metric_divergence"},
+    "one_class": STANDS_STILL | {"overfitting", "metric_divergence"},
 }
 """Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""
 ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}

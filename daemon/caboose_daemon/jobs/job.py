@@ -330,6 +330,7 @@ class Job:
             is_on=attempt.engine.is_on,
             memory_use=[one.memory for one in samples],
             input_ranges=[seen for one in samples if (seen := one.input_range) is not None],
+            targets=[targets for one in samples if (targets := one.targets) is not None],
             update_ratios=[ratio for one in samples if (ratio := one.update_of(incident.part)) is not None],
         )
 

@@ -4,7 +4,8 @@ Design
 ------
 Waiting loses the shares of the run's progress that were lost since the loss left its level, and those that still will
 be (see `futures` for the model). A rollback loses every step from the snapshot to the boundary, whatever it was worth,
-those whose batches are skipped, and the time to restore, in steps. A rollback is also a risk, so the expected cost of
+those whose batches are skipped, and the time to restore, in steps. It does not end bad data or a rate that is too high:
+what a disturbance that goes on still loses is lost after it too. A rollback is also a risk, so the expected cost of
 waiting must exceed it by a factor (`caution`). If it does even in the best of the likely futures, nothing else is
 asked.
 
@@ -94,6 +95,7 @@ def weigh(
         futures = replace(futures, remaining=np.minimum(futures.remaining, cap))
         waiting = triage.lost + futures.likely
         later, after = futures.if_decided_later(triage.lost, going_back + patience)
+        going_back += futures.goes_on
         later -= patience
     return Cost(
         waiting=waiting,

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from caboose_daemon.rollback_state.falling import fall_rate, steps_back
-from caboose_daemon.rollback_state.futures import Futures, Raised, foresee, horizon, share
+from caboose_daemon.rollback_state.future_kinds import Raised
+from caboose_daemon.rollback_state.futures import Futures, foresee, horizon, share
 from caboose_daemon.rollback_state.loss_level import (
     LEVEL_STEPS,
     MEDIAN,

@@ -24,6 +24,7 @@ import numpy as np
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
+from caboose_daemon.rules.parts.origins import bad_elements
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.aligned import AlignedStep
@@ -104,7 +105,7 @@ class BadBatch(LastingRule[BadBatchConfig]):
         """The rank of the bad batch, and what is bad about it."""
         if step.bad_inputs:
             rank = min(step.bad_inputs)
-            return rank, f"{step.bad_inputs[rank].num_bad:,} NaN or infinite elements"
+            return rank, bad_elements(step.bad_inputs[rank])
         for rank, report in step.reports.items():
             if report.batch is not None and self._is_out_of_range(report.batch):
                 low, high = report.batch.lowest, report.batch.highest

@@ -38,6 +38,8 @@ TENTH = 0.1
 CLEARLY = 3.0
 """Standard errors by which a loss has fallen."""
 MIN_HALF = 10
+MIN_SEEN = 20
+"""Steps with norms over a memory's length, where norms are taken more rarely than at every step."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ class Clipping(LastingRule[ClippingConfig]):
                 values={"share": 0.0, "never": 1.0},
             )
         limit = self.config.share * (CALM if self.is_open else 1.0)
-        if self._num_steps < self.config.memory_steps and not self.is_open:
+        spans = self._num_steps >= MIN_SEEN and step.step - self._steps[0] >= self.config.memory_steps
+        if self._num_steps < self.config.memory_steps and not (self.is_open or spans):
             return None
         if self._share <= limit:
             return self._resolved(

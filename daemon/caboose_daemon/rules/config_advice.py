@@ -12,18 +12,22 @@ run has had its warm-up.
 
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from caboose_daemon.rules.parts import risky_model
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.unexplained import RANKS
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
-from caboose_wire import Group
+from caboose_wire import Group, Layer
+from caboose_wire.fields import Scalar
 
 L2_OPTIMIZERS = frozenset({"Adam", "NAdam", "RAdam", "Adamax"})
 """Their `weight_decay` is added to the gradient, and so divided by its size, unless it is decoupled."""
@@ -32,12 +36,14 @@ ADAM_FAMILY = frozenset(
     | {"adam8bit", "pagedadam", "pagedadamw", "pagedadam8bit", "pagedadamw8bit", "adamwschedulefree", "lamb", "adan"}
 )
 """Whose usual rates are known. Others that have Adam in their names mix methods, with rates of their own (Muon)."""
-OF_THE_LOOP = ("keeps_gradients", "never_steps")
+OF_THE_LOOP = ("keeps_gradients", "never_steps", "loss_mistake")
 """Facts that the agent finds in the first steps, and not at attach."""
 LAST_LOSSES = 50
 """Training losses whose median must fit a second softmax, as the validation loss does."""
 FITS = 3
 """Evaluations in a row that must."""
+LAST_SAMPLE = 12
+"""Sampled steps up to which inputs and targets are looked at."""
 MIN_CLASSES = 3
 WARM_SHARE = 0.9
 """A run whose first rate is above this share of its highest rate was not warmed up."""
@@ -76,7 +82,18 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._is_twice = False
         self._num_fits = 0
         self._losses: deque[float] = deque(maxlen=LAST_LOSSES)
-        self._knows_loop = False
+        self._loop_facts: list[Scalar] = [None] * len(OF_THE_LOOP)
+        self._shares: list[float] = []
+        """Of the commonest class among the targets, in the sampled steps."""
+        self._largest_inputs: list[float] = []
+        """The largest magnitude of the inputs, in the sampled steps."""
+        self._num_targets = 0.0
+        """Samples of the batches that these are of."""
+        self._best_accuracy: float | None = None
+        self._layers: Sequence[Layer] = ()
+        self._num_sampled = 0
+        self._num_inputs: float | None = None
+        """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
 
     def observe(self, view: JobView) -> Finding | None:
         """The advice, at the first step and when there is more."""
@@ -85,19 +102,23 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             return None
         is_twice = self._is_softmax_twice(view, step)
         if self._is_done:
-            return self._advise(step.step, self._softmax_too(view)) if is_twice else None
+            return self._advise_late(view, step, is_twice=is_twice)
         self._num_steps += 1
+        self._layers = view.layers
         self._follow(view, step)
-        is_new = self._knows_loop != any(name in view.facts for name in OF_THE_LOOP)
-        self._knows_loop |= is_new
+        self._follow_samples(view, step)
+        of_the_loop = [view.facts.get(name) for name in OF_THE_LOOP]
+        is_new, self._loop_facts = of_the_loop != self._loop_facts, of_the_loop
         if is_new or (self._num_steps == 1 and not self.is_open):
             return self._advise(step.step, self._at_attach(view))
         if self._num_steps < self.config.look_steps:
             return None
         self._is_done = True
-        advice = [*self._at_attach(view), *self._after_look_steps(view)]
+        advice = self._at_attach(view)
+        known = {name for name, _, _ in advice}
+        advice += [one for one in self._after_look_steps(view) if one[0] not in known]
         if self._is_twice and all(name != "softmax_twice" for name, _, _ in advice):
-            advice += self._softmax_too(view)[-1:]
+            advice += self._softmax_too(view)
         return self._advise(step.step, advice)
 
     def _is_softmax_twice(self, view: JobView, step: AlignedStep) -> bool:
@@ -118,13 +139,30 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._is_twice = self._num_fits >= FITS
         return self._is_twice
 
+    def _advise_late(self, view: JobView, step: AlignedStep, *, is_twice: bool) -> Finding | None:
+        """What evaluations show at any time, and samples until there were enough."""
+        if is_twice:
+            return self._advise(step.step, [*self._told_before("softmax_twice"), *self._softmax_too(view)])
+        if self._num_sampled >= LAST_SAMPLE:
+            return None
+        self._follow_samples(view, step)
+        if not step.is_sampled:
+            return None
+        known = {} if self._last is None else self._last.values
+        found = [(name, text) for name, text in self._in_samples(view).items() if text and name not in known]
+        new = [(name, Severity.WARNING, text) for name, text in found]
+        return self._advise(step.step, [*self._told_before(), *new]) if new else None
+
+    def _told_before(self, but: str = "") -> list[tuple[str, Severity, str]]:
+        """The advice that was given, without its words."""
+        known = self._last
+        return [] if known is None else [(name, known.severity, "") for name in known.values if name != but]
+
     def _softmax_too(self, view: JobView) -> list[tuple[str, Severity, str]]:
-        """What is known already, and the second softmax."""
+        """The second softmax."""
         floor = risky_model.softmax_floor(view.setting("num_classes") or MIN_CLASSES)
         text = f"the loss is that of a softmax applied twice, which is at least {floor:.3g}: cross entropy takes logits"
-        known = [] if self._last is None else [n for n in self._last.values if n != "softmax_twice"]
-        before = [] if self._last is None else [(name, self._last.severity, "") for name in known]
-        return [*before, ("softmax_twice", Severity.WARNING, text)]
+        return [("softmax_twice", Severity.WARNING, text)]
 
     def resume(self, finding: Finding) -> None:
         """It was reported; how the run started is no longer visible, what shows later still is."""
@@ -146,6 +184,27 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             clipping = next(iter(step.reports.values())).clipping
             self._was_clipped = clipping is not None and clipping.max_norm is not None
 
+    def _follow_samples(self, view: JobView, step: AlignedStep) -> None:
+        if step.is_sampled:
+            self._num_sampled += 1
+            self._num_inputs = max((*_num_inputs(step), self._num_inputs or 0.0)) or None
+            batches = [report.batch for report in islice(step.reports.values(), RANKS) if report.batch is not None]
+            lows = [-b.lowest for b in batches if b.lowest is not None and math.isfinite(b.lowest)]
+            highs = [b.highest for b in batches if b.highest is not None and math.isfinite(b.highest)]
+            self._largest_inputs += [max(*lows, *highs)] if lows and highs else []
+            self._shares += [b.commonest_share for b in batches if b.commonest_share is not None]
+            self._num_targets += sum(b.shape[0] for b in batches if b.commonest_share is not None and b.shape)
+        for found in of_events(view.events) if view.events else ():
+            self._best_accuracy = max((a for a in (self._best_accuracy, found.accuracy) if a is not None), default=None)
+
+    def _in_samples(self, view: JobView) -> dict[str, str | None]:
+        """What the sampled inputs and targets show."""
+        return {
+            "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
+            "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
+            "one_class": risky_model.one_class(self._shares, self._num_targets, self._best_accuracy),
+        }
+
     def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
         known = self._last.values if self._last is not None else {}
         if all(name in known for name, _, _ in advice):
@@ -156,8 +215,12 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             step,
             "; ".join(text for _, _, text in advice if text),
             onset=self._first_step,
+            layers=self._frozen() if any(name == "frozen_at_random" for name, _, _ in advice) else (),
             values={name: 1.0 for name, _, _ in advice},
         )
+
+    def _frozen(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self._layers if not layer.trainable)
 
     def _at_attach(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []
@@ -184,7 +247,11 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             "kept_gradients": risky_model.kept_gradients(view.facts),
             "no_steps": risky_model.no_steps(view.facts),
             "frozen_at_random": risky_model.frozen_at_random(view.facts),
+            "linear": risky_model.linear_pairs(view.facts),
         }
+        loss = None if view.step is None else view.step.mean_loss
+        mistake = risky_model.loss_mistake(view.facts, loss)
+        extreme |= {} if mistake is None else dict([mistake])
         return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]
 
     def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
@@ -204,8 +271,16 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         seen = {
             "lost_updates": risky_model.rounding(view.facts, self._ratios),
             "softmax_twice": risky_model.softmax(view.modules, view.setting("num_classes"), self._lowest_loss),
+            **self._in_samples(view),
         }
         return advice + [(name, Severity.WARNING, found) for name, found in seen.items() if found]
+
+
+def _num_inputs(step: AlignedStep) -> Iterator[float]:
+    """Samples that each rank's model was called with, where no loader is watched."""
+    for report in islice(step.reports.values(), RANKS):
+        if report.batch is not None and report.batch.index is None and report.batch.shape:
+            yield float(report.batch.shape[0])
 
 
 def _is_adam(group: Group) -> bool:

@@ -55,6 +55,8 @@ class DivergenceConfig(RuleConfig):
 
     ratio: float = 1.25
     """Loss over its best level that is reported; for a loss that has been negative, 1 + a share of its improvement."""
+    least_share: float = 0.01
+    """Share of the run's improvement that a rise must undo to be one; guards losses near zero."""
     critical_ratio: float = 1.5
     """Loss over its best level that is needed to be critical, and start over best level of a run that has learned."""
     critical_share: float = 0.25
@@ -178,7 +180,8 @@ class Divergence(Rule[DivergenceConfig]):
         self._num_near, self._is_reported = self.config.critical_steps, True
 
     def _judge(self, step: int, middle: float) -> Finding | None:
-        is_away = middle > self._limit and middle - self._best > self.config.errors * MEDIAN_ERROR * self._scale
+        rise, least = middle - self._best, self.config.least_share * self._progress.gained(self._best)
+        is_away = middle > self._limit and rise > max(self.config.errors * MEDIAN_ERROR * self._scale, least)
         was_away = self._lasting.onset is not None
         verdict = self._lasting.judge(step, is_away)
         if self._lasting.onset is None:

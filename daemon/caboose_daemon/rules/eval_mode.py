@@ -7,8 +7,9 @@ in eval mode for every later step, so a few steps in a row are needed. The agent
 parameters take no gradient; others may be declared (`frozen_norms` in the job's own settings). Dropouts alone, in a
 partly frozen model, belong to a backbone that was put into eval mode on purpose.
 
-An evaluation with gradients enabled looks like one training step in eval mode, each time a validation is reported. It
-only wastes memory, and is an info.
+An evaluation with gradients enabled looks like one training step in eval mode, each time a validation is reported; or,
+where it runs after the step boundary, like forwards in eval mode before that of the next step. It only wastes memory,
+and is an info.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ class EvalMode(LastingRule[EvalModeConfig]):
         bad = self._bad_modes(view, step) if step.odd_modes else {}
         is_evaluation = "evaluation" in view.regime.active
         if is_evaluation and not self._num_bad and (self._last is None or "evaluations" in self._last.values):
-            return self._after_evaluation(step.step, bad)
+            return self._after_evaluation(step.step, bad or _with_evaluations(step))
         if not bad:
             self._num_bad, self._num_good = 0, self._num_good + 1
             return self._calm(step.step)
@@ -118,3 +119,8 @@ class EvalMode(LastingRule[EvalModeConfig]):
             phase="forward",
             values={"ranks": float(len(ranks)), "norms": float(first.num_norms_in_eval)},
         )
+
+
+def _with_evaluations(step: AlignedStep) -> dict[int, Mode]:
+    """The ranks that ran forwards in eval mode, with gradients enabled, before those of the step."""
+    return {rank: mode for rank, mode in step.odd_modes.items() if mode.num_evaluations}

@@ -40,6 +40,8 @@ ASIDE = frozenset({"expert", "experts", "moe", "adapter", "adapters", "ema", "te
 BY_TURNS = 10
 """Factor on the window for layers that may be trained in turns."""
 FEW_OPTIMIZERS = 6
+MIN_SEEN = 10
+"""Steps with norms that a window must have, where norms are taken more rarely than at every step."""
 LR_SHARE = 0.1
 """Share of the highest learning rate so far, below which an update may be too small to show."""
 
@@ -177,8 +179,15 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             window = self.config.window_steps
         limits = np.where(self._had, self.config.window_steps * BY_TURNS, window)
         idle = table.is_watched & (self._num_without >= limits)
+        if self._num_sampled <= step - self._first_step:
+            # Where norms are too dear for every step, a few of them over as many steps show the same.
+            spans = (step - self._last_with_gradient >= limits) & (self._num_without >= MIN_SEEN)
+            idle |= table.is_watched & spans
         still = table.is_watched & (self._num_still >= self.config.persist_samples) & ~idle
-        is_unheld = len(table.unheld) > 0 and self._num_sampled >= self.config.window_steps
+        is_seen = self._num_sampled >= self.config.window_steps or (
+            self._num_sampled >= MIN_SEEN and step - self._first_step >= self.config.window_steps
+        )
+        is_unheld = len(table.unheld) > 0 and is_seen
         is_anything = is_unheld or bool(idle.any() or still.any())
         if self._is_resumed and not is_anything and self._last is not None:
             moved = self._last.values["never_moves"] == 0 or self._num_updates >= self.config.persist_samples
@@ -216,7 +225,7 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
             parts, names = [], []
             for what, rows in (
                 ("in no optimizer", self._table.unheld if is_unheld else self._table.unheld[:0]),
-                ("without gradient while others have one", np.flatnonzero(idle)),
+                ("without gradient while others have one", np.flatnonzero(idle)[::-1]),  # a cut is next to the last one
                 ("never updated", np.flatnonzero(still)),
             ):
                 if len(rows):

@@ -9,7 +9,8 @@ divergence is never learned as normal. An outlier of one step that was no spike 
 for this run. A declared change (a data switch, a new batch size) starts a new baseline instead. A run that recovered
 from several such rises is reported only when a rise is higher or longer than those (see `past_spikes`).
 
-One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level. It is a warning at a
+One high step is an outlier batch and an info, unless it is at `outlier_ratio` times the level, and in a live run, of
+which every batch is seen, has undone `undone_at_once` of what the run gained. It is a warning at a
 second high step, or when the gradient norm jumped with it or just before. It is critical with that jump and a second
 high step, at a second row of a log that is above the run's start, or after `persist_steps` high steps, if it undoes
 more than `critical_share` of the run's improvement. The state compares the excess with its peak: recovering, lingering,
@@ -24,7 +25,7 @@ that scale, and not learned.
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from caboose_daemon.rules.parts.baseline import Baseline
@@ -43,6 +44,8 @@ SAMPLED_STEPS = 100
 WARMUP_SHARE = 0.25
 """Share of a log from which the level is learned, at most."""
 LEAST_WARMUP = 10
+LAST = 9
+"""Losses of a spike whose median shows how high it stays."""
 SHORT = 2.0
 """How much shorter than usual a short batch is, at least."""
 
@@ -61,8 +64,12 @@ class LossSpikeConfig(RuleConfig):
     """Height over that of the run's own outliers (one step in a hundred) that is needed as well."""
     persist_steps: int = 3
     """High steps after which it is critical even if the gradient norm did not jump."""
-    critical_share: float = 0.02
-    """Share of the run's improvement that a spike must undo to be critical; guards losses near zero."""
+    critical_share: float = 0.05
+    """Share of the run's improvement that the last few steps of a spike must undo to be critical: of losses near zero,
+    single ones are many times the others."""
+    undone_at_once: float = 0.75
+    """Share of the improvement that a single step of a live run must undo to be a warning, unless the gradient norm
+    jumped with it: where most samples are right, one that is wrong makes a batch's loss many times the usual one."""
     calm_steps: int = 3
     """Steps near the old level before it is resolved."""
     warning_share: float = 0.003
@@ -86,6 +93,10 @@ class _Episode:
     num_high: int = 0
     num_calm: int = 0
     has_norm_jump: bool = False
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
+    """Losses since its onset."""
+    is_live: bool = False
+    """Whether every step of the run is seen, with the noise of its batch."""
     is_lost: bool = False
     """Whether a row of a log, which stands for many steps, is above the run's start: all that was learned is lost."""
     worst: Severity = Severity.INFO
@@ -136,6 +147,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             peak=loss,
             peak_step=step.step,
             began_at=self._progress.num,
+            is_live=bool(step.reports) or step.is_from_journal,
         )
         return self._follow(self._episode, step.step, loss)
 
@@ -177,6 +189,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._norm.learn(value)
 
     def _follow(self, episode: _Episode, step: int, loss: float) -> Finding | None:
+        episode.last.append(loss)
         if loss > episode.peak:
             episode.peak, episode.peak_step = loss, step
         near = max(3.0 * episode.scale, 0.05 * abs(episode.level))
@@ -202,11 +215,14 @@ class LossSpike(Rule[LossSpikeConfig]):
     def _severity(self, episode: _Episode) -> Severity:
         num, height = episode.num_high, episode.peak - episode.level
         stays = num >= self.config.persist_steps or (num >= 2 and (episode.has_norm_jump or episode.is_lost))
-        if stays and height >= self.config.critical_share * self._progress.gained(episode.level):
+        stays_high = min(height, median(episode.last) - episode.level)
+        if stays and stays_high >= self.config.critical_share * self._progress.gained(episode.level):
             return Severity.CRITICAL
         if height < self.config.warning_share * self._progress.gained(episode.level):
             return Severity.INFO
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
+        if episode.is_live:
+            is_tall &= height > self.config.undone_at_once * self._progress.gained(episode.level)
         return Severity.WARNING if num >= 2 or episode.has_norm_jump or is_tall else Severity.INFO
 
     def _triage(self, episode: _Episode, step: int, loss: float) -> str:

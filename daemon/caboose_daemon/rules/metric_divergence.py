@@ -2,12 +2,14 @@
 
 Design
 ------
-Five conditions, each over several evaluations:
+Six conditions, each over several evaluations:
 
 - the loss rises while accuracy stays: the model is over-confident, its probabilities are no longer calibrated;
 - the loss falls while accuracy stays, below what it could be: what is learned is not what is measured;
 - the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
 - the metric is at chance while the loss is good: the metric itself is wrong;
+- the training loss stays high while the evaluations are answered far better than it allows, and no dropout makes
+  training samples harder: training labels are wrong, where those of the evaluation are right;
 - the loss is far above the training loss before any sample could be memorised: the data differs, or is prepared
   otherwise. It is judged where chance is known, so that the two losses have one scale: the loss of pairs, for one,
   depends on the size of the batch.
@@ -19,10 +21,11 @@ row. The metric is the first one whose name means that higher is better. The fin
 import math
 from dataclasses import dataclass
 
-from caboose_daemon.rules.parts.chance import known
+from caboose_daemon.rules.parts.chance import known, right_at
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.validation import Validation, of_events
+from caboose_daemon.steps.settings import as_text
 from caboose_daemon.steps.view import JobView
 
 FEW_EPOCHS = 2.0
@@ -30,6 +33,11 @@ FEW_EPOCHS = 2.0
 LEARNED = 0.8
 """Share of chance below which a training loss shows that something was learned."""
 TRAIN_MEMORY = 20
+STANDS = 0.95
+"""Share of an earlier training loss above which it has hardly fallen since."""
+LITTLE_DROPOUT = 0.2
+SURELY_BETTER = 0.15
+"""Accuracy above that which the training loss allows."""
 CEILING = 0.95
 """A score above this has little room to rise."""
 
@@ -50,6 +58,10 @@ class MetricDivergenceConfig(RuleConfig):
     """Validation over training loss in the first two epochs, above which the two never belonged together."""
     gap: float = 0.1
     """Distance of the two as a share of chance that is needed as well."""
+    noisy_train: float = 0.6
+    """Training loss as a share of chance from which its labels may be noise."""
+    noisy_gap: float = 0.08
+    """Share by which the validation loss is below the training loss then."""
     chance: float = 1.2
     """Metric over chance (1 / num_classes) below which it is at chance."""
 
@@ -71,9 +83,11 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._last_step = -1
         self._still_since: tuple[float, float] | None = None
         """Score and loss when the score last changed."""
-        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance", "apart"), 0)
+        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance", "apart", "noisy"), 0)
         self._train = math.nan
         """The recent training loss."""
+        self._noisy_since = (-1, math.inf)
+        """The last step that was counted as noisy, and the training loss at the first of them."""
         self._num_to_wait = 0
         """Evaluations before an episode that was open at a restart may end: it takes as many to see it again."""
         self._onset: int | None = None
@@ -86,7 +100,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         step = view.step
         if step is None:
             return None
-        if (train := step.finite_loss) is not None:
+        if step.mean_loss is not None and step.finite_loss is None:
+            self._train = math.nan  # what it was before says nothing about the model that is evaluated now
+        elif (train := step.finite_loss) is not None:
             self._train = train if math.isnan(self._train) else self._train + (train - self._train) / TRAIN_MEMORY
         if not view.events:
             return self._finding(step.step, "open") if self._onset is not None else None
@@ -95,6 +111,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
             self._evaluate(validation, step.step, view.setting("num_classes"))
             if math.isfinite(validation.loss):
                 self._count("apart", self._is_apart(view, step.step, validation.loss))
+                self._count_noisy(view, step.step, validation)
         kind = next((name for name, count in self._counts.items() if count >= self.config.evaluations), None)
         if kind is not None:
             self._onset = self._onset if self._onset is not None else step.step
@@ -142,6 +159,28 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         far = loss - self._train > self.config.gap * chance
         return far and self._train < LEARNED * chance and loss > self.config.apart * self._train
 
+    def _count_noisy(self, view: JobView, step: int, validation: Validation) -> None:
+        """Counts steps, and not evaluations of each rank, while the training loss stands: it may only lag behind."""
+        since_step, since = self._noisy_since
+        if not self._is_noisy(view, validation):
+            self._noisy_since, self._counts["noisy"] = (step, self._train), 0
+        elif not self._train >= STANDS * since:
+            self._noisy_since, self._counts["noisy"] = (step, self._train), 1
+        elif step > since_step:
+            self._noisy_since = step, since
+            self._counts["noisy"] += 1
+
+    def _is_noisy(self, view: JobView, validation: Validation) -> bool:
+        """Whether training samples are answered far worse than other ones, of which most are answered right."""
+        chance, accuracy = known(view), validation.accuracy
+        if chance is None or accuracy is None or not self._train > self.config.noisy_train * chance:
+            return False
+        dropouts = [float(p) for p in as_text(view.facts.get("dropout")).split(",") if p.strip()]
+        if max(dropouts, default=0.0) > LITTLE_DROPOUT or "num_parameters" not in view.facts:
+            return False  # a log does not show what makes its training samples harder
+        is_better = validation.loss < (1.0 - self.config.noisy_gap) * self._train
+        return is_better and accuracy > right_at(self._train, math.exp(chance)) + SURELY_BETTER
+
     def _is_stalled(self, score: float, loss: float) -> bool:
         still = self._still_since
         if still is None or abs(score - still[0]) > self.config.hold * max(abs(still[0]), 1e-12):
@@ -163,6 +202,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         if kind == "apart":
             losses = f"validation loss {v['loss']:.4g} against a training loss of {v['train']:.4g}"
             return f"{losses} before samples could be memorised: is the data prepared alike?"
+        if kind == "noisy":
+            seen = f"validation accuracy {v['score']:.3g} with a loss of {v['loss']:.4g}"
+            return f"training loss stays at {self._train:.4g} against {seen}: training labels may be wrong"
         if kind == "stalled":
             return f"validation loss fell to {v['loss']:.4g} while the metric stays at {v['score']:.4g}"
         return f"metric at chance ({v['score']:.4g}) with a good validation loss of {v['loss']:.4g}: bug in the metric?"

@@ -19,6 +19,9 @@ there are any, distinguish the two, because memorised samples do not improve the
 loss still within a few percent of ln(classes) after an epoch (or after `chance_steps` where the length of an epoch is
 unknown) has found nothing that holds beyond the samples it fell on.
 
+Where the loss shows its targets, chance is the loss of an answer without a look at the inputs (see `unexplained`): a
+language model at the unigram entropy, or a regression that predicts the mean, has not learned, whatever it came from.
+
 A log is judged in hindsight (see `hindsight`), when half of it is over. Any run that learns has fallen visibly by then.
 So it need not be flat to a percent: that it fell by less than `least_progress` is enough, if that is certain. A rise
 above the start is cut off first, because coming back from it is no progress. Rows that resemble their neighbours are
@@ -41,6 +44,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.hindsight import is_last, is_too_early
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import standstill
+from caboose_daemon.rules.parts.unexplained import Unexplained
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
@@ -76,7 +80,8 @@ class NotLearningConfig(RuleConfig):
     min_steps: int = 500
     """Steps of a live run before the first judgement."""
     epoch_steps: int = 200
-    """Likewise where that is an epoch or more: a run that has seen all of its samples has had its chance."""
+    """Likewise where that is an epoch or more, since a run that has seen all of its samples has had its chance, or
+    where many samples show that the loss is that of an answer without a look at the inputs."""
     min_points: int = 20
     """Points of a log before the first judgement; most logs have one per many steps, or one per epoch."""
     min_improvement: float = 0.01
@@ -118,6 +123,7 @@ class NotLearning(Rule[NotLearningConfig]):
         self._jitter = 0.0
         self._epochs = math.nan
         self._is_at_chance = False
+        self._unexplained = Unexplained()
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the run is flat since its start; once it has learned, never again."""
@@ -131,6 +137,7 @@ class NotLearning(Rule[NotLearningConfig]):
             self._is_start_seen = is_start_of_run(step, view.regime)
         if self._first_step is None:
             self._first_step = step.step
+        self._unexplained.observe(step)
         self._follow(loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         if has_new and self._is_enough(view, is_log=step.stands_for_many):
@@ -155,7 +162,8 @@ class NotLearning(Rule[NotLearningConfig]):
 
     def _least_steps(self, view: JobView) -> int:
         epochs = _epochs(view, self._curve.num_points)
-        return min(self.config.epoch_steps, self.config.min_steps) if epochs >= 1 else self.config.min_steps
+        is_soon = epochs >= 1 or self._unexplained.is_well_known
+        return min(self.config.epoch_steps, self.config.min_steps) if is_soon else self.config.min_steps
 
     def _follow(self, loss: float) -> None:
         """Records the first losses, and the mean difference between neighbouring losses."""
@@ -177,7 +185,7 @@ class NotLearning(Rule[NotLearningConfig]):
         if line.falls(4.0) and line.relative < -5 * limit and view.step is not None:
             self._has_learned = not view.step.stands_for_many  # if it is flat later, that is a plateau
         self._is_at_chance = self._stays_at_chance(view)
-        if self._is_at_chance:
+        if self._is_at_chance or self._explains_nothing(line):
             return line
         if self._trend is not None:  # once reported, it lasts until the loss falls significantly, and by enough
             return None if line.falls(2.5) and line.relative <= -limit else line
@@ -245,6 +253,15 @@ class NotLearning(Rule[NotLearningConfig]):
         recent = means[-len(means) // 4 :]
         lowest = fmean(recent) - 2 * stdev(recent) / math.sqrt(len(recent))
         return lowest > (1 - self.config.fallen) * chance
+
+    def _explains_nothing(self, line: Trend) -> bool:
+        """Whether the loss has always been that of an answer without a look at the inputs, and does not fall."""
+        share, least, means = self._unexplained.share, 1.0 - self.config.fallen, self._curve.means
+        if share is None or (later := trend(means[len(means) // 2 :], remembers=True)).falls(2.5):
+            return False
+        if later.relative < -self.config.min_improvement or line.relative_error > 2 * self.config.fallen:
+            return False
+        return share > least and self._unexplained.lowest > least - self.config.fallen
 
     def _is_known_from_evaluations(self, line: Trend) -> bool:
         """Whether evaluations, which scatter less, show that a noisy training loss is flat."""

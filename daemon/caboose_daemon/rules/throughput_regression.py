@@ -37,7 +37,7 @@ PARTS = 12
 """Parts of a run whose steps take longer and longer; by chance they are hardly ever in order."""
 THIRD = PARTS // 3
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
-SLOWER_WITH_MEMORY, MORE_MEMORY = 1.5, 1.1
+SLOWER_WITH_MEMORY, MORE_MEMORY = 1.3, 1.05
 """Growth of the time of a step and of the process's memory that belong together."""
 CALM = 0.5
 """Share of the limit below which it is resolved."""

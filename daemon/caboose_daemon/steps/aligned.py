@@ -80,7 +80,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True, dict=True, eq=False
     odd_modes: Mapping[int, Mode] = {}
     """By rank: the modes other than plain training."""
     bad_inputs: Mapping[int, Batch] = {}
-    """By rank: batches with elements that are not finite."""
+    """By rank: batches with elements, or targets, that are not finite."""
     waits: Float64 | None = None
     """ranks x (forward, backward): the part of each in which a rank waited for others; NaN where unknown."""
     has_local_gradients: bool = False
@@ -308,7 +308,7 @@ def combine(
             has_mode = True
             if report.mode != TRAINING:
                 odd_modes[rank] = report.mode
-        if report.batch is not None and report.batch.num_bad:
+        if report.batch is not None and (report.batch.num_bad or report.batch.num_bad_targets):
             bad_inputs[rank] = report.batch
     has_phases = np.isfinite(phases)  # on the wire, a phase that was not seen is NaN
     first = reports[min(reports)]

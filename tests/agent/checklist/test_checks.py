@@ -656,6 +656,13 @@ def test_language_models_are_understood() -> None:
     assert report.is_passed, str(report)
 
 
+def test_fixed_weights_are_no_initial_ones() -> None:
+    model = edited(lambda m: m[0].weight.mul_(50))
+    model[0].weight.requires_grad_(requires_grad=False)
+    verdict = sick(model=model).report("initial_weights")["initial_weights"]
+    assert (verdict.grade, verdict.number) == ("pass", "2 weights")
+
+
 def test_regression_is_measured_against_the_mean() -> None:
     inputs, _ = the_inputs()
     verdict = sick(

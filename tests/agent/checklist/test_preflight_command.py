@@ -179,7 +179,7 @@ def test_help_has_an_example_and_the_exit_codes(capsys: pytest.CaptureFixture[st
     assert ended("--help") == 0
     out = capsys.readouterr().out
     assert "caboose preflight train:parts" in out
-    assert "exit codes" in out
+    assert "Exit codes" in out
 
 
 RANKS = """

@@ -37,6 +37,19 @@ def test_a_model_without_recurrence_or_frozen_weights_has_neither_fact() -> None
     assert not {"init_recurrent", "frozen_at_random"} & of(nn.Sequential(nn.Linear(32, 32))).keys()
 
 
+def test_a_fixed_filter_is_no_initial_weight() -> None:
+    """Detectors read a distribution with a frozen convolution of 0, 1, ..., 15; a frozen net may have any weights."""
+    filter_, recurrent = nn.Conv2d(16, 1, 1, bias=False), nn.LSTM(16, 16)
+    with torch.no_grad():
+        filter_.weight.copy_(torch.arange(16.0).view(1, 16, 1, 1))
+        recurrent.weight_hh_l0.mul_(100.0)
+
+    found = of(frozen(filter_, recurrent))
+
+    assert found["init_he_max"] == pytest.approx(0.41, rel=0.3), "of the linear layer alone"
+    assert "init_recurrent" not in found
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(32, 64), nn.Conv2d(8, 16, 3)])
 def test_frozen_weights_as_torch_draws_them_are_counted(layer: nn.Module) -> None:
     assert of(frozen(layer))["frozen_at_random"] == layer.weight.numel()  # type: ignore[union-attr, operator]  # a weight
@@ -60,3 +73,19 @@ def test_weights_in_no_optimizer_that_nothing_has_trained_are_counted() -> None:
     found = facts.gather(nn.Sequential(body, head), [optimizer], schedulers=[], scaler=None)
 
     assert (found["unheld_at_random"], "frozen_at_random" in found) == (body.weight.numel(), False)
+
+
+@pytest.mark.parametrize(
+    ("model", "num"),
+    [
+        (nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 3)), 2),
+        (nn.Sequential(nn.Sequential(nn.Linear(4, 16)), nn.Sequential(nn.Identity(), nn.Linear(16, 3))), 1),
+        (nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)), 0),
+        (nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64)), 0),
+        (nn.ModuleList([nn.Linear(4, 16), nn.Linear(16, 3)]), 0),
+        (nn.Linear(4, 2), 0),
+    ],
+    ids=["in a row", "across containers", "with an activation", "a factor on purpose", "no sequence", "alone"],
+)
+def test_linear_layers_in_a_row_are_counted(model: nn.Module, num: int) -> None:
+    assert of(model).get("linear_pairs", 0) == num

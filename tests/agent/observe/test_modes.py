@@ -92,3 +92,30 @@ def test_parts_without_parameters_count_with_the_part_that_holds_them(mode_of: C
     model = torch.nn.Sequential(torch.nn.Dropout(0.1), head)
     head[0].eval()
     assert mode_of(model, model) == Mode(True, 0, 1)
+
+
+def test_an_evaluation_with_gradients_after_the_boundary_is_counted(attach: Attach, listening: Collector) -> None:
+    model = a_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint)
+    for step in range(4):
+        loss = model(torch.randn(6, 4)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        monitor.step(loss)
+        if step == 0:
+            evaluate(model, with_gradients=True)
+        elif step == 1:
+            evaluate(model, with_gradients=False)
+        monitor.validation(1.0)
+    modes = [report.mode for report in listening.wait_for(StepReport, 4)]
+    assert modes == [Mode(), Mode(num_evaluations=3), Mode(), Mode()]
+
+
+def evaluate(model: torch.nn.Module, *, with_gradients: bool) -> None:
+    model.eval()
+    with torch.set_grad_enabled(with_gradients):
+        for _ in range(3):
+            model(torch.randn(6, 4))
+    model.train()

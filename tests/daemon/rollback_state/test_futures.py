@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from caboose_daemon.rollback_state.futures import Futures, Raised, foresee, horizon
+from caboose_daemon.rollback_state.future_kinds import Raised
+from caboose_daemon.rollback_state.futures import Futures, foresee, horizon
 from caboose_daemon.rollback_state.run_start import START_LOSSES, RunStart
 
 LEVEL, NOISE, PROGRESS = 2.0, 0.02, 2.0
@@ -92,16 +93,24 @@ def test_deciding_later_is_better_while_it_may_soon_be_clear_and_not_when_it_is(
     assert near > far, "the longer it has stayed, the less there is to wait for"
 
 
+def test_what_a_disturbance_that_goes_on_will_lose_is_lost_with_a_rollback_too() -> None:
+    stays, falls = foreseen(np.full(8, 1.0)), foreseen(2.0 * np.exp(-np.arange(20) / 6.0))
+
+    assert stays.goes_on > 1.0
+    assert falls.goes_on < 0.1, "what falls from its peak is over, and left damage"
+    assert (stays.ongoing[:, 0] >= stays.ongoing[:, -1]).all()
+
+
 def test_a_rollback_that_is_cheap_is_not_put_off() -> None:
     later, _ = foreseen(np.full(20, 1.9)).if_decided_later(19.0, 25.0)
 
     assert later > 25.0
 
 
-def test_a_run_is_expected_to_last_as_long_again_unless_its_length_is_known() -> None:
-    assert horizon(5000) == 5000.0
+def test_the_rest_of_a_run_is_expected_to_be_twice_what_it_has_lasted_unless_its_length_is_known() -> None:
+    assert horizon(5000) == 10_000.0
     assert horizon(5000, 6000.0) == 1000.0
-    assert horizon(7000, 6000.0) == 7000.0, "a length that has passed was none"
+    assert horizon(7000, 6000.0) == 14_000.0, "a length that has passed was none"
     assert horizon(3) == 100.0
 
 

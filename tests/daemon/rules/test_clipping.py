@@ -41,6 +41,14 @@ def test_where_no_loss_is_meant_to_fall_clipping_every_step_is_usual(objective: 
     assert clipped(a_run(facts={"objective": objective}), 300, 1.0).only("clipping").severity == "info"
 
 
+def test_few_norms_over_a_memory_are_enough_where_they_are_taken_rarely() -> None:
+    story = a_run().meanwhile(clipping=ACTS)
+    for _ in range(25):
+        story.healthy(1).plays(11, arrays={}, clipping=Clipping())
+
+    assert story.only("clipping").first.step == 249, "the first norm more than 200 steps after another one"
+
+
 def test_waits_for_as_many_steps_as_it_remembers() -> None:
     story = clipped(a_run(), 199, 1.0)
     assert story.is_silent

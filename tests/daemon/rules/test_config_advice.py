@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caboose_wire import Clipping, Event, Group
+from caboose_wire import Batch, Clipping, Event, Group
 from support.ranks import EVERYTHING
 from support.scenario import JournaledCore, Scenario
 from support.scenario import scenario as of_all_rules
@@ -41,6 +41,9 @@ def advice(story: Scenario) -> set[str]:
         (a_run(lr=0.01, weight_decay=3.0), "high_decay", "warning"),
         (a_run(facts={"norms": "BatchNorm2d", "batch_size": 2}), "norm_of_few", "warning"),
         (a_run(facts={"num_parameters": 1000, "frozen_at_random": 600}), "frozen_at_random", "warning"),
+        (a_run(facts={"loss_mistake": "softmax_twice"}), "softmax_twice", "warning"),
+        (a_run(facts={"loss_mistake": "no_log"}), "wrong_loss", "warning"),
+        (a_run(facts={"linear_pairs": 2}), "linear", "warning"),
     ],
     ids=[
         "Adam with L2",
@@ -56,6 +59,9 @@ def advice(story: Scenario) -> set[str]:
         "high decay",
         "batch norm of two",
         "frozen at random",
+        "softmax of a softmax",
+        "nll of probabilities",
+        "linear layers in a row",
     ],
 )
 def test_what_hello_tells_is_told_at_the_first_step(story: Scenario, name: str, severity: str) -> None:
@@ -88,6 +94,41 @@ def test_what_hello_tells_is_told_at_the_first_step(story: Scenario, name: str, 
 )
 def test_usual_settings_get_no_advice(story: Scenario) -> None:
     assert story.healthy(300).is_silent
+
+
+def test_a_negated_loss_is_advised_where_it_is_below_zero() -> None:
+    facts = {"loss_mistake": "negated"}
+
+    assert a_run(facts=facts).healthy(10).is_silent
+    assert advice(scenario(ranks=1, level=-2.0, facts=facts).healthy(10)) == {"wrong_loss"}
+
+
+def seen(facts: dict[str, Any] | None = None, *, steps: int = 200, **batch: Any) -> Scenario:
+    """A run of which every step is sampled, without a watched loader."""
+    run = a_run(facts=facts).meanwhile(is_sampled=True, batch=Batch(**{"index": None, "shape": (8, 3), **batch}))
+    return run.healthy(steps)
+
+
+def test_a_batch_norm_of_two_is_seen_in_the_shape_of_the_input() -> None:
+    norms = {"norms": "BatchNorm2d"}
+
+    assert advice(seen(norms, shape=(2, 3, 8, 8))) == {"norm_of_few"}
+    assert seen(norms, shape=(16, 3, 8, 8)).is_silent
+    assert seen({"norms": "LayerNorm"}, shape=(2, 8)).is_silent
+
+
+def test_inputs_far_beyond_bytes_are_advised_where_no_norm_takes_them() -> None:
+    assert advice(seen(lowest=-10.0, highest=4000.0)) == {"large_inputs"}
+    assert seen(lowest=0.0, highest=255.0).is_silent
+
+
+def test_targets_of_one_class_are_advised_unless_evaluations_tell_the_others_apart() -> None:
+    assert advice(seen(commonest_share=0.96)) == {"one_class"}
+    assert seen(commonest_share=0.6).is_silent
+
+    story = seen(commonest_share=0.96, steps=150)
+    story.says(0, Event(attempt=0, step=150, time=story.now, kind="validation", fields={"loss": 0.1, "accuracy": 0.99}))
+    assert story.healthy(100).is_silent
 
 
 def test_a_transformer_without_clipping_and_warm_up_is_advised_after_a_while() -> None:

@@ -92,6 +92,17 @@ def test_evaluations_with_gradients_on_are_an_information() -> None:
     assert evaluates(story, Mode()).only("eval_mode").last.state == "resolved"
 
 
+def test_evaluations_after_the_step_boundary_are_found_as_well() -> None:
+    evaluation = Mode(num_evaluations=5)
+    episode = evaluates(evaluates(a_run(), evaluation), evaluation).only("eval_mode")
+    assert (episode.severity, episode.is_open) == ("info", True)
+    assert "torch.no_grad()" in episode.first.summary
+
+
+def test_forwards_in_eval_mode_without_a_validation_are_the_programs_own() -> None:
+    assert a_run().meanwhile(mode=Mode(num_evaluations=2)).healthy(30).is_silent
+
+
 def test_a_model_that_stays_in_eval_after_an_evaluation_has_been_since_then() -> None:
     story = a_run().declares("validation").meanwhile(mode=EVAL).healthy(4)
 

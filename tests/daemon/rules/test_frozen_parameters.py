@@ -44,6 +44,28 @@ def test_speaks_when_a_layer_had_no_gradient_over_the_window(norm: float) -> Non
     assert lacks(episode.first.summary, "1 of 4 layers without gradient", "body.weight") == []
 
 
+def rarely(story: Scenario, times: int, every: int = 16) -> Scenario:
+    """Norms are taken on one step of so many, as where steps are short."""
+    for _ in range(times):
+        story.healthy(1).plays(every - 1, arrays={})
+    return story
+
+
+def test_a_window_of_few_norms_is_one_where_they_are_taken_rarely() -> None:
+    defaults = {"frozen_parameters": FrozenParametersConfig()}
+    story = rarely(a_net(1.0, 1.0, -1.0, 1.0, rules=defaults), 9)
+    assert story.is_silent, "144 steps, but nine norms"
+
+    assert rarely(story, 2).only("frozen_parameters").first.layers == ("body.weight",)
+    assert rarely(a_net(rules=defaults), 12).is_silent
+
+
+def test_the_layer_next_to_the_cut_is_named_first() -> None:
+    episode = a_net(-1.0, -1.0, -1.0, 1.0).healthy(20).only("frozen_parameters")
+
+    assert episode.first.layers == ("body.weight", "stem.bias", "stem.weight")
+
+
 def test_ends_with_the_first_gradient() -> None:
     story = a_net(1.0, 1.0, -1.0, 1.0).healthy(20).gradients(1.0, 1.0, 1e-9, 1.0).healthy(1)
 

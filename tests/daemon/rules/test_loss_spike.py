@@ -159,7 +159,25 @@ def test_next_to_nothing_of_what_was_gained_never_pages() -> None:
     down = (2.3 * np.exp(-np.arange(1500) / 150) + 1e-3).tolist()
 
     assert scenario().losses(*down, *[0.03] * 20).only("loss_spike").severity == "warning"
-    assert scenario().losses(*down, *[0.06] * 20).only("loss_spike").severity == "critical"
+    assert scenario().losses(*down, *[0.1] * 20).only("loss_spike").severity == "warning"
+    assert scenario().losses(*down, *[0.15] * 20).only("loss_spike").severity == "critical"
+
+
+def test_single_losses_far_above_others_near_zero_do_not_page() -> None:
+    """A task that is solved: most batches have no wrong sample, and some have one."""
+    down = (2.3 * np.exp(-np.arange(600) / 60) + 1e-4).tolist()
+    mixed = [0.2 if step % 4 == 0 else 1e-4 * (1 + step % 3) for step in range(40)]
+
+    assert "critical" not in {episode.severity for episode in scenario().losses(*down, *mixed).of("loss_spike")}
+
+
+def test_one_batch_with_a_wrong_sample_is_no_warning_while_most_of_what_was_learned_is_kept() -> None:
+    """Of a live run every batch is seen: one of eight samples that is wrong makes the loss many times the usual one."""
+    down = 2.0 * np.exp(-np.arange(300) / 40) + 0.02
+
+    for height, severity in ((0.8, "info"), (2.5, "warning")):
+        once = down + height * (np.arange(300) == 250)
+        assert Watch("loss_spike").over(views(noisy(once, 0.1))).only().severity == severity
 
 
 @pytest.mark.parametrize("shift", [0.0, -3000.0])

@@ -1,6 +1,7 @@
 """metric_divergence: four ways in which loss and metric come apart, and evaluations that only seem to."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,30 @@ def test_a_loss_that_rises_while_accuracy_holds_is_overconfidence() -> None:
 
 def test_a_loss_that_rises_while_accuracy_falls_is_another_rules() -> None:
     assert watch([*DOWN, 1.2, 1.4, 1.6], [*UP, 0.6, 0.55, 0.5]).is_silent
+
+
+# Training labels that are noise
+
+
+def of_labels(train: Sequence[float], losses: Sequence[float], *, score: float = 0.95, dropout: str = "0") -> Watch:
+    at = {EVERY * (i + 1): {"loss": value + 0.001 * i, "accuracy": score} for i, value in enumerate(losses)}
+    about: dict[str, Any] = {"config": {"num_classes": 8}, "facts": {"num_parameters": 9, "dropout": dropout}}
+    return Watch("metric_divergence").over(views(noisy(train, 0.1), validations=at, **about))
+
+
+def test_training_that_is_answered_far_worse_than_evaluations_has_wrong_labels() -> None:
+    stands = np.full(200, 1.8)
+
+    episode = of_labels(stands, [1.2] * 8).only()
+    assert episode.severity == "warning"
+    assert episode.first.values["noisy"] == 1
+    assert of_labels(stands, [1.2] * 8, dropout="0.5").is_silent, "dropout makes training samples harder"
+    assert of_labels(stands, [1.78] * 8).is_silent, "a model that is right and unsure is so in both"
+    assert of_labels(stands, [1.6] * 8, score=0.4).is_silent
+
+
+def test_a_training_loss_that_only_lags_behind_is_no_noise() -> None:
+    assert of_labels(falling(200, 2.1, 0.3, 60), [1.5, 1.2, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4]).is_silent
 
 
 # The loss falls while the metric stands still

@@ -2,12 +2,14 @@
 
 import functools
 import itertools
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import pytest
 
-from caboose_wire import Module
+from caboose_daemon.steps.view import JobView
+from caboose_wire import Batch, Module
 from support.curves import Float64, Watch, cosine, falling, flat, noisy, power_law, views
 from support.scenario import scenario
 from support.seeds import seeds
@@ -297,3 +299,25 @@ def test_goes_on_with_the_same_onset_after_a_restart_and_ends_when_the_loss_fall
     episode = watched.only()
     assert episode.first.onset_step == episode.last.onset_step == 0
     assert episode.last.state == "resolved"
+
+
+def with_targets(losses: Float64, blind: float, every: int = 20) -> Iterator[JobView]:
+    """Steps of which some are sampled, and show the loss of an answer without a look at the inputs."""
+    for view in views(losses, updates=dict.fromkeys(range(0, len(losses), every), 0.001)):
+        assert view.step is not None
+        if view.step.is_sampled:
+            (report,) = view.step.reports.values()
+            seen = msgspec.structs.replace(report, batch=Batch(index=None, target_entropy=blind))
+            view = msgspec.structs.replace(view, step=msgspec.structs.replace(view.step, reports={0: seen}))
+        yield view
+
+
+def test_a_loss_at_the_entropy_of_its_targets_has_not_learned_though_it_fell_at_first() -> None:
+    """A language model that knows how often each token comes, and nothing else."""
+    at_unigrams = noisy(3.5 + 0.4 * np.exp(-np.arange(400) / 20), 0.01)
+
+    first = Watch("not_learning").over(with_targets(at_unigrams, 3.5)).only().first
+    assert 199 <= first.step < 260
+    assert Watch("not_learning").over(with_targets(at_unigrams, 4.2)).is_silent, "it explains a sixth of them"
+    falls = noisy(falling(400, 3.9, 2.0, 150), 0.01)
+    assert Watch("not_learning").over(with_targets(falls, 3.5)).is_silent

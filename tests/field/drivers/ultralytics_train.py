@@ -2,8 +2,11 @@
 
 import sys
 
+import torchvision
 from ultralytics import YOLO
+from ultralytics.utils.nms import TorchNMS
 
+torchvision.ops.nms = TorchNMS.nms  # beside torch's CPU build torchvision's wheel has no operators
 directory = sys.argv[1]
 YOLO("yolov8n.yaml").train(
     data=f"{directory}/boxes.yaml",

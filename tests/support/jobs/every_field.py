@@ -169,11 +169,11 @@ def alone(rank: int) -> None:
     from caboose.report import sender
 
     sender.Sender.__init__.__kwdefaults__["max_queued"] = 4  # a short queue, so that reports are dropped
-    network = torch.nn.Linear(4, 1)
+    network = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
     monitor = caboose.attach(network, optimizer, job="every-field-alone")
     for number in range(400):
-        loss = network(torch.randn(8, 4)).square().mean()
+        loss = torch.nn.functional.cross_entropy(network(torch.randn(8, 4)), torch.randint(2, (8,)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

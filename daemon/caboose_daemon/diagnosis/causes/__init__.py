@@ -8,6 +8,7 @@ from caboose_daemon.diagnosis.causes.batch_too_large import BatchTooLarge
 from caboose_daemon.diagnosis.causes.batch_too_small import BatchTooSmall
 from caboose_daemon.diagnosis.causes.bootstrapped_targets import BootstrappedTargets
 from caboose_daemon.diagnosis.causes.budget_too_short import BudgetTooShort
+from caboose_daemon.diagnosis.causes.class_imbalance import ClassImbalance
 from caboose_daemon.diagnosis.causes.clip_before_unscale import ClipBeforeUnscale
 from caboose_daemon.diagnosis.causes.clip_too_tight import ClipTooTight
 from caboose_daemon.diagnosis.causes.constant_input import ConstantInput
@@ -58,6 +59,7 @@ from caboose_daemon.diagnosis.causes.unnormalised_input import UnnormalisedInput
 from caboose_daemon.diagnosis.causes.validation_shift import ValidationShift
 from caboose_daemon.diagnosis.causes.vanishing_depth import VanishingDepth
 from caboose_daemon.diagnosis.causes.weights_decay_away import WeightsDecayAway
+from caboose_daemon.diagnosis.causes.wrong_loss import WrongLoss
 
 CAUSES: tuple[Cause, ...] = (
     AgentOff(),
@@ -67,6 +69,7 @@ CAUSES: tuple[Cause, ...] = (
     BatchTooSmall(),
     BootstrappedTargets(),
     BudgetTooShort(),
+    ClassImbalance(),
     ClipBeforeUnscale(),
     ClipTooTight(),
     ConstantInput(),
@@ -117,4 +120,5 @@ CAUSES: tuple[Cause, ...] = (
     ValidationShift(),
     VanishingDepth(),
     WeightsDecayAway(),
+    WrongLoss(),
 )

@@ -12,8 +12,6 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 LARGE = 2.5
 """Standard deviation relative to He initialisation that is never intended; torch's defaults have 0.4, He 1."""
 SMALL = 0.02
-STRETCHED = 2.0
-"""Factor by which recurrent weights stretch a state that is never intended; orthogonal ones have 1."""
 INSIDE = ("saturation", "dead_units", "gradient_vanishing")
 FIRST_SAMPLES = 200
 """A condition that needs a window of samples, and is reported by this step, may have been there from the start."""
@@ -28,9 +26,9 @@ class BadInit(Cause):
     explains = BREAKS | STANDS_STILL | {*INSIDE, "frozen_parameters", "lr_too_low", "lr_too_high", "config_advice"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
-        ratio, stretch = model_facts.init_ratio(case), case.setting("init_recurrent")
+        ratio, stretch = model_facts.init_ratio(case), model_facts.stretch(case)
         is_off = False
-        if stretch is not None and stretch > STRETCHED:
+        if stretch is not None:
             is_off = True
             yield supports(
                 STRONG, f"initial recurrent weights stretch a state {stretch:.2g}x at each step of a sequence"

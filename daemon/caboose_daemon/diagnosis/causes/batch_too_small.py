@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, STRONG, Cause, Evidence, opposes, supports
@@ -9,6 +11,8 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 
 TINY = 4
 """Samples per step at which noise is likely even where it was not measured."""
+SHRUNK, MANY = 0.25, 10
+"""Samples of the last steps over those of the first, at which a batch was made much smaller."""
 PAIR = 2
 """Samples of which a batch norm leaves nothing but a sign."""
 
@@ -38,7 +42,14 @@ class BatchTooSmall(Cause):
             yield supports(FAIR, f"only {batch:.0f} samples per step")
         elif batch is not None and batch >= 256:
             yield opposes(FAIR, f"{batch:,.0f} samples per step")
-        each = case.setting("batch_size")
+        samples = case.curve("num_samples")
+        samples = samples[np.isfinite(samples)]
+        if len(samples) >= 4 * MANY and (now := np.median(samples[-MANY:])) <= SHRUNK * np.median(samples[:MANY]):
+            text = f"a step had {np.median(samples[:MANY]):.0f} samples at first, and has {now:.0f}"
+            yield supports(STRONG, text)
+            if now <= TINY and case.found("overfitting", "loss_spike", "oscillation", "divergence", "lr_too_high"):
+                yield supports(FAIR, "what was learned with the larger batch is lost again")
+        each = case.samples_per_call
         if each is not None and each <= TINY and model_facts.has_batch_norms(case):
             text = f"batch norms normalise over {each:.0f} samples"
             if each <= PAIR:

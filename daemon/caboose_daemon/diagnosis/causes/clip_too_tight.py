@@ -7,9 +7,9 @@ import numpy as np
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
-from caboose_daemon.diagnosis.causes.unnormalised_input import VERY_LARGE
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.rules.parts.risky_model import VERY_LARGE
 from caboose_daemon.rules.parts.scale_free import is_scale_free
 
 STEADY = 3.0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, SLIGHT, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -22,20 +22,21 @@ class ConstantInput(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         seen = case.input_ranges
-        if len(seen) < model_facts.MIN_SAMPLES or model_facts.has_embedding(case):
+        if len(seen) < model_facts.min_samples(case) or model_facts.has_embedding(case):
             return
-        ranges = {(one.lowest, one.highest) for one in seen}
-        if all(low == high for low, high in ranges):
+        ranges = {(one.lowest, one.highest, one.mean) for one in seen}
+        if all(low == high for low, high, _ in ranges):
             text = f"every element of {len(seen)} sampled batches was {seen[-1].lowest:.3g}"
             yield supports(
                 DECISIVE, text if len(ranges) == 1 else f"all elements of a batch are equal in {len(seen)} samples"
             )
         elif len(ranges) == 1:
-            low, high = next(iter(ranges))
+            low, high, mean = next(iter(ranges))
             text = f"{len(seen)} sampled batches all range from exactly {low:.6g} to exactly {high:.6g}"
-            yield supports(DECISIVE if model_facts.is_continuous(low, high) else FAIR, text)
+            text += "" if mean is None else f", with the same mean {mean:.6g}"
+            yield supports(DECISIVE if model_facts.are_the_same(low, high, mean) else SLIGHT, text)
         else:
-            yield opposes(DECISIVE, f"the range of the inputs differs between {len(seen)} sampled batches")
+            yield opposes(DECISIVE, f"range or mean of the inputs differ between {len(seen)} sampled batches")
 
     def advise(self, case: Case) -> Advice:
         return Advice(

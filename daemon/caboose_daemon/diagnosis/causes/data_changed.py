@@ -7,6 +7,7 @@ import numpy as np
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 SUDDEN, GRADUAL = 0.5, 0.15
@@ -15,6 +16,8 @@ SUNK = 0.3
 """Share of its level below which the gradient norm shows a dead model, and not other data."""
 LONG = 40
 """Points after which a new level counts as lasting."""
+KEPT, LEFT = 0.5, 0.2
+"""Shares of a jump that are left a few steps later: more of other data, less of one batch."""
 RECOVERS = 0.3
 """Share of a rise that is gone before that in a recovering run."""
 
@@ -25,7 +28,7 @@ class DataChanged(Cause):
     id = "data_changed"
     title = "undeclared change of the data"
     rarity = 0.5
-    explains = frozenset({"loss_spike", "divergence", "gradient_explosion", "bad_batch"})
+    explains = (BREAKS - {"non_finite"}) | {"bad_batch", "metric_divergence", "oscillation", "lr_too_high"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         if case.jump is None:
@@ -38,13 +41,18 @@ class DataChanged(Cause):
             yield supports(weight, f"loss rose from {before:.3g} to {after:.3g}, {100 * share:.0f} % of it in one step")
         elif share < GRADUAL:
             yield opposes(FAIR, f"loss rose gradually: at most {100 * share:.0f} % of the rise in one step")
+        kept = case.sustained
+        if kept is not None and share > SUDDEN and kept > KEPT:
+            yield supports(SLIGHT, f"{100 * kept:.0f} % of the rise was left a few steps later: every batch was odd")
+        elif kept is not None and kept < LEFT:
+            yield opposes(FAIR, f"only {100 * kept:.0f} % of the rise was left a few steps later: one batch was odd")
         gone = case.regained
         if gone is not None and gone > RECOVERS and len(later) < LONG:
             yield opposes(FAIR, f"loss recovers: {100 * gone:.0f} % of the rise gone after {len(later)} points")
         if len(later) >= LONG:
             ends = float(np.median(later[-20:]))
             stays = (ends - before) / (after - before)
-            if stays < 0.2:
+            if stays < 0.2 and (kept is None or kept < KEPT):
                 yield opposes(FAIR, f"loss recovered to {ends:.3g} on the same data")
             elif share > SUDDEN and stays < 2:
                 yield supports(
@@ -55,6 +63,8 @@ class DataChanged(Cause):
             chance = case.chance
             if chance is not None and share > SUDDEN and before < 0.8 * chance and abs(ends / chance - 1) < 0.05:
                 yield supports(FAIR, f"new level is chance ({chance:.3g}): labels no longer match the inputs")
+        if case.value("metric_divergence", "noisy"):
+            yield supports(STRONG, "evaluations are answered as before: their data is still the old one")
         if case.found("dead_units", "activation_collapse", "saturation"):
             yield opposes(FAIR, "layers died or saturated: data alone seldom causes that")
         spike = case.episode("loss_spike")
@@ -62,7 +72,7 @@ class DataChanged(Cause):
             yield opposes(FAIR, "the loss recovered without a change")
         if case.found("lr_schedule"):
             yield opposes(FAIR, "the learning rate changed at that time")
-        if case.found("lr_too_high", "oscillation"):
+        if case.came_first("lr_too_high", 0) or case.came_first("oscillation"):
             yield opposes(FAIR, "steps are too large for any data")
         jump = curves.early_jump(case)
         if jump is not None:

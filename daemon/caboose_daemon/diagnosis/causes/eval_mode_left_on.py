@@ -35,7 +35,7 @@ class EvalModeLeftOn(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix="call model.train() at the end of the evaluation, or at the start of every epoch",
-            code="model.train()  # right after the evaluation; norms frozen on purpose: attach(..., frozen_norms=True)",
+            code="model.train()  # after the evaluation. Norms frozen on purpose: config={'frozen_norms': True}",
             avoid="do not change regularisation or learning rate before the mode is right",
             verify="eval_mode is resolved within a few steps",
         )

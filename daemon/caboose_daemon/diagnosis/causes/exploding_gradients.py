@@ -71,7 +71,8 @@ class ExplodingGradients(Cause):
         if lasted >= LONG * case.gap:
             yield supports(SLIGHT, f"lasts for {lasted:,} steps")
         if grown is not None and grown < SUDDEN:
-            yield opposes(FAIR, "gradient norm jumped within one step, without growth before")
+            weight = FAIR if model_facts.kinds(case) & set(model_facts.RECURRENT) else STRONG
+            yield opposes(weight, "gradient norm jumped within one step, without growth before")
             return
         later = [m for rule in ("loss_spike", "divergence", "non_finite") if (m := case.episode(rule)) is not None]
         first = min((m.first.onset_step for m in later), default=None)
@@ -86,7 +87,10 @@ class ExplodingGradients(Cause):
             yield supports(SLIGHT, "gradients are not clipped")
         elif clipped:
             yield opposes(FAIR, "gradients are clipped")
-        if model_facts.kinds(case) & set(model_facts.RECURRENT):
+        stretch = model_facts.stretch(case)
+        if stretch is not None:
+            yield supports(STRONG, f"recurrent weights stretch a state {stretch:.2g}x at each step of a sequence")
+        elif model_facts.kinds(case) & set(model_facts.RECURRENT):
             yield supports(FAIR, "recurrent model: the gradient passes the same weights at every time step")
         elif model_facts.depth(case) >= DEEP and not model_facts.has_norms(case):
             yield supports(FAIR, f"{model_facts.depth(case)} weight matrices in a row, without a norm layer")

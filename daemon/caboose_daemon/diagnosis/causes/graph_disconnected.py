@@ -11,6 +11,8 @@ from caboose_daemon.diagnosis.causes.parameters_frozen import zero_gradients
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+MOST = 0.3
+"""Share of the trainable parameters, those that only an optimizer has included."""
 MANY = 0.5
 """Share of layers without gradient at which the graph is cut near the loss."""
 
@@ -33,6 +35,10 @@ class GraphDisconnected(Cause):
         known = norms[np.isfinite(norms)]
         without = case.value("frozen_parameters", "without_gradient") or 0.0
         total = sum(layer.trainable and layer.held for layer in case.layers)
+        missing = sum(layer.numel for layer in case.layers if layer.trainable and not layer.held)
+        if missing > MOST * sum(layer.numel for layer in case.layers if layer.trainable):
+            yield opposes(DECISIVE, "what the model trains is in no optimizer, so its gradients were not read")
+            return
         has_none = len(norms) >= 20 and (not len(known) or not known.any())
         fell = _fell(case) if has_none else None
         if fell is not None:
@@ -57,7 +63,7 @@ class GraphDisconnected(Cause):
 
     def advise(self, case: Case) -> Advice:
         layers = case.finding("frozen_parameters").layers if case.found("frozen_parameters") else ()  # type: ignore[union-attr]  # found
-        where = f" after {layers[-1]}" if layers else " between the model's output and the loss"
+        where = f" after {layers[0]}" if layers else " between the model's output and the loss"
         return Advice(
             first_fix=f"search for .detach(), .data, .item(), .numpy(), argmax or torch.no_grad(){where}",
             code="assert loss.grad_fn is not None and next(model.parameters()).grad is not None  # after backward",

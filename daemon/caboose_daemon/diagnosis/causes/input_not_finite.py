@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from caboose_daemon.diagnosis import curves
+from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS
@@ -32,6 +32,8 @@ class InputNotFinite(Cause):
             many = f"{bad:,.0f} elements of the batch" if bad else "elements of the batch"
             where = f" on rank {finding.ranks[0]}" if finding.ranks else ""
             yield supports(DECISIVE, f"{many}{where} were not finite at step {finding.onset_step:,}")
+        elif bad == 0 and model_facts.has_real_targets(case) and not finding.values.get("loss_is_infinite"):
+            yield supports(FAIR, f"the inputs of step {finding.onset_step:,} were finite; its real targets may not be")
         elif bad == 0:
             yield opposes(DECISIVE, f"all elements of the batch of step {finding.onset_step:,} were finite")
         elif finding.layers or finding.phase in ("backward", "update"):

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import LUCKY, NEAR_CHANCE, Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.diagnosis.causes.memorising import LEARNED_FROM_CHANCE, was_learned_while_new
+from caboose_daemon.incidents.causal_links import BREAKS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 MOVES, STILL = 1e-4, 1e-5
@@ -23,6 +25,11 @@ class LabelsShuffled(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         level, chance = case.level, case.chance
+        if case.value("metric_divergence", "noisy") and not case.found(*BREAKS):
+            yield supports(DECISIVE, "training is answered far worse than validation: its labels are wrong, or noise")
+            if not case.dropout:
+                yield supports(FAIR, "nothing makes training samples harder: there is no dropout")
+            return
         if level is not None and chance is not None:
             if abs(level / chance - 1.0) < NEAR_CHANCE:
                 yield supports(FAIR, f"loss {level:.4g} is at chance ({chance:.4g})")
@@ -35,6 +42,20 @@ class LabelsShuffled(Cause):
             elif level < LEARNED_FROM_CHANCE * chance:
                 weight = DECISIVE if was_learned_while_new(case, chance) else STRONG
                 yield opposes(weight, f"loss {level:.4g} is well below chance ({chance:.4g}): labels are learned")
+        unexplained = case.unexplained
+        if model_facts.has_constant_inputs(case):
+            yield opposes(STRONG, "the inputs never change: they tell nothing about any labels")
+        if model_facts.is_linear(case):
+            yield opposes(FAIR, "the model is linear: it stays at chance wherever no line parts the labels")
+        is_at_chance = level is not None and chance is not None and abs(level / chance - 1.0) < NEAR_CHANCE
+        if unexplained is not None and unexplained > 1.0 - NEAR_CHANCE and not is_at_chance:
+            text = f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs"
+            yield supports(STRONG if chance is None else FAIR, f"{text}: nothing in them tells the targets")
+        elif unexplained is not None and chance is None and case.found("overfitting") and case.is_guessing:
+            text = f"validation was never better than an answer without a look at the inputs ({case.guess:.4g})"
+            yield supports(STRONG, text)
+        elif unexplained is not None and unexplained < LEARNED_FROM_CHANCE and chance is None:
+            yield opposes(STRONG, f"loss is {100 * unexplained:.0f} % of the best without a look at the inputs")
         classes, scores = case.setting("num_classes"), case.accuracies()
         if classes and scores and max(scores) < 1.0 / classes + LUCKY:
             yield supports(SLIGHT, f"validation accuracy {scores[-1]:.2g} is at chance for {classes:.0f} classes")

@@ -52,7 +52,9 @@ class LogOfZero(Cause):
             yield supports(STRONG if is_sudden else FAIR, text + (": it had not grown before" if is_sudden else ""))
         elif "loss_is_infinite" in finding.values and not case.hunts:
             yield opposes(SLIGHT, "the first bad loss was NaN, and not infinite, as -log(0) is")
-        if finding.values.get("bad_inputs") == 0:
+        if model_facts.has_real_targets(case) and not finding.values.get("loss_is_infinite"):
+            yield opposes(FAIR, f"the loss is a {case.fact('loss_kind')}, which is finite for finite numbers")
+        elif finding.values.get("bad_inputs") == 0:
             yield supports(SLIGHT, "all elements of the batch were finite")
         largest = finding.values.get("largest_activation")
         if largest is not None and np.isfinite(largest) and largest < model_facts.HALF_MAX / 10:

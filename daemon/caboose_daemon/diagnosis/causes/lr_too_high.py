@@ -6,7 +6,18 @@ import numpy as np
 
 from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, line_to_scale_lr, opposes, supports
+from caboose_daemon.diagnosis.cause import (
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    STRONG,
+    Cause,
+    Evidence,
+    line_to_scale_lr,
+    opposes,
+    supports,
+)
+from caboose_daemon.diagnosis.causes.momentum_too_high import HIGH, momentum
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -44,8 +55,14 @@ class LrTooHigh(Cause):
             yield opposes(STRONG, f"{wrong}: any learning rate is too high for that")
         if case.facts.get("keeps_gradients") is True:
             yield opposes(STRONG, "gradients are never set to zero: they grow without limit at any learning rate")
+        high = momentum(case)
+        if high is not None and high >= HIGH:
+            yield opposes(FAIR, f"momentum {high:g} multiplies any learning rate")
+        stretch = model_facts.stretch(case)
+        if stretch is not None:
+            yield opposes(DECISIVE, f"recurrent weights stretch a state {stretch:.2g}x per step, at any learning rate")
         correlation = case.value("oscillation", "correlation")
-        if correlation is not None:
+        if correlation is not None and case.came_first("oscillation"):
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
             how = "from step to step" if correlation < 0 else "in waves"
             yield supports(STRONG, f"loss oscillates {how} by {amplitude:.0f} % of its level: steps overshoot")
@@ -97,7 +114,8 @@ class LrTooHigh(Cause):
         """A loss above the untrained model's, for a while or for good; gradients that have vanished."""
         first, level = case.most("lr_too_high", "first"), case.most("lr_too_high", "level")
         jump, fading = curves.early_jump(case), curves.faded_gradient(case)
-        if case.most("lr_too_high", "is_above") and first is not None and level is not None:
+        came_first = case.came_first("lr_too_high", 0)  # what broke a run that had learned is not its start
+        if case.most("lr_too_high", "is_above") and first is not None and level is not None and came_first:
             yield supports(STRONG, f"loss {level:.4g} was above the untrained model's {first:.4g}")
         elif jump is not None and not case.found("bad_batch"):
             weight = STRONG if case.most("lr_too_high", "is_thrown") else FAIR

@@ -20,7 +20,8 @@ class MachineSlower(Cause):
         slowed = case.finding("throughput_regression")
         grown = rise(case.curve("step_seconds" if slowed is not None else "data_seconds"))
         if grown is not None and grown.is_jump:
-            yield supports(STRONG, f"became {grown.factor:.2g}x slower all at once")
+            weight = STRONG if slowed is not None else FAIR  # a wait for data alone is the loader's or the storage's
+            yield supports(weight, f"became {grown.factor:.2g}x slower all at once")
         elif grown is not None and grown.is_gradual:
             yield opposes(
                 STRONG, f"became {grown.factor:.2g}x slower gradually, as when the job does more and more work"

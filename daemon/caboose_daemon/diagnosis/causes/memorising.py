@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
@@ -48,8 +49,25 @@ def while_new(case: Case) -> WhileNew | None:
     return new[-1] if new and len(losses) and new[-1].train <= LEARNED * float(losses[0]) else None
 
 
+def when_learned(case: Case) -> WhileNew | None:
+    """Both losses at the first evaluation at which the model had learned anything: how far they are apart shows what
+    memorising has no part in, or hardly any."""
+    losses = case.curve("loss")
+    losses = losses[np.isfinite(losses)]
+    if not len(losses) or not curves.has_first_step(case):
+        return None
+    known = (WhileNew(step, found.loss, train) for step, found in case.validations if (train := case.train_at(step)))
+    return next((one for one in known if one.train <= LEARNED * float(losses[0])), None)
+
+
 def was_learned_while_new(case: Case, chance: float) -> bool:
-    """Whether the training loss fell before samples could be memorised: then the labels match the inputs."""
+    """Whether the training loss fell before samples could be memorised, or at once where epochs are unknown.
+
+    Then the labels match the inputs.
+    """
+    if case.epochs_seen is None:
+        share = curves.half_fall(case)
+        return share is not None and share < curves.QUICK
     new = [s.step for s in case.recent if (epochs := case.epochs_at(s.step)) is not None and epochs < FEW_EPOCHS]
     train = case.train_at(new[-1]) if new else None
     return train is not None and train < LEARNED_FROM_CHANCE * chance
@@ -69,8 +87,10 @@ class Memorising(Cause):
             yield supports(weight, f"about {epochs:,.0f} epochs so far")
         elif epochs is not None and epochs < FEW_EPOCHS:
             yield opposes(STRONG, f"{epochs:.2g} epochs so far: too few to memorise")
-        if (apart := while_new(case)) is not None and apart.is_apart:
-            yield opposes(STRONG, f"validation loss {apart.loss:.3g} was far above {apart.train:.3g} before that")
+        apart = when_learned(case) if epochs is None else while_new(case)
+        if apart is not None and apart.is_apart:
+            weight = STRONG if epochs is not None or case.is_guessing else SLIGHT
+            yield opposes(weight, f"validation loss {apart.loss:.3g} was far above {apart.train:.3g} before that")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio < 1:
             yield supports(FAIR, f"{1 / ratio:.3g} trained parameters per sample")

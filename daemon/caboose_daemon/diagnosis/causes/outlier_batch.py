@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
@@ -13,6 +14,10 @@ SHORT = 30
 MANY = 3
 LARGE_UPDATE = 1e-2
 """Update-to-weight ratio above which any batch may break the run."""
+KEPT = 0.5
+"""Share of a jump that is left a few steps later where every batch raises the loss."""
+SUDDEN = 0.5
+"""Share of a rise in a single step, above which that step made it: what it did to the weights may last for long."""
 RECOVERS = 0.3
 """Share of the rise that is gone in a recovering run."""
 
@@ -27,20 +32,34 @@ class OutlierBatch(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         spike = next((m for m in case.incident.reportable if m.rule in ("loss_spike", "gradient_explosion")), None)
         away = case.episode("divergence")
-        if away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
+        heals = (
+            case.regained is not None and case.regained > RECOVERS and case.jump is not None and case.jump[2] > SUDDEN
+        )
+        if (kept := case.sustained) is not None and kept > KEPT:
+            yield opposes(FAIR, f"{100 * kept:.0f} % of the rise was left a few steps later: not one batch alone")
+            heals = False
+        if heals:
+            yield supports(FAIR, f"the loss rose in one step and recovers: {100 * (case.regained or 0):.0f} % is gone")
+        elif away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
             yield opposes(STRONG, f"loss stayed high for {num:,} points: longer than one batch explains")
+        odd = case.episode("rank_outlier")
+        if odd is not None and (length := odd.last.step - odd.first.onset_step) > 2 * SHORT * case.gap:
+            yield opposes(STRONG, f"a rank stays apart for {length:,} steps: all of its batches are odd")
+        parted = curves.ranks_parted(case)
+        if parted is not None:
+            yield opposes(STRONG, f"a rank's loss stayed near {parted.low:.3g} for several steps: not one batch")
         if case.found("bad_batch"):
             yield supports(STRONG, "the batch itself is bad: see bad_batch")
         if spike is not None:
             points = (spike.last.step - spike.first.onset_step) // case.gap + 1
             if not spike.is_open and points <= SHORT:
                 yield supports(FAIR, f"over after {points} points")
-            elif points > 2 * SHORT:
+            elif points > 2 * SHORT and not heals:
                 yield opposes(FAIR, f"lasts for {points:,} points: longer than one batch explains")
             num = sum(member.rule == spike.rule for member in case.incident.reportable)
             if num >= MANY:
                 yield opposes(FAIR, f"{num} times within this incident")
-        if case.regained is not None and case.regained > RECOVERS and not case.found("divergence"):
+        if not heals and case.regained is not None and case.regained > RECOVERS and not case.found("divergence"):
             yield supports(FAIR, f"loss recovers: {100 * case.regained:.0f} % of its rise is gone")
         norms = case.before("grad_norm")
         if len(norms) >= 20:

@@ -8,6 +8,9 @@ from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, oppose
 from caboose_daemon.diagnosis.causes.memorising import FEW_EPOCHS
 from caboose_daemon.incidents.diagnosis_record import Advice
 
+AT_CHANCE = 1.3
+"""Score, times the number of classes, below which no answer is better than a guess."""
+
 
 class Overconfident(Cause):
     """Probabilities that are no longer calibrated."""
@@ -23,6 +26,9 @@ class Overconfident(Cause):
             scores = [found.score[1] for _, found in case.validations if found.score is not None]
             if scores and scores[-1] < 0.97 * max(scores):
                 yield opposes(FAIR, f"score fell too, from {max(scores):.3g} to {scores[-1]:.3g}")
+            return
+        if (chance := case.setting("num_classes")) and score is not None and score < AT_CHANCE / chance:
+            yield opposes(STRONG, f"a score of {score:.3g} is that of a guess among {chance:.0f} classes")
             return
         yield supports(STRONG, f"score stays at {score:.3g} (best {best:.3g}) while the loss rises")
         classes = case.setting("num_classes")

@@ -31,7 +31,11 @@ class SoftmaxTwice(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         classes, lowest = case.setting("num_classes"), lowest_loss(case)
         ends = model_facts.last_module(case)
-        if ends is not None and ends.kind.lower() in ("softmax", "sigmoid", "softmax2d") and classes:
+        if case.fact("loss_mistake") == "softmax_twice":
+            yield supports(DECISIVE, "the loss's graph has a softmax of the model's output, and another one above it")
+        elif case.fact("loss_kind"):
+            yield opposes(DECISIVE, "the loss's graph has one softmax")
+        elif ends is not None and ends.kind.lower() in ("softmax", "sigmoid", "softmax2d") and classes:
             yield supports(STRONG, f"the model ends in {ends.kind} ({ends.name}), and cross entropy expects logits")
         if not classes or lowest is None:
             return
@@ -51,6 +55,10 @@ class SoftmaxTwice(Cause):
         if not pairs:
             return
         loss, accuracy = pairs[-1]
+        train = case.train_at(case.validations[-1][0])
+        if train is not None and train - floor > NEAR_FLOOR * (chance - floor) + 1.0 - accuracy:
+            yield opposes(STRONG, f"training loss {train:.3g} is far above that of a second softmax")
+            return
         expected = floor + 1.0 - accuracy
         if accuracy > SURE and abs(loss - expected) < ALIKE * (chance - floor):
             text = f"validation loss {loss:.3g} at accuracy {accuracy:.2g} is that of a second softmax ({expected:.3g})"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
@@ -9,6 +10,7 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 FEW_PARAMETERS = 20.0
 """Samples per parameter above which a model is small for its data."""
 AT_CHANCE = 0.97
+LINEAR_AT_CHANCE = 0.9
 
 
 class TooLittleCapacity(Cause):
@@ -16,22 +18,28 @@ class TooLittleCapacity(Cause):
 
     id = "too_little_capacity"
     title = "model too small"
+    is_plain = True
     explains = frozenset({"underfitting", "plateau", "config_advice"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
+        is_linear = model_facts.is_linear(case)
         level, validation = case.value("underfitting", "level"), case.value("underfitting", "validation")
         reference = case.value("underfitting", "reference")
         if level is not None and reference is not None and reference > 0:
             if level < AT_CHANCE * reference:
                 text = f"loss fell to {level:.3g} and stopped; {reference:.3g} without learning"
                 yield supports(SLIGHT, text)
-            else:
+            elif not is_linear:
                 yield opposes(STRONG, f"loss {level:.3g} is that of a model that learned nothing")
         if level is not None and validation is not None and abs(validation / level - 1) < 0.05:
             text = f"training loss {level:.3g} and validation loss {validation:.3g} are equal: nothing is memorised"
             yield supports(SLIGHT, text)
-        if case.modules and not case.fact("activations") and all(_is_linear(module.kind) for module in case.modules):
+        if (pairs := case.setting("linear_pairs")) is not None and pairs > 0:
+            yield supports(DECISIVE, f"{pairs:.0f} linear layers follow another one directly: together they are linear")
+        elif is_linear:
             yield supports(STRONG, "no activation in the model: it is linear")
+            if case.chance is not None and case.level is not None and case.level > LINEAR_AT_CHANCE * case.chance:
+                yield supports(FAIR, "its loss is near chance, as where no line parts the classes")
         ratio = case.samples_per_parameter
         if ratio is not None and ratio > FEW_PARAMETERS:
             yield supports(FAIR, f"{ratio:.3g} samples per parameter ({case.setting('num_trainable'):,.0f} parameters)")
@@ -52,6 +60,13 @@ class TooLittleCapacity(Cause):
                 yield opposes(DECISIVE, f"validation loss {last.loss:.3g} is far above training loss {train:.3g}")
 
     def advise(self, case: Case) -> Advice:
+        if case.setting("linear_pairs"):
+            return Advice(
+                first_fix="put an activation between the linear layers",
+                code="nn.Sequential(nn.Linear(i, h), nn.ReLU(), nn.Linear(h, o))",
+                avoid="do not add layers or units first: without an activation they are still one linear layer",
+                verify="the training loss falls below its present level",
+            )
         size = case.setting("num_trainable")
         was = f"  # {size:,.0f} trained parameters now" if size else ""
         return Advice(
@@ -60,7 +75,3 @@ class TooLittleCapacity(Cause):
             avoid="do not train longer or change the optimizer: the loss is flat at the model's limit",
             verify="the training loss falls below its present level, and validation follows at first",
         )
-
-
-def _is_linear(kind: str) -> bool:
-    return kind in ("Linear", "Embedding", "EmbeddingBag") or kind.startswith(("Conv", "BatchNorm", "AvgPool"))

@@ -7,11 +7,10 @@ from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
+from caboose_daemon.rules.parts.risky_model import NORMS, VERY_LARGE
 
 LARGE = 50.0
 """Absolute value above which inputs are not normalised."""
-VERY_LARGE = model_facts.VERY_LARGE
-NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 
 
 class UnnormalisedInput(Cause):
@@ -24,7 +23,7 @@ class UnnormalisedInput(Cause):
         BREAKS
         | STANDS_STILL
         | {"bad_batch", "rank_outlier", "activation_collapse", "saturation", "dead_units", "loss_scale_collapse"}
-        | {"lr_too_high", "oscillation", "clipping"}
+        | {"lr_too_high", "oscillation", "clipping", "config_advice"}
     )
 
     rarity = 0.5

@@ -12,6 +12,8 @@ MUCH = 1e-3
 ALL = 0.02
 """Share that leaves nothing after two hundred steps, whatever the gradients are."""
 LITTLE = 1e-4
+BULK = 0.4
+"""Share of the update below which the gradient, and not decay, decides what becomes of the weights."""
 SHRUNK = 0.5
 
 
@@ -45,7 +47,10 @@ class WeightsDecayAway(Cause):
         taken = per_step(case)
         if taken is None:
             return
-        if taken > MUCH:
+        update = case.typical_update
+        if ratio is None and taken <= ALL and update is not None and taken < BULK * update:
+            yield opposes(STRONG, f"decay removes {taken:.1g} of the weights per step, of updates of {update:.1g}")
+        elif taken > MUCH:
             yield supports(
                 DECISIVE if taken > ALL else STRONG, f"decay removes {100 * taken:.2g} % of the weights per step"
             )

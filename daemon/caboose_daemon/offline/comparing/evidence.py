@@ -207,11 +207,14 @@ def _settings(c: Compared) -> Iterator[Statement]:
 
 
 def _pairs(c: Compared, name: str) -> Iterator[Statement]:
-    """Pairs of runs that differ only in this setting."""
+    """Pairs of runs that differ only in this setting, as far as is known."""
     found, lower_wins, higher_wins, spikes = [], 0, 0, []
+    what = "difference"
     for i, j in itertools.combinations(range(len(c.names)), 2):
         if c.settings.apart(i, j) != [name]:
             continue
+        if not (c.settings.is_known(i) and c.settings.is_known(j)):
+            what = "known difference"
         one, other = c.settings.tables[i].get(name), c.settings.tables[j].get(name)
         order = c.order(i, j)
         winner = f"{shown(one if order < 0 else other)} is better" if order else "no clear difference"
@@ -227,7 +230,7 @@ def _pairs(c: Compared, name: str) -> Iterator[Statement]:
             spikes.append(shown(one if more > 0 else other))
     if not found:
         return
-    head = f"{name} is the only difference in {len(found)} pair{'s' if len(found) > 1 else ''}"
+    head = f"{name} is the only {what} in {len(found)} pair{'s' if len(found) > 1 else ''}"
     if lower_wins + higher_wins > 1 and not (lower_wins and higher_wins):
         head += f", and {'lower' if lower_wins else 'higher'} was better each time"
     elif lower_wins and higher_wins:

@@ -61,6 +61,11 @@ class Client:
             host = "127.0.0.1" if host in ANYWHERE else host
             self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
+    @property
+    def has_token(self) -> bool:
+        """Whether it reads with a token."""
+        return bool(self._headers)
+
     def get(self, path: str) -> Any:
         """The JSON answer of a path; ClientError for an error status."""
         status, answer = self._ask(path)

@@ -35,6 +35,20 @@ def likely(view: JobView, first: float) -> float | None:
     return guessed if abs(first / guessed - 1.0) < AT_CHANCE else None
 
 
+def right_at(loss: float, classes: float) -> float:
+    """Share of right answers of a model with this cross entropy that is as sure of each answer as it is right.
+
+    It is as sure of all, and spreads the rest evenly; found by halving.
+    """
+    low, high = 1.0 / classes, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        rest = 1.0 - middle
+        of_middle = -middle * math.log(middle) - rest * math.log(max(rest, 1e-12) / max(classes - 1.0, 1.0))
+        low, high = (middle, high) if of_middle > loss else (low, middle)
+    return low
+
+
 def _outputs(modules: Sequence[Module]) -> int:
     """Outputs per sample of the last module of such a kind; 0 where unknown."""
     return next((module.num_units for module in reversed(modules) if module.kind.lower() in HEADS), 0)

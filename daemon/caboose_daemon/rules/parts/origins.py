@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
+from caboose_wire import Batch
 
 
 @dataclass
@@ -124,7 +125,7 @@ def locate(view: JobView, step: AlignedStep, *, module: BadModule | None, has_ba
         ranks = tuple(sorted(step.bad_inputs))
         batch = step.bad_inputs[ranks[0]]
         name = "the model's input" if batch.index is None else f"batch {batch.index}"
-        note = f", {name} with {batch.num_bad:,} NaN or infinite elements"
+        note = f", {name} with {bad_elements(batch)}"
         return Origin(step.step, ranks, (), "input", note)
     if module is not None:
         return Origin(step.step, module.ranks, module_name(view, module.row), "forward")
@@ -146,14 +147,22 @@ def circumstances(step: AlignedStep, largest: float | None) -> dict[str, float]:
     `largest_activation`: at the last sampled step before.
     """
     known: dict[str, float] = {"was_looked_into": float(step.module_values("activation_max") is not None)}
-    seen = [r.batch.num_bad for r in step.reports.values() if r.batch is not None and r.batch.num_bad is not None]
+    batches = [report.batch for report in step.reports.values() if report.batch is not None]
+    seen = [batch.num_bad for batch in batches if batch.num_bad is not None]
     if step.bad_inputs or (seen and _are_batches_sampled(step)):
-        known["bad_inputs"] = float(sum(seen))
+        known["bad_inputs"] = float(sum(seen) + sum(batch.num_bad_targets or 0 for batch in batches))
     if step.bad_loss_ranks:
         known["loss_is_infinite"] = float(np.isinf(step.loss[list(step.bad_loss_ranks)]).any())
     if largest is not None:
         known["largest_activation"] = largest
     return known
+
+
+def bad_elements(batch: Batch) -> str:
+    """How many numbers of a batch are not finite, as text."""
+    parts = [f"{batch.num_bad:,} NaN or infinite elements"] if batch.num_bad else []
+    parts += [f"{batch.num_bad_targets:,} NaN or infinite targets"] if batch.num_bad_targets else []
+    return " and ".join(parts)
 
 
 def _are_batches_sampled(step: AlignedStep) -> bool:

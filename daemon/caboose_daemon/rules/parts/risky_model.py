@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from caboose_daemon.steps.settings import as_number, as_text
 from caboose_daemon.steps.settings import number as setting
-from caboose_wire import Group, Module
+from caboose_wire import Group, Layer, Module
 from caboose_wire.fields import Scalar
 
 HIGH_DROPOUT = 0.8
@@ -28,6 +28,14 @@ NEAR = 0.15
 """Share of the way from the least loss of a second softmax to chance within which a loss fits it."""
 SURE = 0.8
 """Accuracy above which a usual loss is far below that of a second softmax."""
+DOMINANT, MIN_TARGETS = 0.85, 64
+"""Share of the commonest class, among so many targets or more, at which a model need not look at its inputs."""
+MIN_SAMPLES = 2
+"""Batches that are alike by no chance; a run of short steps is sampled only a few times."""
+BETTER = 0.01
+VERY_LARGE = 300.0
+"""Absolute value above which inputs are not the bytes of an image either."""
+NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 MUCH = 0.05
 """Share of the parameters that matters."""
 
@@ -85,12 +93,23 @@ def _highest_rate(group: Group) -> float:
     return max(as_number(group.settings.get(name)) or 0.0 for name in ("lr", "initial_lr"))
 
 
-def norm_of_few(facts: Facts, config: Facts) -> str | None:
-    """Batch norms over one or two samples."""
+def norm_of_few(facts: Facts, config: Facts, seen: float | None = None) -> str | None:
+    """Batch norms over one or two samples; `seen`: how many the model was called with, if no loader is watched."""
     batch = setting("batch_size", config, facts)
+    batch = seen if batch is None else batch
     if batch is None or batch > FEW_SAMPLES or "BatchNorm" not in as_text(facts.get("norms")):
         return None
     return f"batch norms over {batch:.0f} samples, whose mean and variance are noise: use GroupNorm or LayerNorm"
+
+
+def large_inputs(layers: Sequence[Layer], modules: Sequence[Module], largest: Sequence[float]) -> str | None:
+    """Inputs far beyond the bytes of an image, in each of several samples, with no norm before the first weights."""
+    is_index = any("Embedding" in module.kind for module in modules)
+    if is_index or len(largest) < MIN_SAMPLES or min(largest) <= VERY_LARGE:
+        return None
+    if not layers or any(layer.kind.startswith(NORMS) for layer in layers[:2]):
+        return None
+    return f"inputs of up to {max(largest):.3g}, with no norm before the first weights: they are not normalised"
 
 
 def frozen_at_random(facts: Facts) -> str | None:
@@ -111,6 +130,39 @@ def kept_gradients(facts: Facts) -> str | None:
 def no_steps(facts: Facts) -> str | None:
     """A loop that never lets its optimizer step."""
     return "no optimizer has taken a step since the start" if facts.get("never_steps") is True else None
+
+
+MISTAKES: Mapping[str, str] = {
+    "softmax_twice": "the loss takes a softmax of the model's probabilities: it expects logits",
+    "negated": "the loss is a negated one: training makes it larger",
+    "no_log": "nll_loss is given probabilities, and expects their logarithms",
+}
+"""What is wrong with a loss, by the agent's name for it."""
+
+
+def loss_mistake(facts: Facts, loss: float | None) -> tuple[str, str] | None:
+    """The name and the description of a mistake that the loss's own graph shows; a negated loss is below zero."""
+    name = as_text(facts.get("loss_mistake"))
+    if name not in MISTAKES or (name == "negated" and (loss is None or not loss < 0)):
+        return None
+    return ("softmax_twice" if name == "softmax_twice" else "wrong_loss"), MISTAKES[name]
+
+
+def linear_pairs(facts: Facts) -> str | None:
+    """Linear layers that follow one another directly, and so are one."""
+    num = setting("linear_pairs", facts)
+    if not num:
+        return None
+    return f"{num:.0f} linear layers follow another one without an activation between them: together they are linear"
+
+
+def one_class(shares: Sequence[float], num_samples: float, accuracy: float | None) -> str | None:
+    """Targets nearly all of one class, where no evaluation shows that the others are told apart."""
+    if len(shares) < MIN_SAMPLES or num_samples < MIN_TARGETS or (share := sum(shares) / len(shares)) < DOMINANT:
+        return None
+    if accuracy is not None and accuracy > share + BETTER:
+        return None
+    return f"{100 * share:.0f} % of the targets are of one class: to answer always this one is right as often"
 
 
 def rounding(facts: Facts, updates: Sequence[float]) -> str | None:

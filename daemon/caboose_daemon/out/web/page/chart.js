@@ -5,9 +5,9 @@
  * script, as the page's content policy asks for.
  */
 
-import { frameOf, paint } from "./chart_paint.js";
+import { frameOf, paint, roomy } from "./chart_paint.js";
 import { startPointer } from "./chart_pointer.js";
-import { make } from "./dom.js";
+import { make, setText } from "./dom.js";
 
 const charts = new WeakMap();
 const sizes = new ResizeObserver((changes) => changes.forEach(({ target }) => repaint(target)));
@@ -20,13 +20,20 @@ export function showChart(element, traces, layout, actions = {}) {
   if (!charts.has(element)) {
     const canvas = make("canvas");
     canvas.setAttribute("aria-hidden", "true"); // the element has a label
-    element.prepend(canvas);
+    const words = make("p", "unseen");
+    element.prepend(canvas, words);
     element.classList.add("drawn");
-    charts.set(element, { canvas, frame: null });
+    charts.set(element, { canvas, words, frame: null });
     charts.get(element).forget = startPointer(element, () => shown(element), actions);
     sizes.observe(element);
   }
+  setText(charts.get(element).words, wordsOf(traces, layout));
   repaint(element);
+}
+
+/** What is written on the chart, for a screen reader: the numbers of incidents, attempts, phases. */
+function wordsOf(traces, { annotations = [] }) {
+  return [...traces.flatMap(({ text = [] }) => text), ...annotations.map(({ text }) => text)].map((text) => text.trim()).filter(Boolean).join(", ");
 }
 
 function shown(element) {
@@ -38,8 +45,8 @@ function repaint(element) {
   const chart = charts.get(element);
   const { clientWidth: width, clientHeight: height } = element;
   if (!width || !height) return; // not on the screen; the observer calls again
-  chart.frame = frameOf(element.layout, width, height);
   const pen = penOf(chart.canvas, width, height, Math.max(1, window.devicePixelRatio));
+  chart.frame = frameOf(roomy(pen, element.layout), width, height);
   paint(pen, element.data, element.layout, chart.frame);
 }
 
@@ -54,7 +61,7 @@ function penOf(canvas, width, height, scale) {
 /** The chart as a PNG picture; see `pictureWith`. */
 export function pictureOf(element, words) {
   const { clientWidth: width, clientHeight: height, data, layout } = element;
-  return pictureWith(words, width, height, (pen) => paint(pen, data, layout, frameOf(layout, width, height)));
+  return pictureWith(words, width, height, (pen) => paint(pen, data, layout, frameOf(roomy(pen, layout), width, height)));
 }
 
 /** The address of a PNG picture with a title, on paper of this colour; `fill` paints below the title. */

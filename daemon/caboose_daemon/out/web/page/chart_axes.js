@@ -66,9 +66,11 @@ function inUnitOf(most, every) {
 
 function plainly(most, every) {
   if (every === null) return alone;
-  const decimals = Math.max(0, -Math.floor(Math.log10(every) + 1e-9));
   const hasExponent = most >= LARGE || (most > 0 && most < SMALL);
-  return (value) => (hasExponent ? alone(Number(value.toPrecision(6))) : value.toFixed(Math.min(decimals, 12)));
+  const exponent = hasExponent ? Math.floor(Math.log10(most) + 1e-9) : 0;
+  const decimals = Math.max(0, exponent - Math.floor(Math.log10(every) + 1e-9));
+  const write = (value) => (value / 10 ** exponent).toFixed(Math.min(decimals, 12));
+  return (value) => (hasExponent && value !== 0 ? `${write(value)}e${exponent}` : hasExponent ? "0" : write(value));
 }
 
 /** A number that stands for itself: as short as it can be. */

@@ -23,6 +23,15 @@ export function frameOf(layout, width, height) {
   return { ...box, width, x: scaleOf(layout.xaxis, [box.left, box.right]), y: scaleOf(layout.yaxis, [box.bottom, box.top]), share };
 }
 
+/** The layout with a left margin that the texts of its vertical axis fit into, unless its margins are fixed. */
+export function roomy(pen, layout) {
+  const { margin, yaxis, font } = layout;
+  if (margin.isFixed || yaxis.showticklabels === false) return layout;
+  pen.font = fontOf({ ...font, ...yaxis.tickfont });
+  const widest = ticksOf(yaxis, yaxis.nticks ?? MOST_TICKS).reduce((wide, [, text]) => Math.max(wide, pen.measureText(text).width), 0);
+  return { ...layout, margin: { ...margin, l: Math.max(margin.l, Math.ceil(widest) + 12) } };
+}
+
 /** The vertical scale that a trace is on. */
 export const scaleFor = (frame, { yaxis }) => (yaxis === "y2" ? frame.share : frame.y);
 

@@ -1,6 +1,9 @@
 /* From rows to what a chart draws: segments without holes, bands, marks and ranges. No document. */
 
 const LONGEST_PAUSE = 16;
+/** Share of the values that set a range which outliers would spoil, and how far above them an outlier is. */
+const USUAL = 0.97;
+const OUTLIER = 4;
 /** A remainder below this share of the step time is a rounding error. */
 const ROUNDING = 1e-6;
 
@@ -101,6 +104,13 @@ export function valueRange(rows, [from, to], lowOf, highOf, isLog) {
   const least = isLog ? 0.05 : Math.max(Math.abs(high) * 0.01, 1e-12);
   const room = Math.max((high - low) * 0.08, least);
   return [low - room, high + room];
+}
+
+/** A rare value so far above the others that they would be flat does not set the range: twice what nearly all stay below. */
+export function withoutOutliers(values, top) {
+  const sorted = Float64Array.from(values).sort();
+  const usual = sorted[Math.floor((sorted.length - 1) * USUAL)] ?? top;
+  return top > OUTLIER * usual && usual > 0 ? 2 * usual : top;
 }
 
 /** Marks for a log axis: powers of ten, with 2 and 5 between them or even steps where the range is narrow. */

@@ -222,7 +222,7 @@ function layoutOf(map, colours, height) {
   const ticks = columnTicks(map);
   const rows = [...spread(map.values.length, Math.floor(height / 16))];
   return {
-    margin: { l: leftMargin(map), r: RIGHT, t: TOP, b: BOTTOM },
+    margin: { l: leftMargin(map), r: RIGHT, t: TOP, b: BOTTOM, isFixed: true },
     font: { size: 12 },
     xaxis: { ...axis, range: [-0.5, numColumns - 0.5], tickvals: ticks, ticktext: ticks.map((column) => tickText(map, column)) },
     yaxis: { ...axis, range: [map.values.length - 0.5, -0.5], tickvals: rows, ticktext: rows.map((row) => shortName(map.rows.name[row], labelLength(map))), tickfont: { size: 11 } },

@@ -145,16 +145,33 @@ export function drawSight(model) {
 /** A declared value: counts in full, measures with four digits. */
 const declared = (value) => (Number.isInteger(value) ? whole(value) : typeof value === "number" ? decimal(value) : value);
 
+/** Validations of one step, which each rank declares of its own data, as one with the means of their numbers. */
+function merged(events) {
+  const groups = new Map();
+  for (const event of events) {
+    const key = event.kind === "validation" ? JSON.stringify([event.attempt, event.step, Object.keys(event.fields)]) : event;
+    groups.set(key, [...(groups.get(key) ?? []), event]);
+  }
+  return [...groups.values()].map((same) => ({ ...same[0], fields: meanOf(same.map(({ fields }) => fields)), num: same.length }));
+}
+
+function meanOf(all) {
+  const mean = (name) => all.reduce((sum, fields) => sum + Number(fields[name]), 0) / all.length;
+  return all.length === 1 ? all[0] : Object.fromEntries(Object.keys(all[0]).map((name) => [name, typeof all[0][name] === "string" ? all[0][name] : mean(name)]));
+}
+
 export function drawEvents(model) {
-  const events = model.events.slice(-MOST_EVENTS).reverse();
-  setText(byId("events-hint"), model.events.length ? whole(model.events.length) : "");
+  const known = merged(model.events);
+  const events = known.slice(-MOST_EVENTS).reverse();
+  setText(byId("events-hint"), known.length ? whole(known.length) : "");
   byId("events-none").hidden = events.length > 0;
   keyed(
     byId("events-list"),
     events,
-    (event) => `${event.time}/${event.kind}/${event.step}`,
+    (event) => `${event.time}/${event.kind}/${event.step}/${event.num}`,
     (event) => {
       const fields = Object.entries(event.fields).map(([name, value]) => `${name} ${declared(value)}`);
+      if (event.num > 1) fields.push(`mean of ${whole(event.num)} ranks`);
       return make("li", "", "", make("strong", "", event.kind), make("span", "", fields.join(" · ")), make("small", "", `step ${whole(event.step)} · ${clock(event.time)}`));
     },
     () => {},

@@ -7,9 +7,9 @@
  */
 
 import { runLines } from "./compare.js";
-import { band, byFate, segments, spikes, stacked, surviving, valueRange } from "./curves.js";
+import { band, byFate, segments, spikes, stacked, surviving, valueRange, withoutOutliers } from "./curves.js";
 import { byId, keyed, make, setData, setNote, setText } from "./dom.js";
-import { belief, compact, decimal, duration } from "./format.js";
+import { belief, compact, decimal, duration, plural } from "./format.js";
 import { PHASES } from "./model.js";
 import { bandTrace, baseLayout, colours, draw, lineTraces, missing, setScale, spikeTraces, stepName, table } from "./plot.js";
 import { smoothed } from "./smoothing.js";
@@ -79,7 +79,8 @@ export function drawPhases({ model, rows, sight, gapShapes }) {
   const inSight = ({ x }) => x >= sight[0] && x <= sight[1];
   traces.push({ x: shown.map((row) => row.x), y: shown.map(edge(LAYERS.length - 1)), name: "step", mode: "lines", line: { width: 0, color: colours.muted }, hovertext: shown.map(hover) });
   const layout = baseLayout(sight);
-  const top = range ? range[1] * scale * ROOM : 1;
+  const all = shown.filter(inSight).map((row) => whole(row) * scale);
+  const top = range ? withoutOutliers(all, range[1] * scale) * ROOM : 1;
   setScale(layout.yaxis, [0, top], false);
   layout.shapes = gapShapes;
   layout.annotations = labels(shown.filter(inSight), edge, top);
@@ -92,6 +93,8 @@ export function drawPhases({ model, rows, sight, gapShapes }) {
   const isEmpty = !shown.length;
   const isUnsplit = !isEmpty && !isThere.slice(0, -1).some(Boolean);
   const notes = isEmpty || isUnsplit ? [missing(model, "phases", isEmpty ? "No step time has been reported." : "The phases of a step are unknown.")] : [];
+  const numAbove = all.filter((seconds) => seconds > top).length;
+  if (numAbove) notes.push(`${plural(numAbove, "point")} above the chart, at most ${duration(Math.max(...all) / scale)}.`);
   if (kept.length < rows.length) notes.push("Repeated steps are shown from the last attempt.");
   setNote(byId("phase-note"), notes.join(" "));
 }
