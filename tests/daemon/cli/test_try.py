@@ -119,7 +119,9 @@ def test_a_verdict_is_kept_and_found_for_a_similar_incident_of_another_job(
         for job in ("first", "second"):
             assert wait_until(lambda job=job: daemon.get(f"/api/v1/jobs/{job}/incidents")["incidents"], 10)
     token = ("--token-file", str(daemon.data_dir / "token"), "--daemon", daemon.url)
-    kept = tried(project, "train.py:diverging", "--change", "lr=0.05x", "--steps", "200", "--job", "first", *token)
+    kept = tried(
+        project, "train.py:diverging", "--change", "lr=0.05x", "--steps", "60", "--incident", "first/1", *token
+    )
     assert kept.returncode == 0, kept.stderr
 
     asked = caboose_command("history", "--like", "second/1", "--json", "--daemon", daemon.url)
@@ -143,6 +145,12 @@ def test_noise_alone_is_no_verdict_and_validation_may_contradict() -> None:
     contradicted = curves(losses, [1.5] * 100)
     contradicted["without"]["validation"], contradicted["with"]["validation"] = 2.0, 2.5
     assert judge(contradicted).verdict == "mixed"
+
+
+def test_a_loss_that_grows_by_orders_of_magnitude_is_compared_by_its_ratio() -> None:
+    growing = [2.0 * 1.3**step for step in range(60)]
+    assert judge(curves(growing, [2.0 - 0.01 * step for step in range(60)])).verdict == "helped"
+    assert judge(curves([2.0 - 0.01 * step for step in range(60)], growing)).verdict == "hurt"
 
 
 def test_a_side_that_breaks_has_lost() -> None:
