@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from caboose_daemon.format import amount
 from caboose_daemon.offline.verifying.quantity import CONFIDENCE
 from caboose_daemon.offline.verifying.stretch import Floats, measure, student
 from caboose_daemon.offline.verifying.verdict import MARGINS
@@ -102,7 +103,7 @@ def _of_broken(without: int | None, having: int | None) -> TrialVerdict:
 
 
 def _compared(lowest: float, highest: float) -> tuple[Helped, str]:
-    change = f"loss changes by {100 * lowest:+.2g} % to {100 * highest:+.2g} %"
+    change = f"loss changes by {_percent(lowest)} to {_percent(highest)}"
     if lowest >= -MARGIN and highest <= MARGIN:
         return "same", f"{change}: less than {100 * MARGIN:g} % either way"
     if highest < 0:
@@ -110,6 +111,10 @@ def _compared(lowest: float, highest: float) -> tuple[Helped, str]:
     if lowest > 0:
         return "hurt", change
     return "unknown", f"{change}: chance alone may explain it; give more --steps"
+
+
+def _percent(share: float) -> str:
+    return f"{'+' if share > 0 else ''}{amount(100 * share, 2)} %"
 
 
 def _with_validation(verdict: Helped, why: str, without: float | None, having: float | None) -> tuple[Helped, str]:
